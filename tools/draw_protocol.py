@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from parl_remote.actor.state import TABLE, ActorState, Effect
+from parl_remote._actor.state import TABLE, ActorState, Effect
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "actor_protocol.md"
 
@@ -29,7 +29,7 @@ def page() -> str:
     table = "\n".join(rows)
     return f"""# The actor's protocol
 
-Made by `tools/draw_protocol.py` from `parl_remote.actor.state.TABLE`. Whatever is not in the table closes the actor
+Made by `tools/draw_protocol.py` from `parl_remote._actor.state.TABLE`. Whatever is not in the table closes the actor
 with a `ProtocolError` that names state and event.
 
 ```mermaid
@@ -52,7 +52,7 @@ def main() -> int:
         return 0
     if PAGE.exists() and PAGE.read_text() == made:
         return 0
-    print(f"{PAGE.name} differs from the table in parl_remote.actor.state; python tools/draw_protocol.py --write")
+    print(f"{PAGE.name} differs from the table in parl_remote._actor.state; python tools/draw_protocol.py --write")
     return 1
 
 

@@ -20,14 +20,12 @@ from pathlib import Path
 
 import psutil
 
-from parl_remote.cli.session import actors_of, ask_status
-from parl_remote.config import Environment, environment
-from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, ResultTimeout
-from parl_remote.links.handshake import greet
-from parl_remote.links.identity import new_id
-from parl_remote.links.requests import Inquiry
-from parl_remote.messages import (
+from parl_remote._config import Environment, environment
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._links.handshake import greet
+from parl_remote._links.identity import new_id
+from parl_remote._links.requests import Inquiry
+from parl_remote._messages import (
     Heartbeat,
     Hello,
     LeaseAssigned,
@@ -41,7 +39,7 @@ from parl_remote.messages import (
     Status,
     StatusRequest,
 )
-from parl_remote.messages.overview import (
+from parl_remote._messages.overview import (
     ActorKilled,
     ActorList,
     ActorNumbers,
@@ -57,12 +55,14 @@ from parl_remote.messages.overview import (
     NodeList,
     NodeNumbers,
 )
-from parl_remote.messages.wire import decode, encode
-from parl_remote.node.run_files import RunFiles
-from parl_remote.program.rendezvous import ClusterAddress
-from parl_remote.resources import Resources
-from parl_remote.transport import Channel
-from parl_remote.worker.master_link import worker_hello
+from parl_remote._messages.wire import decode, encode
+from parl_remote._node.run_files import RunFiles
+from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._resources import Resources
+from parl_remote._transport import Channel
+from parl_remote._worker.master_link import worker_hello
+from parl_remote.cli._session import actors_of, ask_status
+from parl_remote.errors import ChannelClosed, ResultTimeout
 
 SLOTS = 10
 ONE = Resources(cpu=1)

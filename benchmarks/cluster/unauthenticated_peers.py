@@ -19,10 +19,8 @@ from pathlib import Path
 
 import psutil
 
-from parl_remote.cli.session import ask_status
-from parl_remote.config import environment
-from parl_remote.errors import ChannelClosed
-from parl_remote.messages import (
+from parl_remote._config import environment
+from parl_remote._messages import (
     AttachActor,
     Heartbeat,
     Hello,
@@ -33,13 +31,15 @@ from parl_remote.messages import (
     StartActor,
     StatusRequest,
 )
-from parl_remote.messages.wire import encode
-from parl_remote.node.run_files import RunFiles
-from parl_remote.program.rendezvous import ClusterAddress
-from parl_remote.resources import Resources
-from parl_remote.transport import Channel
-from parl_remote.transport.unix import UnixChannel
-from parl_remote.transport.zmq import ZmqChannel
+from parl_remote._messages.wire import encode
+from parl_remote._node.run_files import RunFiles
+from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._resources import Resources
+from parl_remote._transport import Channel
+from parl_remote._transport.unix import UnixChannel
+from parl_remote._transport.zmq import ZmqChannel
+from parl_remote.cli._session import ask_status
+from parl_remote.errors import ChannelClosed
 
 MIB = 2**20
 A_CONNECTION = 100  # messages, then a new one

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import ES, NothingToUpdate, SamplingInfo
+from parl_evokit._sampler import Sampler
+from parl_evokit._samples import Group, Intake
 from parl_evokit.openai_es import Centres
-from parl_evokit.sampler import Sampler
-from parl_evokit.samples import Group, Intake
 
 POPULATION, UPDATES, LONGEST_DELAY = 64, 200, 8
 Vector = NDArray[np.float32]

@@ -11,7 +11,7 @@ from pathlib import Path
 from timing import Table, clock, in_turns
 
 from parl_evokit import LogWriter, RandomKeys, Record, SamplingInfo, read_log
-from parl_evokit.records import sampling_infos
+from parl_evokit._records import sampling_infos
 
 REWARD = 1.5
 

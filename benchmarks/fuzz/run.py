@@ -48,7 +48,7 @@ class Fuzz:
         for member in members:
             for actor in member.actors:
                 self.processes[f"actor of {member.name}"] = actor
-        monitors = [one for one in cluster.processes() if "parl_remote.monitor" in one.command]
+        monitors = [one for one in cluster.processes() if "parl_remote._monitor" in one.command]
         if monitors:
             self.processes["monitor"] = monitors[0]
         client = parl.get_global_client()

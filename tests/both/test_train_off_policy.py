@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from parl_core import backends
-from parl_core.cli.commands import parl
+from parl_core.cli._commands import parl
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import OffPolicySettings, make_vector_env, train_off_policy
 from parl_core.training.trained import Trained

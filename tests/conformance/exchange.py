@@ -15,7 +15,7 @@ from conformance.programs import environment
 from conformance.resume import KINDS, train
 from parl_core import backends
 from parl_core.checkpoint import CheckpointStore
-from parl_core.cli.commands import parl
+from parl_core.cli._commands import parl
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.run import Run
 from parl_core.training.trained import Trained
@@ -55,7 +55,7 @@ _RESUMED_ELSEWHERE = """
 import sys
 import numpy as np
 from click.testing import CliRunner
-from parl_core.cli.commands import parl
+from parl_core.cli._commands import parl
 from conformance.resume import train
 from parl_core.training.run import Run
 

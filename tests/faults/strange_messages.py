@@ -15,8 +15,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parl_remote.messages import Hello, Role
-from parl_remote.messages.wire import all_kinds, encode
+from parl_remote._messages import Hello, Role
+from parl_remote._messages.wire import all_kinds, encode
 
 __all__ = ["Dice"]
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from faults.strange_messages import Dice
+from parl_remote._messages import Role
+from parl_remote._security import ClusterKey
+from parl_remote._transport import Channel
+from parl_remote._transport.unix import UnixChannel
+from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.errors import RemoteError
-from parl_remote.messages import Role
-from parl_remote.security import ClusterKey
 from parl_remote.testing import LoopbackCluster
-from parl_remote.transport import Channel
-from parl_remote.transport.unix import UnixChannel
-from parl_remote.transport.zmq import ZmqChannel
 
 __all__ = ["WAYS", "Target"]
 
@@ -66,7 +66,7 @@ class Target:
     def of(cls, cluster: LoopbackCluster, leases: Iterable[str]) -> Target:
         """Everything of a cluster that can be reached from this host."""
         members = [cluster.master, *cluster.nodes.values()]
-        monitors = [process for process in cluster.processes() if "parl_remote.monitor" in process.command]
+        monitors = [process for process in cluster.processes() if "parl_remote._monitor" in process.command]
         return cls(
             ports=tuple(port for member in members for port in member.process.tcp_ports),
             key=ClusterKey.from_file(cluster.key_file),
@@ -137,8 +137,8 @@ def _actor_stream(dice: Dice, target: Target, count: int) -> int:
 
 def _relayed(dice: Dice, target: Target, count: int) -> int:
     """Over TCP, as somebody who attaches himself to an actor of another program."""
-    from parl_remote.messages import AttachActor
-    from parl_remote.messages.wire import encode
+    from parl_remote._messages import AttachActor
+    from parl_remote._messages.wire import encode
 
     thrown = 0
     while thrown < count:

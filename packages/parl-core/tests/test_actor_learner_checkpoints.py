@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core._subprocess_actors import SubprocessActors
 from parl_core.checkpoint import CheckpointStore
 from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError
-from parl_core.subprocess_actors import SubprocessActors
 from parl_core.training import (
     ActorLearnerSettings,
     Callback,

@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import InProcessActors
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError, LostActor
-from parl_core.subprocess_actors import SubprocessActors
 from parl_core.training import (
     ActorLearnerSettings,
     Callback,

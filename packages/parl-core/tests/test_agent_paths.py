@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_core.agent_file import locate
+from parl_core._agent_file import locate
 
 
 def test_a_path_with_a_suffix_is_a_file(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from parl_core.training._fragment_source import AsTheyCome, InRounds
 from parl_core.training.fragment import Fragment, Task
-from parl_core.training.fragment_source import AsTheyCome, InRounds
 
 
 def fragment(task: Task, version: int = 0) -> Fragment:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from parl_core import backends
-from parl_core.cli.commands import parl
+from parl_core.cli._commands import parl
 from parl_core.training.presets import PresetRun
 from parl_core.training.trained import make_flat_env
 

@@ -9,9 +9,9 @@ import pytest
 from gymnasium.wrappers import FlattenObservation, FrameStackObservation, NormalizeObservation, NormalizeReward
 
 from parl_core.checkpoint import from_tree, to_tree
+from parl_core.env._recorded import RecordedEnv
 from parl_core.env.atari import wrap_deepmind
 from parl_core.env.normalize import wrap_rms
-from parl_core.env.recorded import RecordedEnv
 from parl_core.errors import CheckpointError
 
 

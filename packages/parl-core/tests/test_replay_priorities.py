@@ -5,7 +5,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
-from parl_core.replay.priorities import SumTree
+from parl_core.replay._priorities import SumTree
 
 
 def filled(size: int, count: int, **settings: float) -> ReplayMemory:

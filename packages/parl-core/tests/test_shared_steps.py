@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorFuture, wait_any
-from parl_core.env.group_link import CallLink, SharedLink
-from parl_core.env.group_step import GroupSpaces
-from parl_core.env.step_memory import StepMemory, can_share
+from parl_core.env._group_link import CallLink, SharedLink
+from parl_core.env._group_step import GroupSpaces
+from parl_core.env._step_memory import StepMemory, can_share
 from parl_core.env.vector import VectorEnv, make_vector_env
 from parl_core.errors import ActorProcessLost, ParlError
-from parl_core.subprocess_actors import SubprocessActors
 
 DEADLINE_S = 60.0
 pytestmark = pytest.mark.usefixtures("importable_classes")
@@ -220,7 +220,7 @@ def test_an_interruption_anywhere_in_a_step_changes_no_later_one(
     actors: SubprocessActors, monkeypatch: pytest.MonkeyPatch, through_memory: bool
 ) -> None:
     if not through_memory:
-        monkeypatch.setattr("parl_core.env.group_link.can_share", lambda _: False)
+        monkeypatch.setattr("parl_core.env._group_link.can_share", lambda _: False)
     with make_vector_env(Diary, 2, actors=actors, envs_per_actor=1) as envs:
         for lines in itertools.count():
             envs.reset(seed=2)
@@ -249,7 +249,7 @@ def test_an_interrupted_step_is_not_closed_by_asking_for_something_else(actors: 
 
 def test_environments_that_hang_are_ended_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parl_core.env.vector.CLOSE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("parl_core.subprocess_actors.CLOSE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", 2.0)
     with SubprocessActors(4) as system:
         envs = make_vector_env(Diary, 4, actors=system, envs_per_actor=1)
         envs.reset(seed=0)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parl_core._config import VARIABLES
+from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import open_actors, wait_any
-from parl_core.config import VARIABLES
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
-from parl_core.subprocess_actors import SubprocessActors
 
 DEADLINE_S = 60.0
 pytestmark = pytest.mark.usefixtures("importable_classes")
@@ -158,7 +158,7 @@ PROGRAM = """
 import os, sys, threading
 import gymnasium
 from parl_core.env.vector import make_vector_env
-from parl_core.subprocess_actors import SubprocessActors
+from parl_core._subprocess_actors import SubprocessActors
 
 class Mine(gymnasium.Env):  # of the main program, which no process imports again
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
@@ -178,7 +178,7 @@ actors = SubprocessActors(2)
 def test_processes_end_with_a_parent_that_is_killed_in_a_call_too(busy: bool) -> None:
     read, write = os.pipe()
     program = PROGRAM + (
-        "import parl_core.subprocess_actors as module\n"
+        "import parl_core._subprocess_actors as module\n"
         "popen = module.subprocess.Popen\n"
         # The processes get the pipe's end as well: it is closed when the last of them has ended.
         f"actors.close()\n"
@@ -232,7 +232,7 @@ def test_numeric_libraries_get_one_thread_unless_the_user_chose(
 
 WITH_OWN_CLASSES = """
 import os
-from parl_core.subprocess_actors import SubprocessActors
+from parl_core._subprocess_actors import SubprocessActors
 
 class Mine:
     def double(self, x):

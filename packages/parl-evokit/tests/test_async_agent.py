@@ -184,7 +184,7 @@ def test_an_update_that_cannot_be_saved_leaves_the_agent_as_it_was(make: Make, m
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("parl_evokit.directories.sync", full)
+        patch.setattr("parl_evokit._directories.sync", full)
         with pytest.raises(StorageError, match="No space left on device; it is as it was"):
             agent.update(infos, [1.0, 2.0, 3.0, 4.0])
     assert agent.model_iter_id == 0

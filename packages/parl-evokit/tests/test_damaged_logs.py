@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parl_evokit import LogWriter, mlp, read_log
+from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.agent import ESAgent
 from parl_evokit.errors import LogError, NothingToUpdate
 from parl_evokit.log import write_raw
-from parl_evokit.log.frames import Header, frame
-from parl_evokit.records import Record, SamplingInfo
+from parl_evokit.log._frames import Header, frame
 
 PRINT = 77
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

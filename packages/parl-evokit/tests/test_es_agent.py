@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from parl_evokit import ESAgent, SamplingAgent
+from parl_evokit._records import SamplingInfo
 from parl_evokit.config import Config
 from parl_evokit.errors import EvolutionError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.models import NumpyModel, mlp
-from parl_evokit.records import SamplingInfo
 
 CONFIG: dict[str, Any] = {
     "solver": {

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parl_evokit._config_reader import Block, Field, Quoted, Word, _build, _nested, parse_prototxt, quote
 from parl_evokit.config import (
     AdamConfig,
     AsyncConfig,
@@ -24,7 +25,6 @@ from parl_evokit.config import (
     SolverConfig,
     UpdateConfig,
 )
-from parl_evokit.config_reader import Block, Field, Quoted, Word, _build, _nested, parse_prototxt, quote
 from parl_evokit.errors import ConfigError
 
 # The configuration of the PARL 1.x manual, comments included.

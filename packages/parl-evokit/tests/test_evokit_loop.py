@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from parl_evokit import ESAgent, LogWriter, mlp, update_lock
 from parl_evokit.cli import main
 from parl_evokit.errors import EvolutionError
-from parl_evokit.models.find import built_in
+from parl_evokit.models._find import built_in
 
 PNG = b"\x89PNG\r\n"
 MINE = """

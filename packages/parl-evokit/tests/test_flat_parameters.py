@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from parl_evokit._params import ParameterLayout
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.params import ParameterLayout
 
 ARRAYS = {
     "fc1.weight": np.arange(6, dtype=np.float32).reshape(2, 3),

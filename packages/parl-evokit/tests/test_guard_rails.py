@@ -18,8 +18,8 @@ from parl_evokit import (
     NothingToUpdate,
     SamplingInfo,
     SolverError,
+    _solver_dir,
     mlp,
-    solver_dir,
 )
 from parl_evokit.cli import main
 from parl_evokit.guard import Control, shortened
@@ -146,20 +146,20 @@ def test_the_history_tells_of_every_update_and_shows_what_was_changed_in_it(tmp_
     for n in range(3):
         agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0 + n])
         agent.save(tmp_path / "d")
-    lines = solver_dir.read_history(tmp_path / "d")
-    assert solver_dir.check_history(lines) == 3
+    lines = _solver_dir.read_history(tmp_path / "d")
+    assert _solver_dir.check_history(lines) == 3
     assert [json.loads(line)["best_reward"] for line in lines] == [4.0, 5.0, 6.0]
     assert json.loads(lines[-1])["model_iter_id"] == 3
     forged = [lines[0], lines[1].replace('"best_reward":5.0', '"best_reward":9.0'), lines[2]]
     with pytest.raises(SolverError, match="line 3 of the history does not follow line 2"):
-        solver_dir.check_history(forged)
+        _solver_dir.check_history(forged)
     restored = ESAgent()
     restored.load_config(settings())
     restored.load_inference_model(tmp_path / "d", model=mlp([4, 2]))
     restored.load_solver(tmp_path / "d")
     restored.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
     restored.save(tmp_path / "d")
-    assert solver_dir.check_history(solver_dir.read_history(tmp_path / "d")) == 4
+    assert _solver_dir.check_history(_solver_dir.read_history(tmp_path / "d")) == 4
 
 
 def _changed(whole: bytes) -> bytes:
@@ -206,7 +206,7 @@ def test_a_damaged_history_is_refused_and_can_be_left_behind(
     assert restored.model_iter_id == 3
     restored.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
     restored.save(tmp_path / "d")
-    assert len(solver_dir.read_history(tmp_path / "d")) == 1
+    assert len(_solver_dir.read_history(tmp_path / "d")) == 1
 
 
 def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parl_evokit._params import ParameterLayout
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec
-from parl_evokit.noise import spec as quantile_module
-from parl_evokit.noise.exact_sum import BUDGET, _digits, weighted_moments
-from parl_evokit.noise.spec import LARGEST_UNIT
-from parl_evokit.params import ParameterLayout
+from parl_evokit.noise import _spec as quantile_module
+from parl_evokit.noise._exact_sum import BUDGET, _digits, weighted_moments
+from parl_evokit.noise._spec import LARGEST_UNIT
 
 SPECS = [
     NoiseSpec(1024),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parl_evokit import ESAgent, mlp
-from parl_evokit.solver_dir import check_history, read_history
+from parl_evokit._solver_dir import check_history, read_history
 
 ROUNDS = 12
 

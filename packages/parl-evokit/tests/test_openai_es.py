@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parl_evokit._params import ParameterLayout
+from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import EvolutionError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.openai_es import ES
-from parl_evokit.params import ParameterLayout
-from parl_evokit.records import SamplingInfo
 
 
 def settings(**update: Any) -> dict[str, Any]:

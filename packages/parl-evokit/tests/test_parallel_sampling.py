@@ -18,7 +18,7 @@ from parl_core.errors import LostActor
 from parl_evokit import ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
-from parl_evokit.parallel.worker import Reply, Worker, seed_of
+from parl_evokit.parallel._worker import Reply, Worker, seed_of
 
 HERE = Path(__file__).parent
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM", "base_lr": 0.1}}}
@@ -295,7 +295,7 @@ def test_parameters_are_sent_once_a_model_and_a_sample_comes_back_in_few_bytes(
             replies.append(super().evaluate(*args)._replace(seconds=1e-6))  # as on a machine that is not busy
             return replies[-1]
 
-    monkeypatch.setattr("parl_evokit.parallel.pool.Worker", Noting)
+    monkeypatch.setattr("parl_evokit.parallel._pool.Worker", Noting)
     agent = new_agent()
     with Pool("in-process", 2) as pool:
         for _ in range(2):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parl_evokit._config_reader import Block, Quoted, Word, parse_prototxt
 from parl_evokit.config import Config
-from parl_evokit.config_reader import Block, Quoted, Word, parse_prototxt
 
 descriptor_pb2, descriptor_pool, message_factory, text_format = (
     pytest.importorskip(f"google.protobuf.{name}", reason="protobuf is not installed")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_evokit import CMAES, ConfigError, ESAgent, InvalidReward, LayoutMismatch, SepCMAES, mlp
-from parl_evokit.cma_family import Restarts, promising_region
+from parl_evokit._cma_family import Restarts, promising_region
+from parl_evokit._sampler import Bounds
 from parl_evokit.config import RestartKind
-from parl_evokit.sampler import Bounds
 
 BOTH = pytest.mark.parametrize("kind", [CMAES, SepCMAES])
 

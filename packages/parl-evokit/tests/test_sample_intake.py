@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from parl_evokit._records import SamplingInfo
+from parl_evokit._samples import Intake, Samples, sort_samples
 from parl_evokit.errors import InvalidReward
 from parl_evokit.noise import split_key
-from parl_evokit.records import SamplingInfo
-from parl_evokit.samples import Intake, Samples, sort_samples
 
 PRINT = 0xABCD
 

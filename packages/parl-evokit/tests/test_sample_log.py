@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parl_evokit import LogWriter, read_log
+from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log import write_raw
-from parl_evokit.log.frames import Header, frame, scan
-from parl_evokit.records import Record, SamplingInfo
+from parl_evokit.log._frames import Header, frame, scan
 
 PRINT = 0xDEADBEEF
 

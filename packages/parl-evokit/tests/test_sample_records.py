@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from parl_evokit._records import Record, SamplingInfo, varint
+from parl_evokit._samples import Samples, decode
 from parl_evokit.errors import InvalidKey, RecordError
-from parl_evokit.records import Record, SamplingInfo, varint
-from parl_evokit.samples import Samples, decode
 
-PROTO = Path(str(importlib.util.find_spec("parl_evokit.records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
+PROTO = Path(str(importlib.util.find_spec("parl_evokit._records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
 halves = st.integers(0, 2**31 - 1)
 infos = st.builds(SamplingInfo, st.lists(halves, max_size=3), halves, st.integers(0, 2**32 - 1))
 

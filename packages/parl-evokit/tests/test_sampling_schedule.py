@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_evokit.parallel.schedule import MOST_DEATHS, Schedule
+from parl_evokit.parallel._schedule import MOST_DEATHS, Schedule
 
 
 def begun(count: int, *, share: float = 1.0, grace_s: float = 1.0) -> Schedule:

@@ -11,7 +11,7 @@ from parl_evokit import PGPE, SNES, ESAgent, NothingToUpdate, mlp
 from parl_evokit.adaptive_std import AdaptiveStd, _utility_weights
 from parl_evokit.errors import EvolutionError, LayoutMismatch
 from parl_evokit.noise import GaussianNoise, NoiseSpec
-from parl_evokit.noise.exact_sum import sum_of_squares
+from parl_evokit.noise._exact_sum import sum_of_squares
 
 
 def settings(kind: str, std: float = 0.5, seed: int = 1, **solver: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parl_evokit import directories, solver_dir
-from parl_evokit.directories import replacing
+from parl_evokit import _directories, _solver_dir
+from parl_evokit._directories import replacing
 from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.openai_es import ES
 
@@ -24,13 +24,13 @@ def make(start: float = 1.0, seed: int = 18) -> ES:
 def saved(tmp_path: Path) -> Path:
     es = make()
     es.tell(es.ask(4), [0.0, 0.0, 0.0, 0.0])
-    solver_dir.write(tmp_path, es, solver_dir.Progress({"segment": 123}))
+    _solver_dir.write(tmp_path, es, _solver_dir.Progress({"segment": 123}))
     return tmp_path
 
 
 def test_what_was_written_reads_back_with_its_ledger(saved: Path) -> None:
     es = make()
-    progress = solver_dir.read(saved, es)
+    progress = _solver_dir.read(saved, es)
     assert (progress.ledger, len(progress.waiting)) == ({"segment": 123}, 0)
     assert es.sampler.model_iter_id == 1
     assert int(es.state()["optimizer.steps"]) == 1
@@ -40,7 +40,7 @@ def test_what_was_written_reads_back_with_its_ledger(saved: Path) -> None:
 def test_a_missing_file_is_named(saved: Path, name: str) -> None:
     (saved / name).unlink()
     with pytest.raises(SolverError, match=f"{name} .*missing"):
-        solver_dir.read(saved, make())
+        _solver_dir.read(saved, make())
 
 
 def test_every_flipped_byte_of_the_arrays_is_noticed(saved: Path) -> None:
@@ -49,7 +49,7 @@ def test_every_flipped_byte_of_the_arrays_is_noticed(saved: Path) -> None:
     for place in range(0, len(good), 37):
         path.write_bytes(good[:place] + bytes((good[place] ^ 0x40,)) + good[place + 1 :])
         with pytest.raises(SolverError, match=r"solver\.npz is not the file"):
-            solver_dir.read(saved, make())
+            _solver_dir.read(saved, make())
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def test_every_flipped_byte_of_the_arrays_is_noticed(saved: Path) -> None:
 def test_a_summary_that_is_none_is_refused(saved: Path, text: str, message: str) -> None:
     (saved / "solver.json").write_text(text)
     with pytest.raises(SolverError, match=message):
-        solver_dir.read(saved, make())
+        _solver_dir.read(saved, make())
 
 
 def test_a_solver_of_another_model_seed_or_optimizer_is_refused(saved: Path) -> None:
     with pytest.raises(SolverError, match="other weights than the model has"):
-        solver_dir.read(saved, make(2.0))
+        _solver_dir.read(saved, make(2.0))
     with pytest.raises(SolverError, match="another model, noise seed or table"):
-        solver_dir.read(saved, make(seed=19))
+        _solver_dir.read(saved, make(seed=19))
     adam = ES(np.full(5, 1.0), {"solver": {"optimizer": {"type": "ADAM"}}})
     with pytest.raises(SolverError, match="does not fit the solver: Adam's state"):
-        solver_dir.read(saved, adam)
+        _solver_dir.read(saved, adam)
 
 
 def test_the_summary_is_plain_data_that_names_no_code(saved: Path) -> None:
@@ -106,7 +106,7 @@ def test_where_directories_cannot_be_exchanged_they_are_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
 ) -> None:
     if not exchange:
-        monkeypatch.setattr(directories, "_exchange", lambda a, b: False)
+        monkeypatch.setattr(_directories, "_exchange", lambda a, b: False)
     for text in ("1", "2", "3"):
         with replacing(tmp_path / "d") as fresh:
             (fresh / "a").unlink(missing_ok=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from parl_evokit import LogWriter, SolverError, UpdateLocked, mlp, update_lock
+from parl_evokit._directories import clear_leftovers, replacing
+from parl_evokit._locking import open_directory, try_lock
 from parl_evokit.agent import ESAgent
-from parl_evokit.directories import clear_leftovers, replacing
-from parl_evokit.locking import open_directory, try_lock
 
 HOLDER = """
 import sys

@@ -12,7 +12,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError
 from parl_paddle import layers
-from parl_paddle.programs import Programs
+from parl_paddle._programs import Programs
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]], np.float32)
 Y = np.array([[2.0, 4.0, -1.0], [1.0, 5.0, 0.5]], np.float32)

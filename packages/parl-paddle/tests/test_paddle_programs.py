@@ -16,11 +16,11 @@ import pytest
 
 from parl_core.errors import ModelContractError
 from parl_paddle import layers
+from parl_paddle._static_graphs import eager, in_program, static_graphs
 from parl_paddle.agent import Agent
 from parl_paddle.algorithms import DDQN, DQN, PPO, PolicyGradient
 from parl_paddle.model import Model
 from parl_paddle.networks import ActorCritic, QNetwork
-from parl_paddle.static_graphs import eager, in_program, static_graphs
 
 PICKLES = "__reduce_ex__" in vars(paddle.Tensor)  # paddle 3.0 did not
 OBS_DIM, ROWS = 4, 8

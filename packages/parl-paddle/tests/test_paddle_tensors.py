@@ -5,7 +5,7 @@ import paddle
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_paddle.tensors import device_name, resolve_device, to_array, to_tensor
+from parl_paddle._tensors import device_name, resolve_device, to_array, to_tensor
 
 CPU = "cpu"
 HAS_GPU = paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0

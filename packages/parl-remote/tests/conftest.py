@@ -15,9 +15,9 @@ import pytest
 
 import parl_remote
 from faults.small_disk import small_disk as small_disk
-from parl_remote import current
-from parl_remote.program.client import Client
-from parl_remote.program.private_cluster import PrivateCluster
+from parl_remote import _current
+from parl_remote._program.client import Client
+from parl_remote._program.private_cluster import PrivateCluster
 
 GONE_WITHIN_S = 60.0
 
@@ -57,7 +57,7 @@ def wait_for_end(pids: list[int], within_s: float = GONE_WITHIN_S) -> float:
 
 def own_cluster() -> PrivateCluster:
     """The private cluster that this process is connected to."""
-    client = current.client()
+    client = _current.client()
     assert isinstance(client, Client)
     assert isinstance(client._cluster, PrivateCluster)
     return client._cluster
@@ -107,18 +107,18 @@ def unconnected() -> None:
     _close_kept()
 
 
-_kept: dict[bool, current.ActorMaker] = {}  # connections that tests share, so that each need not start a cluster
+_kept: dict[bool, _current.ActorMaker] = {}  # connections that tests share, so that each need not start a cluster
 
 
 def _be_connected(*, debug: bool) -> None:
-    if current.peek() is not None and current.peek() not in _kept.values():
+    if _current.peek() is not None and _current.peek() not in _kept.values():
         parl_remote.disconnect()
-    current.clear()
+    _current.clear()
     kept: Any = _kept.get(debug)
     if kept is None or kept._closed:  # a test may have disconnected
         parl_remote.connect(cpu_num=16, debug=debug)
-        _kept[debug] = current.client()
-    current.install(_kept[debug])
+        _kept[debug] = _current.client()
+    _current.install(_kept[debug])
 
 
 def _close_kept() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_remote.actor.state import TABLE, ActorEvent, ActorMachine, ActorState, Effect
+from parl_remote._actor.state import TABLE, ActorEvent, ActorMachine, ActorState, Effect
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
 E, S = ActorEvent, ActorState

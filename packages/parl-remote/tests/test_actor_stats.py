@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import current
-from parl_remote.actor.reports import CallMeter, CallStats, SharedCallMeter, read_stats
+from parl_remote import _current
+from parl_remote._actor.reports import CallMeter, CallStats, SharedCallMeter, read_stats
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_calls_that_wait_are_seen(page: Path) -> None:
 
 def test_calls_of_real_actors_are_counted_one_by_one_in_threads_and_on_a_loop(connect: Callable[..., None]) -> None:
     connect(cpu_num=3)
-    directory = current.client()._cluster.directory  # type: ignore[attr-defined]
+    directory = _current.client()._cluster.directory  # type: ignore[attr-defined]
 
     @parl_remote.remote_class(wait=False)
     class Serial:

@@ -14,7 +14,7 @@ import parl_remote
 from parl_core.actors import InProcessActors, open_actors, wait_any
 from parl_core.env.vector import VectorEnv, make_vector_env
 from parl_core.errors import LostActor
-from parl_remote import current
+from parl_remote import _current
 from parl_remote.actors import RemoteActors
 from parl_remote.errors import ActorError, ActorLost
 
@@ -134,7 +134,7 @@ def test_an_existing_connection_is_used_and_stays_open(actors: RemoteActors) -> 
     with RemoteActors() as guest:
         assert guest.slots is None
         assert guest.create(Ledger, 1).call("add", 1) == 2
-    assert current.peek() is not None
+    assert _current.peek() is not None
     with pytest.raises(ValueError, match=r"there is a connection already.*cpu_num=3"):
         RemoteActors(cpu_num=3)
 
@@ -178,7 +178,7 @@ def test_a_killed_actor_is_an_error_that_names_its_environments_and_close_still_
 
 
 def test_closing_ends_the_actors_processes() -> None:
-    connection = current.clear()  # this test needs a private cluster of its own
+    connection = _current.clear()  # this test needs a private cluster of its own
     try:
         with RemoteActors(cpu_num=2) as system:
             pids = [system.create(Ledger, 0).call("pid") for _ in range(2)]
@@ -190,10 +190,10 @@ def test_closing_ends_the_actors_processes() -> None:
             gone.wait(0.01)
         assert gone.is_set()
         with pytest.raises(parl_remote.NotConnected):
-            current.client()
+            _current.client()
     finally:
         if connection is not None:
-            current.install(connection)
+            _current.install(connection)
 
 
 def test_waiting_for_any_does_not_wait_for_an_actor_that_hangs_and_that_one_can_be_killed(actors: RemoteActors) -> None:

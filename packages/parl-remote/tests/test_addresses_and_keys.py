@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.config import Environment, environment
-from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
-from parl_remote.links.identity import host_id, host_name, new_id
-from parl_remote.node.run_files import (
+from parl_remote._config import Environment, environment
+from parl_remote._links.identity import host_id, host_name, new_id
+from parl_remote._node.run_files import (
     ClusterRecord,
     ProcessRecord,
     RunFiles,
@@ -26,9 +25,10 @@ from parl_remote.node.run_files import (
     signal_process,
     write_record,
 )
-from parl_remote.program.rendezvous import ClusterAddress, find_key, given_key
-from parl_remote.security import ClusterKey, write_private_file
-from parl_remote.transport.addresses import Address, advertised_by, is_loopback, is_this_host, own_address_toward
+from parl_remote._program.rendezvous import ClusterAddress, find_key, given_key
+from parl_remote._security import ClusterKey, write_private_file
+from parl_remote._transport.addresses import Address, advertised_by, is_loopback, is_this_host, own_address_toward
+from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_ids_are_never_the_same_and_the_host_always_is() -> None:
 def test_the_host_stays_the_same_when_no_file_can_be_opened_any_more() -> None:
     """Else values that this process stores would be unknown to all others of this host."""
     program = (
-        "import resource; from parl_remote.links.identity import host_id; {first}\n"
+        "import resource; from parl_remote._links.identity import host_id; {first}\n"
         "files = []; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "try:\n while True: files.append(open('/dev/null'))\n"
         "except OSError: pass\n"

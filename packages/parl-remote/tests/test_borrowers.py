@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from parl_remote.death import DeathCause, DeathKind
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._links.call_messages import Kind
+from parl_remote._links.handshake import Link
+from parl_remote._links.loop import Loop
+from parl_remote._messages import ActorDied, Hello, Message, Role, StopActor
+from parl_remote._messages.parts import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
+from parl_remote._messages.wire import decode
+from parl_remote._transport.unix import UnixChannel
+from parl_remote._worker.borrowers import Borrowers
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError
-from parl_remote.links.call_messages import Kind
-from parl_remote.links.handshake import Link
-from parl_remote.links.loop import Loop
-from parl_remote.messages import ActorDied, Hello, Message, Role, StopActor
-from parl_remote.messages.parts import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
-from parl_remote.messages.wire import decode
-from parl_remote.transport.unix import UnixChannel
-from parl_remote.worker.borrowers import Borrowers
 
 LEASE = "lease-1"
 KILLED = DeathCause(DeathKind.SIGNAL, signal=9)

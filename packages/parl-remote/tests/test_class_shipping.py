@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from parl_remote.data.class_spec import dumps_class
-from parl_remote.data.ownership import importable_elsewhere
+from parl_remote._data.class_spec import dumps_class
+from parl_remote._data.ownership import importable_elsewhere
 from parl_remote.errors import SerializationError
 
 HEAD = """

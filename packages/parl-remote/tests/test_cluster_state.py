@@ -10,11 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import RemoteProtocolError
-from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.cluster_tables import DropNode, Instruction, ToClient, ToNode
-from parl_remote.messages import (
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._master.cluster_state import ClusterState
+from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient, ToNode
+from parl_remote._messages import (
     Heartbeat,
     LeaseAssigned,
     LeaseGranted,
@@ -27,8 +26,9 @@ from parl_remote.messages import (
     RefusalCode,
     RunningLease,
 )
-from parl_remote.messages.overview import ActorNumbers, ActorPhase, ForgetUnstarted
-from parl_remote.resources import Resources
+from parl_remote._messages.overview import ActorNumbers, ActorPhase, ForgetUnstarted
+from parl_remote._resources import Resources
+from parl_remote.errors import RemoteProtocolError
 
 ONE = Resources(cpu=1)
 EXITED = DeathCause(DeathKind.EXIT, exit_code=1)

@@ -15,7 +15,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, submit
-from parl_remote.actor.host import MANY, Concurrency, How, concurrency_of
+from parl_remote._actor.host import MANY, Concurrency, How, concurrency_of
 
 PATIENCE_S = 60.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import NotConnected, RemoteError, current
+from parl_remote import NotConnected, RemoteError, _current
 
 
 @parl_remote.remote_class
@@ -23,9 +23,9 @@ class Actor:
 
 def test_connecting_twice_to_the_same_cluster_keeps_the_connection(connect: Callable[..., None]) -> None:
     connect()
-    first = current.client()
+    first = _current.client()
     parl_remote.connect("local")
-    assert current.client() is first
+    assert _current.client() is first
 
 
 def test_connecting_to_another_cluster_is_refused_until_disconnected(connect: Callable[..., None]) -> None:

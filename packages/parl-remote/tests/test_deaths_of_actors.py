@@ -22,7 +22,7 @@ from parl_remote import (
     DeathKind,
     NoResources,
     NotConnected,
-    current,
+    _current,
     submit,
     with_options,
 )
@@ -384,7 +384,7 @@ def destroy(actor: object) -> None:
 
 
 def node_pid() -> int:
-    cluster = getattr(current.client(), "_cluster")  # noqa: B009
+    cluster = getattr(_current.client(), "_cluster")  # noqa: B009
     return int(cluster.pid)
 
 

@@ -21,25 +21,25 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote.cli.start import _check_reached
-from parl_remote.config import environment
-from parl_remote.doctor.here import Finding, Severity, check_here, imports_of
-from parl_remote.doctor.reach import check_reach
-from parl_remote.links.handshake import Link, Reception
-from parl_remote.links.loop import Loop
-from parl_remote.links.requests import Inquiry
-from parl_remote.messages import Hello, Message, NodeStatus, RefusalCode, Refused, Role, Status, StatusRequest
-from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
-from parl_remote.messages.wire import decode, encode
-from parl_remote.node.run_files import ClusterRecord, ProcessRecord, RunFiles
-from parl_remote.node.starting import NodeSettings
-from parl_remote.program.rendezvous import ClusterAddress
-from parl_remote.resources import Resources
-from parl_remote.security import ClusterKey
-from parl_remote.transport import Received
-from parl_remote.transport.addresses import Address
-from parl_remote.transport.zmq import ZmqListener
-from parl_remote.worker.host_check import missing_modules
+from parl_remote._config import environment
+from parl_remote._doctor.here import Finding, Severity, check_here, imports_of
+from parl_remote._doctor.reach import check_reach
+from parl_remote._links.handshake import Link, Reception
+from parl_remote._links.loop import Loop
+from parl_remote._links.requests import Inquiry
+from parl_remote._messages import Hello, Message, NodeStatus, RefusalCode, Refused, Role, Status, StatusRequest
+from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote._messages.wire import decode, encode
+from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles
+from parl_remote._node.starting import NodeSettings
+from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._resources import Resources
+from parl_remote._security import ClusterKey
+from parl_remote._transport import Received
+from parl_remote._transport.addresses import Address
+from parl_remote._transport.zmq import ZmqListener
+from parl_remote._worker.host_check import missing_modules
+from parl_remote.cli._start import _check_reached
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 
@@ -575,7 +575,7 @@ def test_small_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_little_shared_memory_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for free, words in ((-1, "no /dev/shm"), (10 * 2**20, "only 10 MiB free")):
-        monkeypatch.setattr("parl_remote.doctor.here.shared_memory_free", lambda free=free: free)
+        monkeypatch.setattr("parl_remote._doctor.here.shared_memory_free", lambda free=free: free)
         assert words in here(HOME=str(tmp_path))["shared memory"].what
 
 

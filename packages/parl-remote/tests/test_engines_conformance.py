@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import parl_remote as parl
-from parl_remote import current
+from parl_remote import _current
 
 SLOTS = 4
 WITHIN_S = 60.0
@@ -239,7 +239,7 @@ def _xparl(*arguments: str) -> None:
 
 @pytest.fixture(scope="module", params=["debug", "local", "cluster", "ray"])
 def connected(request: pytest.FixtureRequest) -> Iterator[str]:
-    current.clear()  # what other modules keep open, they put in place again
+    _current.clear()  # what other modules keep open, they put in place again
     opening = _open(request.param)
     next(opening)
     yield request.param

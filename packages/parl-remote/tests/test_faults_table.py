@@ -23,9 +23,9 @@ import parl_remote
 from faults.packet_network import PacketNetwork
 from parl_core.errors import LostActor
 from parl_remote import ActorLost, ClusterUnreachable, DeathKind, submit
+from parl_remote._program.master_client import MasterClient
+from parl_remote._program.object_transfer import NodeObjects
 from parl_remote.actors import RemoteActors
-from parl_remote.program.master_client import MasterClient
-from parl_remote.program.object_transfer import NodeObjects
 from parl_remote.testing import (
     Conditions,
     Direction,

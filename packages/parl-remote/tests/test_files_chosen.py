@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.files.selection import Exclusions, select_files
+from parl_remote._files.selection import Exclusions, select_files
 
 
 @pytest.fixture

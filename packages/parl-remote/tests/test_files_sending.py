@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from parl_remote._files.places import Places
+from parl_remote._files.sending import Progress
+from parl_remote._messages import Done, LeaseGranted, Message
+from parl_remote._messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
+from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.files.places import Places
-from parl_remote.files.sending import Progress
-from parl_remote.messages import Done, LeaseGranted, Message
-from parl_remote.messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
-from parl_remote.transport import Buffer
 
 ELSEWHERE = LeaseGranted(1, "lease", "node", ("far:8037",), "/nowhere", "another host")
 Answer = Callable[[Message], Message]
@@ -116,7 +116,7 @@ import parl_remote as parl
 class Actor:
     def modules(self):
         import sys
-        unneeded = ("parl_remote.files", "parl_remote.files.import_closure")
+        unneeded = ("parl_remote._files", "parl_remote._files.import_closure")
         return [name for name in sys.modules if name.startswith(unneeded)]
 
 parl.connect(cpu_num=1)
@@ -124,7 +124,7 @@ inside = Actor().modules()
 print(sorted({name for name in [*inside, *sys.modules] if "files" in name or "closure" in name}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
-    light = ["parl_remote.files", "parl_remote.files.layout", "parl_remote.files.places"]
+    light = ["parl_remote._files", "parl_remote._files.layout", "parl_remote._files.places"]
     assert done.stdout.strip() == str(light), done.stderr
 
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.files.manifest import Entry, Manifest
-from parl_remote.links.handshake import Link
-from parl_remote.links.loop import Loop
-from parl_remote.messages import Done, Failed, Hello, Message, Role
-from parl_remote.messages.parts import (
+from parl_remote._files.manifest import Entry, Manifest
+from parl_remote._links.handshake import Link
+from parl_remote._links.loop import Loop
+from parl_remote._messages import Done, Failed, Hello, Message, Role
+from parl_remote._messages.parts import (
     FilesSeen,
     FolderAnswer,
     Part,
@@ -28,8 +27,9 @@ from parl_remote.messages.parts import (
     SeenPlace,
     StoreParts,
 )
-from parl_remote.messages.wire import decode
-from parl_remote.worker.files import Blobs, DamagedBlob, WorkerFiles, make_folder
+from parl_remote._messages.wire import decode
+from parl_remote._worker.files import Blobs, DamagedBlob, WorkerFiles, make_folder
+from parl_remote.errors import RemoteError, RemoteProtocolError
 
 HASH = hashlib.sha256(b"x").hexdigest()
 

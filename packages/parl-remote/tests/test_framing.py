@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parl_remote._transport.unix.sockets import FrameReader, frame_prefix
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
-from parl_remote.transport.unix.sockets import FrameReader, frame_prefix
 
 MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=12)
 

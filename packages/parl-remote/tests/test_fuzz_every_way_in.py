@@ -14,7 +14,7 @@ import pytest
 import parl_remote
 from faults.strange_messages import Dice
 from faults.ways_in import WAYS, Target
-from parl_remote.messages.wire import all_kinds
+from parl_remote._messages.wire import all_kinds
 from parl_remote.testing import LoopbackCluster, Process
 
 MIB = 2**20

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from parl_remote.master.placing import GpuShares
-from parl_remote.system.host import visible_gpus
+from parl_remote._master.placing import GpuShares
+from parl_remote._system.host import visible_gpus
 
 
 def test_whole_gpus_go_to_one_actor_each_and_come_back() -> None:

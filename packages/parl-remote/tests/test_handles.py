@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, SerializationError, current, submit, with_options
-from parl_remote.data import serialize
+from parl_remote import ActorLost, DeathKind, SerializationError, _current, submit, with_options
+from parl_remote._data import serialize
 
 
 @parl_remote.remote_class
@@ -637,7 +637,7 @@ def test_a_detached_actor_is_refused_where_it_could_not_outlive_the_program(any_
 def test_a_detached_actor_outlives_its_program_until_it_is_killed(real_cluster: str) -> None:
     with_options(Cell, name="lasting", detached=True)(7)
     pid = parl_remote.get_actor("lasting").process()
-    address = current.client().address
+    address = _current.client().address
     program = (
         "import parl_remote as parl\n"
         f"parl.connect({address!r})\n"
@@ -686,20 +686,20 @@ class _Clusters:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._clients: dict[str, current.ActorMaker] = {}
+        self._clients: dict[str, _current.ActorMaker] = {}
         self._ports: dict[str, int] = {}
 
     def use(self, kind: str) -> None:
-        current.clear()
+        _current.clear()
         if kind not in self._clients:
             self._open(kind)
-            self._clients[kind] = current.client()
-        current.install(self._clients[kind])
+            self._clients[kind] = _current.client()
+        _current.install(self._clients[kind])
 
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
-        current.clear()
+        _current.clear()
         for kind, port in self._ports.items():
             with self.environment(kind):
                 _xparl("stop", "--port", port)

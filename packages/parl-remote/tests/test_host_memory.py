@@ -13,12 +13,12 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost
-from parl_remote.death import DeathCause, DeathKind, MemorySample
-from parl_remote.messages import LeaseAssigned
-from parl_remote.resources import Resources
-from parl_remote.system.host import HostLoad, OutOfMemoryHint, host_memory, usable_memory
-from parl_remote.worker.actors import ActorProcess, WorkerLease
-from parl_remote.worker.worker import ActorEnds
+from parl_remote._death import DeathCause, DeathKind, MemorySample
+from parl_remote._messages import LeaseAssigned
+from parl_remote._resources import Resources
+from parl_remote._system.host import HostLoad, OutOfMemoryHint, host_memory, usable_memory
+from parl_remote._worker.actors import ActorProcess, WorkerLease
+from parl_remote._worker.worker import ActorEnds
 
 MIB = 2**20
 SIGKILLED = DeathCause(DeathKind.SIGNAL, signal=9)

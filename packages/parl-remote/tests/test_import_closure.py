@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.files.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
-from parl_remote.files.program import OwnCode, compiled_imports
+from parl_remote._files.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
+from parl_remote._files.program import OwnCode, compiled_imports
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_the_users_own_module_wins_over_an_installed_one_of_its_name(project: Pa
 
 
 def test_what_is_installed_or_parls_own_stays_at_home(project: Path) -> None:
-    assert needed("import json, numpy, numpy.random, parl, parl_remote.program.client, pytest, zmq") == set()
+    assert needed("import json, numpy, numpy.random, parl, parl_remote._program.client, pytest, zmq") == set()
 
 
 def test_what_does_not_exist_is_no_error(project: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_was_found_is_remembered_until_something_changes(project: Path, mon
         reads.append(class_module)
         return closure((), [class_module])
 
-    monkeypatch.setattr("parl_remote.files.program.own_code", read)
+    monkeypatch.setattr("parl_remote._files.program.own_code", read)
     code = OwnCode()
     write(project, kept_one="import kept_two", kept_two="")
     assert code.of("kept_one") == code.of("kept_one")
@@ -249,7 +249,7 @@ def test_a_program_from_a_pipe_brings_what_its_methods_import(project: Path) -> 
         class Actor:
             def work(self):
                 from pkg_late.sub import deep
-        from parl_remote.files.program import OwnCode
+        from parl_remote._files.program import OwnCode
         code = OwnCode()
         print(sorted(own.path for own in code.of("__main__")))
         def later():

@@ -11,10 +11,10 @@ import pytest
 
 import parl_remote
 from parl_remote import submit
+from parl_remote._program.connection import Connection
+from parl_remote._program.proxy import reference_of
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed
-from parl_remote.program.connection import Connection
-from parl_remote.program.proxy import reference_of
-from parl_remote.transport.unix import UnixChannel
 
 PATIENCE_S = 60.0
 

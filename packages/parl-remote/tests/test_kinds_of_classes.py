@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote.data import serialize
+from parl_remote._data import serialize
 
 KINDS = """
 import abc, collections, dataclasses, enum, typing
@@ -232,7 +232,7 @@ def test_modules_that_can_be_imported_go_by_name(tmp_path: Path, monkeypatch: py
 def test_looking_for_new_modules_costs_a_call_next_to_nothing(run_program: Any) -> None:
     program = """
 import timeit, numpy, parl_remote, json
-from parl_remote.data import serialize
+from parl_remote._data import serialize
 args = (1, "a")
 serialize.dumps_arguments(args, {}, "Actor.run", list)
 looks = timeit.timeit(serialize.look_at_new_modules, number=20_000)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_remote.master.cluster_tables import Liveness
-from parl_remote.resources import Resources
+from parl_remote._master.cluster_tables import Liveness
+from parl_remote._resources import Resources
 
 beats = st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=50)
 

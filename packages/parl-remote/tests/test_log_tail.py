@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.system.processes import tail
+from parl_remote._system.processes import tail
 
 
 @pytest.mark.parametrize(

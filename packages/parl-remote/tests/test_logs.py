@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 
 import parl_remote
+from parl_remote._links.handshake import Link
+from parl_remote._links.identity import host_id
+from parl_remote._links.loop import Loop
+from parl_remote._messages import Hello, LeaseAssigned, Message, Role
+from parl_remote._messages.parts import ActorsWrote, FollowActors, LogText, ReadLog
+from parl_remote._messages.wire import decode
+from parl_remote._resources import Resources
+from parl_remote._system.processes import read_marks, write_marks
+from parl_remote._worker.logs import LogBook, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters
 from parl_remote.errors import RemoteProtocolError
-from parl_remote.links.handshake import Link
-from parl_remote.links.identity import host_id
-from parl_remote.links.loop import Loop
-from parl_remote.messages import Hello, LeaseAssigned, Message, Role
-from parl_remote.messages.parts import ActorsWrote, FollowActors, LogText, ReadLog
-from parl_remote.messages.wire import decode
-from parl_remote.resources import Resources
-from parl_remote.system.processes import read_marks, write_marks
-from parl_remote.worker.logs import LogBook, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters
 
 
 def hello(client_id: str = "client-1", pid: int = 1) -> Hello:
@@ -83,7 +83,7 @@ def test_what_was_in_a_file_before_is_not_the_actors(tmp_path: Path, book: LogBo
 
 
 def test_a_log_that_is_cut_keeps_its_end_and_its_positions(entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_remote.worker.logs._KEPT_WHEN_CUT", 10)
+    monkeypatch.setattr("parl_remote._worker.logs._KEPT_WHEN_CUT", 10)
     write(entry, b"0123456789abcdefghij")
     entry.cut()
     assert (entry.start, entry.size()) == (10, 20)
@@ -100,8 +100,8 @@ def test_a_log_that_is_cut_keeps_its_end_and_its_positions(entry: LogEntry, monk
 
 
 def test_a_log_that_grows_too_long_is_cut_while_its_actor_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_remote.worker.logs._LONGEST", 1000)
-    monkeypatch.setattr("parl_remote.worker.logs._KEPT_WHEN_CUT", 100)
+    monkeypatch.setattr("parl_remote._worker.logs._LONGEST", 1000)
+    monkeypatch.setattr("parl_remote._worker.logs._KEPT_WHEN_CUT", 100)
     now = 0.0
     loop = Loop(lambda: now)
     book = LogBook(loop)
@@ -118,7 +118,7 @@ def test_a_log_that_grows_too_long_is_cut_while_its_actor_runs(tmp_path: Path, m
 
 
 def test_marks_of_stderr_move_with_what_is_cut(entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_remote.worker.logs._KEPT_WHEN_CUT", 10)
+    monkeypatch.setattr("parl_remote._worker.logs._KEPT_WHEN_CUT", 10)
     write(entry, b"aaEEaaaaaaaaaaaaEEaa")
     write_marks(entry.path, [(2, 4), (16, 18)])
     assert entry.errors(0, 20) == [(2, 4), (16, 18)]
@@ -147,7 +147,7 @@ def test_marks_are_found_in_the_middle_of_many(tmp_path: Path) -> None:
 def test_only_so_many_logs_of_actors_that_ended_are_kept(
     tmp_path: Path, book: LogBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parl_remote.worker.logs._KEPT_ENDED", 3)
+    monkeypatch.setattr("parl_remote._worker.logs._KEPT_ENDED", 3)
     for number in range(5):
         path = tmp_path / f"actor-{number}.log"
         path.write_bytes(b"x\n")
@@ -158,7 +158,7 @@ def test_only_so_many_logs_of_actors_that_ended_are_kept(
 
 
 def test_files_in_a_directory_of_the_users_are_never_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_remote.worker.logs._KEPT_ENDED", 0)
+    monkeypatch.setattr("parl_remote._worker.logs._KEPT_ENDED", 0)
     loop = Loop()
     book = LogBook(loop, keep=True)
     path = tmp_path / "actor-1.log"
@@ -307,7 +307,7 @@ def test_numbers_out_of_this_world_are_answered_like_others(part: WorkerLogs, en
 
 
 def test_only_so_many_may_wait_at_once(part: WorkerLogs, entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_remote.worker.logs._MOST_READERS", 2)
+    monkeypatch.setattr("parl_remote._worker.logs._MOST_READERS", 2)
     asker = Asker()
     for number in range(2):
         part.received(asker.link, ReadLog(number, "lease-1", start=0, wait_s=1.0), [])

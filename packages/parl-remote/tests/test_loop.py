@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from parl_remote.links.loop import Loop
-from parl_remote.transport import Received
-from parl_remote.transport.memory import MemoryListener
+from parl_remote._links.loop import Loop
+from parl_remote._transport import Received
+from parl_remote._transport.memory import MemoryListener
 
 
 @pytest.fixture

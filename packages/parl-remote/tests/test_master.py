@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_remote.config import Limits
-from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, VersionMismatch
-from parl_remote.links.handshake import Reception, greet
-from parl_remote.links.loop import Loop
-from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.master import Master
-from parl_remote.messages import (
+from parl_remote._config import Limits
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._links.handshake import Reception, greet
+from parl_remote._links.loop import Loop
+from parl_remote._master.cluster_state import ClusterState
+from parl_remote._master.master import Master
+from parl_remote._messages import (
     Bye,
     Heartbeat,
     Hello,
@@ -43,7 +42,7 @@ from parl_remote.messages import (
     StatusRequest,
     Welcome,
 )
-from parl_remote.messages.overview import (
+from parl_remote._messages.overview import (
     ActorList,
     ActorNumbers,
     ActorPhase,
@@ -57,11 +56,12 @@ from parl_remote.messages.overview import (
     NodeNumbers,
     WhyWaiting,
 )
-from parl_remote.messages.parts import FindActor
-from parl_remote.messages.wire import decode, encode
-from parl_remote.resources import Resources
-from parl_remote.transport.memory import MemoryChannel, MemoryListener
-from parl_remote.worker.master_link import MasterLink
+from parl_remote._messages.parts import FindActor
+from parl_remote._messages.wire import decode, encode
+from parl_remote._resources import Resources
+from parl_remote._transport.memory import MemoryChannel, MemoryListener
+from parl_remote._worker.master_link import MasterLink
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, VersionMismatch
 
 ONE = Resources(cpu=1)
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_remote import errors
-from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import LocalProtocolError, RemoteProtocolError
-from parl_remote.messages import (
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._messages import (
     ActorDied,
     Heartbeat,
     Hello,
@@ -28,8 +27,9 @@ from parl_remote.messages import (
     RunningLease,
     StartActor,
 )
-from parl_remote.messages.wire import TOPICS, all_kinds, decode, encode
-from parl_remote.resources import Resources
+from parl_remote._messages.wire import TOPICS, all_kinds, decode, encode
+from parl_remote._resources import Resources
+from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
 amounts = st.integers(0, 10_000).map(lambda thousandths: round(thousandths / 1000, 3))
 resources = st.builds(
@@ -83,7 +83,7 @@ kinds = all_kinds()
 
 @pytest.mark.parametrize("topic", sorted(TOPICS))
 def test_the_messages_of_a_topic_are_those_that_its_module_defines(topic: str) -> None:
-    module = importlib.import_module(f"parl_remote.messages.{topic}")
+    module = importlib.import_module(f"parl_remote._messages.{topic}")
     defined = [getattr(module, name) for name in module.__all__]
     assert {kind.__name__ for kind in defined if issubclass(kind, Message)} == set(TOPICS[topic])
 

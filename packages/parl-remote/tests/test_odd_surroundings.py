@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from parl_remote._transport.unix import UnixChannel, UnixListener, private_directory
 from parl_remote.errors import ChannelClosed
-from parl_remote.transport.unix import UnixChannel, UnixListener, private_directory
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

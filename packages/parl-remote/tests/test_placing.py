@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.cluster_tables import Instruction, ToClient, ToNode
-from parl_remote.master.placing import FreeIndex, GpuShares
-from parl_remote.messages import (
+from parl_remote._master.cluster_state import ClusterState
+from parl_remote._master.cluster_tables import Instruction, ToClient, ToNode
+from parl_remote._master.placing import FreeIndex, GpuShares
+from parl_remote._messages import (
     LeaseAssigned,
     LeaseGranted,
     LeaseRefused,
@@ -20,8 +20,8 @@ from parl_remote.messages import (
     NodeJoin,
     RunningLease,
 )
-from parl_remote.messages.overview import WhyWaiting
-from parl_remote.resources import Placement, Resources
+from parl_remote._messages.overview import WhyWaiting
+from parl_remote._resources import Placement, Resources
 
 GIB = 2**30
 

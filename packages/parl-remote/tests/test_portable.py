@@ -19,13 +19,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from parl_remote._portable.processes import ended_within, started
+from parl_remote._portable.sockets import LoopbackListener, connect_loopback, is_abandoned
+from parl_remote._portable.spawner import Spawner
+from parl_remote._system import facilities
+from parl_remote._system.polling import IN, OUT, PortablePoller
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed
-from parl_remote.portable.processes import ended_within, started
-from parl_remote.portable.sockets import LoopbackListener, connect_loopback, is_abandoned
-from parl_remote.portable.spawner import Spawner
-from parl_remote.system import facilities
-from parl_remote.system.polling import IN, OUT, PortablePoller
-from parl_remote.transport.unix import UnixChannel
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -36,7 +36,7 @@ PROGRAM = """
 import os, signal, sys
 import numpy as np
 import parl_remote as parl
-from parl_remote.system import facilities
+from parl_remote._system import facilities
 
 @parl.remote_class
 class Counter:
@@ -264,7 +264,7 @@ def test_a_spawned_process_listens_is_killed_and_reported(tmp_path: Path) -> Non
 
 WORKER = """
 import sys, time
-from parl_remote.portable.spawner import Spawner
+from parl_remote._portable.spawner import Spawner
 spawner = Spawner(sys.argv[1], clear=True)
 spawner.fork(1)
 while not (found := [one for one in spawner.reports() if "forked" in one]):
@@ -334,7 +334,7 @@ AS_ON_WINDOWS = {"PYTHONPATH": paths(HERE / "as_on_windows")}
 ALL_MODULES = """
 import importlib, pkgutil, os, select, socket
 import parl_remote
-from parl_remote.system import facilities
+from parl_remote._system import facilities
 assert not hasattr(os, "fork") and not hasattr(select, "epoll") and not hasattr(socket, "AF_UNIX")
 names = [one.name for one in pkgutil.walk_packages(parl_remote.__path__, "parl_remote.")]
 for name in names:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import parl_remote
-from parl_remote import options
+from parl_remote import _options
 
 
 def test_every_public_name_is_there() -> None:
@@ -51,7 +51,7 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(given: dict[str, objec
 )
 def test_an_option_out_of_range_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(given))):
-        options.ActorOptions.of(given)
+        _options.ActorOptions.of(given)
 
 
 def test_only_classes_are_decorated() -> None:

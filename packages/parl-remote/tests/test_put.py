@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_remote._object_ref import ObjectRef, put
 from parl_remote.errors import NotConnected, ObjectLost, SerializationError
-from parl_remote.object_ref import ObjectRef, put
 
 LARGE = 100_000  # elements; well above what travels in the reference
 
@@ -258,15 +258,15 @@ def test_what_cannot_be_stored_is_named(shared_cluster: None) -> None:
 
 
 def test_put_wants_a_connection() -> None:
-    from parl_remote import current
+    from parl_remote import _current
 
-    before = current.clear()
+    before = _current.clear()
     try:
         with pytest.raises(NotConnected):
             put(1)
     finally:
         if before is not None:
-            current.install(before)
+            _current.install(before)
 
 
 def test_without_descriptors_values_travel_in_their_references(

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import current
-from parl_remote.object_ref import ObjectRef, put
-from parl_remote.program.object_transfer import NodeObjects
+from parl_remote import _current
+from parl_remote._object_ref import ObjectRef, put
+from parl_remote._program.object_transfer import NodeObjects
 from parl_remote.testing import Line, LoopbackCluster
 
 SIZE = 200_000
@@ -61,12 +61,12 @@ def cluster() -> Iterator[LoopbackCluster]:
 
 @pytest.fixture
 def connected(cluster: LoopbackCluster) -> Iterator[LoopbackCluster]:
-    before = current.clear()
+    before = _current.clear()
     cluster.connect()
     yield cluster
     parl_remote.disconnect()
     if before is not None:
-        current.install(before)
+        _current.install(before)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_worker_lets_go_when_the_reference_is_gone(connected: LoopbackCluster)
 
 
 def test_a_worker_lets_go_when_the_program_is_gone(cluster: LoopbackCluster) -> None:
-    before = current.clear()
+    before = _current.clear()
     try:
         cluster.connect()
         ref = put(np.ones(SIZE))
@@ -183,14 +183,14 @@ def test_a_worker_lets_go_when_the_program_is_gone(cluster: LoopbackCluster) -> 
         assert ref.get().sum() == SIZE
     finally:
         if before is not None:
-            current.install(before)
+            _current.install(before)
 
 
 def test_a_value_is_brought_again_when_the_link_broke(connected: LoopbackCluster, brought: list[str]) -> None:
     a, _, _ = two_hosts()
     ref = put(np.ones(SIZE))
     a.describe(ref).result()
-    client: Any = current.client()
+    client: Any = _current.client()
     for node in client._objects._nodes.values():
         if node._link is not None:
             node._link.close()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote.data.object_memory import FrameKind, MemoryGone, MemoryPool, Place, adopt, read, read_image
-from parl_remote.object_ref import ObjectRef, put
+from parl_remote._data.object_memory import FrameKind, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote._object_ref import ObjectRef, put
 
 SIZE = 2**20
 WITHIN_S = 5.0  # memory that is free is kept for a second, to be used again

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from parl_remote.records import Record, record
+from parl_remote._records import Record, record
 
 
 @record

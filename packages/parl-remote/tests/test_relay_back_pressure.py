@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import current
+from parl_remote import _current
+from parl_remote._program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
+from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
-from parl_remote.program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
 from parl_remote.testing import Conditions, LoopbackCluster
-from parl_remote.transport import Buffer
 
 MB = 2**20
 
@@ -153,13 +153,13 @@ def memory_of(pid: int) -> int:
 
 @pytest.fixture
 def cluster() -> Iterator[LoopbackCluster]:
-    before = current.clear()
+    before = _current.clear()
     with LoopbackCluster(nodes=0, master_cpus=1, liveness_limit_s=15.0) as made:
         made.connect()
         yield made
         parl_remote.disconnect()
     if before is not None:
-        current.install(before)
+        _current.install(before)
 
 
 @pytest.fixture

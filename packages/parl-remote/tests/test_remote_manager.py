@@ -30,10 +30,10 @@ from parl_remote import (
     SerializationError,
     Serving,
     TooManyPendingCalls,
+    _current,
     as_remote,
-    current,
 )
-from parl_remote.security import ClusterKey
+from parl_remote._security import ClusterKey
 
 PATIENCE_S = 60.0
 
@@ -69,7 +69,7 @@ class Agent:
 
 def agent_here(name: str = "agent") -> Agent:
     """An ordinary object of a remote class, as `as_remote` builds one."""
-    with current.local_objects():
+    with _current.local_objects():
         return Agent(name)
 
 
@@ -110,7 +110,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PARL_RUN_DIR", str(tmp_path / "run"))
     monkeypatch.delenv("PARL_KEY", raising=False)
     monkeypatch.delenv("PARL_KEY_FILE", raising=False)
-    current.clear()
+    _current.clear()
     return tmp_path / "run"
 
 

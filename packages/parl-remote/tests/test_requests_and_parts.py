@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from parl_remote._links.handshake import Link, Parts
+from parl_remote._links.requests import Requests
+from parl_remote._messages import Done, Failed, Hello, Message, Role, StatusRequest, StopActor
+from parl_remote._messages.wire import decode
 from parl_remote.errors import ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
-from parl_remote.links.handshake import Link, Parts
-from parl_remote.links.requests import Requests
-from parl_remote.messages import Done, Failed, Hello, Message, Role, StatusRequest, StopActor
-from parl_remote.messages.wire import decode
 
 
 class Peer:

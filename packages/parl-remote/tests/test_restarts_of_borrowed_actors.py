@@ -12,7 +12,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, with_options
-from parl_remote.program.making import Recipe
+from parl_remote._program.making import Recipe
 
 AHEAD_S = 0.5  # long enough for a call to overtake; where it does not, the test has nothing to see and passes
 

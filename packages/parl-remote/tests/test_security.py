@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from parl_remote._security import ClusterKey, make_private_dir, read_private_file, write_private_file
 from parl_remote.errors import AuthenticationFailed
-from parl_remote.security import ClusterKey, make_private_dir, read_private_file, write_private_file
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 

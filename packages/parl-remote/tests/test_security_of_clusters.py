@@ -110,12 +110,12 @@ def test_a_node_loads_nothing_that_unpickles() -> None:
     """Master and worker, with all of their parts and messages; only actors and programs unpickle."""
     program = """
 import importlib, sys
-import parl_remote.node.cluster_node, parl_remote.node.private_process, parl_remote.node.private_node
-from parl_remote.messages.wire import all_kinds
+import parl_remote._node.cluster_node, parl_remote._node.private_process, parl_remote._node.private_node
+from parl_remote._messages.wire import all_kinds
 all_kinds()
 for name in ("worker.borrowers", "worker.files", "worker.logs", "worker.objects", "worker.watch"):
     importlib.import_module(f"parl_remote.{name}")
-loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote.data.serialize")]
+loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote._data.serialize")]
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

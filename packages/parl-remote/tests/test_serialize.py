@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_remote.data import serialize
-from parl_remote.data.class_spec import dumps_class
-from parl_remote.data.ownership import importable_elsewhere
+from parl_remote._data import serialize
+from parl_remote._data.class_spec import dumps_class
+from parl_remote._data.ownership import importable_elsewhere
 from parl_remote.errors import SerializationError
 
 
@@ -126,7 +126,7 @@ def test_a_class_with_slots_has_them_elsewhere_too_so_that_its_objects_come_home
     coin = Coin()
     coin.value = 5
     program = (
-        "import sys; from parl_remote.data import serialize; coin = serialize.loads(sys.stdin.buffer.read()); "
+        "import sys; from parl_remote._data import serialize; coin = serialize.loads(sys.stdin.buffer.read()); "
         "assert not hasattr(coin, '__dict__'); sys.stdout.buffer.write(serialize.dumps(coin)[0])"
     )
     sent = bytes(serialize.dumps(coin)[0])

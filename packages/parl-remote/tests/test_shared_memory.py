@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote.data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share
+from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share
+from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
-from parl_remote.links.call_messages import Flag, Kind, header_of, pack
 
 
 def frame(size: int, value: int = 7) -> bytes:

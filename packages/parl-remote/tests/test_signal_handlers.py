@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 import parl_remote
+from parl_remote._system.polling import is_raised_by_handler
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed
-from parl_remote.system.polling import is_raised_by_handler
-from parl_remote.transport.unix import UnixChannel
 
 
 @parl_remote.remote_class

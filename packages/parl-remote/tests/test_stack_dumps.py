@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.actor.reports import STACK_SIGNAL, CallMeter, StackFile, read_stats
+from parl_remote._actor.reports import STACK_SIGNAL, CallMeter, StackFile, read_stats
+from parl_remote._links.loop import Loop
+from parl_remote._messages import Failed
+from parl_remote._messages.parts import DumpStack, StackDump
+from parl_remote._worker.actors import ActorProcess
+from parl_remote._worker.watch import WorkerStacks
 from parl_remote.errors import RemoteError
-from parl_remote.links.loop import Loop
-from parl_remote.messages import Failed
-from parl_remote.messages.parts import DumpStack, StackDump
-from parl_remote.worker.actors import ActorProcess
-from parl_remote.worker.watch import WorkerStacks
 
 BUSY = """
 import ctypes, sys, threading
-from parl_remote.actor.reports import CallMeter
-from parl_remote.actor.reports import allow_stack_dumps, ignore_stack_signal
+from parl_remote._actor.reports import CallMeter
+from parl_remote._actor.reports import allow_stack_dumps, ignore_stack_signal
 ignore_stack_signal()
 meter = CallMeter()
 meter.publish(sys.argv[1])

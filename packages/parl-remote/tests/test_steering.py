@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import RemoteError
-from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.cluster_tables import Instruction, ToClient, ToNode
-from parl_remote.messages import (
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._master.cluster_state import ClusterState
+from parl_remote._master.cluster_tables import Instruction, ToClient, ToNode
+from parl_remote._messages import (
     Bye,
     Failed,
     LeaseGranted,
@@ -24,7 +23,7 @@ from parl_remote.messages import (
     RefusalCode,
     RunningLease,
 )
-from parl_remote.messages.overview import (
+from parl_remote._messages.overview import (
     ActorKilled,
     ActorNumbers,
     ActorPhase,
@@ -38,8 +37,9 @@ from parl_remote.messages.overview import (
     NodeDraining,
     NodePhase,
 )
-from parl_remote.messages.parts import ActorFound, FindActor
-from parl_remote.resources import Resources
+from parl_remote._messages.parts import ActorFound, FindActor
+from parl_remote._resources import Resources
+from parl_remote.errors import RemoteError
 
 ONE = Resources(cpu=1)
 KILLED = DeathCause(DeathKind.SIGNAL, signal=9)

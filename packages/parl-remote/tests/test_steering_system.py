@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, NoResources, current, submit, with_options
-from parl_remote.config import environment
-from parl_remote.death import DeathRecord
-from parl_remote.links.requests import Inquiry
-from parl_remote.messages import Message, Role
-from parl_remote.messages.overview import (
+from parl_remote import ActorLost, DeathKind, NoResources, _current, submit, with_options
+from parl_remote._config import environment
+from parl_remote._death import DeathRecord
+from parl_remote._links.requests import Inquiry
+from parl_remote._messages import Message, Role
+from parl_remote._messages.overview import (
     ActorKilled,
     ActorList,
     ActorPhase,
@@ -35,8 +35,8 @@ from parl_remote.messages.overview import (
     NodeList,
     NodePhase,
 )
-from parl_remote.program.client import Client
-from parl_remote.program.rendezvous import ClusterAddress
+from parl_remote._program.client import Client
+from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
@@ -83,7 +83,7 @@ class Victim:
 
 
 def ask(make: Callable[[int], Message], kind: type[M]) -> M:
-    client = current.client()
+    client = _current.client()
     assert isinstance(client, Client)
     answer = client._master.ask(make, PATIENCE_S)
     assert isinstance(answer, kind)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.transport.unix import sweep_directories
+from parl_remote._transport.unix import sweep_directories
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="unix sockets are swept where there are some")
 

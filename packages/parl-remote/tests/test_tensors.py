@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote.data import serialize
-from parl_remote.data.object_memory import FrameKind
-from parl_remote.object_ref import freeze, thaw
+from parl_remote._data import serialize
+from parl_remote._data.object_memory import FrameKind
+from parl_remote._object_ref import freeze, thaw
 
 
 def sent(value: Any, *, writable: bool = True) -> tuple[Any, int]:
@@ -42,7 +42,7 @@ class Keeper:
 def test_no_framework_is_imported_for_its_tensors() -> None:
     program = """
 import sys
-from parl_remote.data import serialize, tensors
+from parl_remote._data import serialize, tensors
 import numpy
 serialize.dumps({"a": numpy.ones(5)})
 assert tensors.reducers() is None

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parl_remote._security import ClusterKey
+from parl_remote._transport import Buffer, Channel, Closed, Event, Listener, Opened, Received
+from parl_remote._transport.memory import MemoryListener
+from parl_remote._transport.unix import UnixChannel, UnixListener
+from parl_remote._transport.zmq import ZmqChannel, ZmqListener
 from parl_remote.errors import ChannelClosed, ResultTimeout
-from parl_remote.security import ClusterKey
-from parl_remote.transport import Buffer, Channel, Closed, Event, Listener, Opened, Received
-from parl_remote.transport.memory import MemoryListener
-from parl_remote.transport.unix import UnixChannel, UnixListener
-from parl_remote.transport.zmq import ZmqChannel, ZmqListener
 
 DEADLINE_S = 60.0
 

@@ -20,13 +20,13 @@ import zmq
 import zmq.utils.monitor
 import zmq.utils.z85
 
-from parl_remote.config import Limits
+from parl_remote._config import Limits
+from parl_remote._security import ClusterKey
+from parl_remote._transport import Closed, Event, Opened, Received
+from parl_remote._transport.addresses import Address
+from parl_remote._transport.zmq import ZmqChannel, ZmqListener
+from parl_remote._transport.zmq.sockets import Kind, pack, pack_bare, unpack
 from parl_remote.errors import AuthenticationFailed, ChannelClosed, ClusterUnreachable, RemoteProtocolError
-from parl_remote.security import ClusterKey
-from parl_remote.transport import Closed, Event, Opened, Received
-from parl_remote.transport.addresses import Address
-from parl_remote.transport.zmq import ZmqChannel, ZmqListener
-from parl_remote.transport.zmq.sockets import Kind, pack, pack_bare, unpack
 
 KEY = ClusterKey.generate()
 _NO_CLUSTER = r"no PARL cluster|not as a PARL cluster does|something else listens there"
@@ -203,7 +203,7 @@ def test_a_name_leads_to_the_interface_that_it_stands_for(served: Served) -> Non
 
 def test_a_peer_whose_process_is_killed_is_seen_at_once(served: Served) -> None:
     program = (
-        "import sys; from parl_remote.transport.zmq import ZmqChannel; from parl_remote.security import ClusterKey\n"
+        "import sys; from parl_remote._transport.zmq import ZmqChannel; from parl_remote._security import ClusterKey\n"
         "channel = ZmqChannel.connect(sys.argv[1], ClusterKey(bytes.fromhex(sys.stdin.readline())))\n"
         "[channel.send([b'x']) for _ in range(100)]\n"
         "channel.receive()\n"
@@ -222,7 +222,7 @@ def test_a_peer_that_is_stopped_is_lost_after_the_liveness_limit() -> None:
     """Its kernel keeps the connection open, so only the heartbeats tell."""
     served = Served(Limits(heartbeat_interval_s=0.1, liveness_limit_s=0.5))
     program = (
-        "import sys; from parl_remote.transport.zmq import ZmqChannel; from parl_remote.security import ClusterKey\n"
+        "import sys; from parl_remote._transport.zmq import ZmqChannel; from parl_remote._security import ClusterKey\n"
         "channel = ZmqChannel.connect(sys.argv[1], ClusterKey(bytes.fromhex(sys.stdin.readline())))\n"
         "print('up', flush=True); channel.receive()\n"
     )
@@ -241,8 +241,8 @@ def test_a_peer_that_is_stopped_is_lost_after_the_liveness_limit() -> None:
 
 def test_a_channel_notices_that_its_listener_is_gone_without_a_word(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from parl_remote.transport.zmq import ZmqListener; "
-        "from parl_remote.security import ClusterKey\n"
+        "import sys, time; from parl_remote._transport.zmq import ZmqListener; "
+        "from parl_remote._security import ClusterKey\n"
         "listener = ZmqListener('127.0.0.1', 0, ClusterKey(bytes.fromhex(sys.stdin.readline())))\n"
         "print(listener.address, flush=True)\n"
         "import select\n"

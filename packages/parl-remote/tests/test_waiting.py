@@ -15,8 +15,8 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, submit
-from parl_remote.program.connection import Connection
-from parl_remote.program.proxy import reference_of
+from parl_remote._program.connection import Connection
+from parl_remote._program.proxy import reference_of
 
 PATIENCE_S = 60.0
 

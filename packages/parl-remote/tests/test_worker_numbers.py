@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from parl_remote.links.loop import Loop
-from parl_remote.messages.overview import ActorNumbers, ActorPhase
-from parl_remote.worker.actors import WorkerLeases
-from parl_remote.worker.watch import WorkerNumbers, _differ
+from parl_remote._links.loop import Loop
+from parl_remote._messages.overview import ActorNumbers, ActorPhase
+from parl_remote._worker.actors import WorkerLeases
+from parl_remote._worker.watch import WorkerNumbers, _differ
 
 
 class Clock:

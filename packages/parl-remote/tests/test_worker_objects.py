@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from parl_remote.data import object_places
-from parl_remote.data.object_memory import FrameKind, MemoryPool, read, read_image
+from parl_remote._data import object_places
+from parl_remote._data.object_memory import FrameKind, MemoryPool, read, read_image
+from parl_remote._links.loop import Loop
+from parl_remote._messages import Done, Message
+from parl_remote._messages.parts import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
+from parl_remote._messages.wire import decode
+from parl_remote._worker.objects import WorkerObjects
 from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.links.loop import Loop
-from parl_remote.messages import Done, Message
-from parl_remote.messages.parts import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
-from parl_remote.messages.wire import decode
-from parl_remote.worker.objects import WorkerObjects
 
 ID = "object-0123456789abcdef"
 
@@ -29,7 +29,7 @@ class Peer:
         return True
 
     def tell(self, message: Message) -> bool:
-        from parl_remote.messages.wire import encode
+        from parl_remote._messages.wire import encode
 
         return self.send([encode(message)])
 

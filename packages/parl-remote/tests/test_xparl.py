@@ -21,11 +21,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from parl_remote.cli.session import ask_status
-from parl_remote.config import environment
-from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed
-from parl_remote.messages import (
+from parl_remote._config import environment
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._messages import (
     AttachActor,
     Heartbeat,
     Hello,
@@ -38,15 +36,17 @@ from parl_remote.messages import (
     Status,
     StatusRequest,
 )
-from parl_remote.messages.wire import encode
-from parl_remote.node.run_files import RunFiles
-from parl_remote.program.rendezvous import ClusterAddress, find_key
-from parl_remote.resources import Resources
-from parl_remote.security import ClusterKey
-from parl_remote.transport import Channel
-from parl_remote.transport.addresses import Address
-from parl_remote.transport.unix import UnixChannel
-from parl_remote.transport.zmq import ZmqChannel
+from parl_remote._messages.wire import encode
+from parl_remote._node.run_files import RunFiles
+from parl_remote._program.rendezvous import ClusterAddress, find_key
+from parl_remote._resources import Resources
+from parl_remote._security import ClusterKey
+from parl_remote._transport import Channel
+from parl_remote._transport.addresses import Address
+from parl_remote._transport.unix import UnixChannel
+from parl_remote._transport.zmq import ZmqChannel
+from parl_remote.cli._session import ask_status
+from parl_remote.errors import ChannelClosed
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.cli.show import age, clip, size, table
-from parl_remote.config import environment
+from parl_remote._config import environment
+from parl_remote._links.requests import Inquiry
+from parl_remote._messages import Role
+from parl_remote._messages.parts import LogText, ReadLog
+from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote.cli._show import age, clip, size, table
 from parl_remote.errors import RemoteError
-from parl_remote.links.requests import Inquiry
-from parl_remote.messages import Role
-from parl_remote.messages.parts import LogText, ReadLog
-from parl_remote.program.rendezvous import ClusterAddress
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 

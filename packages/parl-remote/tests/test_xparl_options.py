@@ -18,11 +18,11 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from parl_remote._config import Limits, environment
+from parl_remote._node.run_files import RunFiles
 from parl_remote.cli import main
-from parl_remote.cli.start import NodeResources
-from parl_remote.cli.stop import stop_all
-from parl_remote.config import Limits, environment
-from parl_remote.node.run_files import RunFiles
+from parl_remote.cli._start import NodeResources
+from parl_remote.cli._stop import stop_all
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]

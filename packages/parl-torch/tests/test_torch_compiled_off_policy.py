@@ -16,7 +16,7 @@ from conformance import (
 )
 from conformance.adapter import FLOAT32, FLOAT64
 from parl_core.errors import HyperparameterError
-from parl_torch import compiled
+from parl_torch import _compiled
 from parl_torch.algorithms import DQN
 from parl_torch.backend import TorchBackend
 from parl_torch.networks import QNetwork
@@ -114,6 +114,6 @@ def test_compiled_offline_q_agrees_with_the_reference() -> None:
 
 
 def test_without_a_compiler_it_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(_compiled.shutil, "which", lambda _name: None)
     with pytest.raises(HyperparameterError, match=r"needs a C\+\+ compiler .* on the PATH; install one"):
         DQN(QNetwork(2), device="cpu", compile=True)

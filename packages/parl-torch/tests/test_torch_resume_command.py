@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from parl_core.checkpoint import CheckpointStore
-from parl_core.cli.commands import parl
+from parl_core.cli._commands import parl
 
 
 def run(*arguments: str) -> Result:

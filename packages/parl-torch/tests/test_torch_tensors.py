@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from parl_core.errors import HyperparameterError
-from parl_torch.tensors import resolve_device, to_array, to_tensor
+from parl_torch._tensors import resolve_device, to_array, to_tensor
 
 CPU = torch.device("cpu")
 

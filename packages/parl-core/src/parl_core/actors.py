@@ -21,9 +21,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from parl_core._subprocess_actors import SubprocessActors
 from parl_core.checks import check_int
 from parl_core.errors import ParlError
-from parl_core.subprocess_actors import SubprocessActors
 
 __all__ = [
     "ActorFuture",

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core import agent_file, logger
-from parl_core.agent_file import SavedAgent
+from parl_core import _agent_file, logger
+from parl_core._agent_file import SavedAgent
+from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
@@ -23,7 +24,6 @@ from parl_core.contracts.batches import RolloutBatch
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, ParlError, WeightsMismatchError
 from parl_core.model import Weights
-from parl_core.nested import leaves, map_nested
 from parl_core.stats import statistics_of
 
 __all__ = ["Agent"]
@@ -269,7 +269,7 @@ class Agent:
         """
         statistics = {} if normalization is None else statistics_of(normalization).get_state()
         state = self.alg.get_state() if model is None else AlgorithmState(_prefixed(model.get_weights(portable=True)))
-        agent_file.write(save_path, SavedAgent(state, type(self.alg).__name__, self.BACKEND, statistics))
+        _agent_file.write(save_path, SavedAgent(state, type(self.alg).__name__, self.BACKEND, statistics))
 
     def restore(
         self,
@@ -295,8 +295,8 @@ class Agent:
             TypeError: as of `save`.
         """
         environment = None if normalization is None else statistics_of(normalization)
-        saved = agent_file.read(save_path)
-        file = agent_file.locate(save_path)
+        saved = _agent_file.read(save_path)
+        file = _agent_file.locate(save_path)
         if environment is not None and not saved.normalization:
             raise CheckpointError(f"{file} holds no statistics; save the agent by agent.save(path, normalization=envs)")
         before = None if environment is None else environment.get_state()

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import map_nested
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.model import Model, Weights, check_names, check_weights
-from parl_core.nested import map_nested
 
 __all__ = ["Algorithm", "AlgorithmState", "Optimizer"]
 

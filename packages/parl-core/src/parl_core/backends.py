@@ -10,7 +10,7 @@ from importlib import import_module, metadata
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, cast
 
-from parl_core import config, seeding
+from parl_core import _config, seeding
 from parl_core.errors import BackendNotInstalled, UnknownBackend
 
 __all__ = ["Backend", "Learners", "current", "installed", "join_learners", "load", "set_backend"]
@@ -115,7 +115,7 @@ def set_backend(name: str) -> None:
         BackendNotInstalled: it is known, and its distribution is not installed.
     """
     _require(name)
-    forced = config.backend_choice()
+    forced = _config.backend_choice()
     if forced is not None and forced != name:
         _log.warning("parl: PARL_BACKEND=%s takes precedence over set_backend(%r)", forced, name)
     _choice.name = name
@@ -128,7 +128,7 @@ def current() -> Backend:
         UnknownBackend: `PARL_BACKEND` names none that is known.
         BackendNotInstalled: the chosen one, or any at all, is missing; the message is the `pip install` line.
     """
-    name = config.backend_choice() or _choice.name or _choice.preferred
+    name = _config.backend_choice() or _choice.name or _choice.preferred
     if name is None:
         # Once: reading what is installed takes a millisecond, and `parl.layers` asks at every use.
         name = _choice.preferred = _preferred()

@@ -3,7 +3,7 @@
     <run>/checkpoints/
         000000020000/            one complete checkpoint; the name is the step
             manifest.json        format, version, step, what the other files have to be
-            agent.safetensors    models, targets, optimizers, counters (`parl_core.agent_file`)
+            agent.safetensors    models, targets, optimizers, counters (`parl_core._agent_file`)
             state.json           everything else that is numbers and texts
             arrays.npz           everything else that is arrays; state.json says where they belong
         replay/                  the replay memory, in pieces that several checkpoints share (`Journal`)
@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
+from parl_core._array_files import read_snapshot, write_snapshot
 from parl_core._version import __version__
-from parl_core.array_files import read_snapshot, write_snapshot
 from parl_core.atomic_write import atomic_write, sync, write_json
 from parl_core.checks import check_int
 from parl_core.errors import CheckpointError

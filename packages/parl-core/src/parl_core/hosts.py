@@ -8,7 +8,7 @@ import socket
 import struct
 from pathlib import Path
 
-from parl_core.config import visible_gpus
+from parl_core._config import visible_gpus
 
 __all__ = [
     "get_free_tcp_port",

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.array_files import read_snapshot, write_snapshot
+from parl_core._array_files import read_snapshot, write_snapshot
 from parl_core.checks import check_int, check_positive, first_not_finite
 from parl_core.contracts.batches import floats_column
 from parl_core.errors import CheckpointError, DatasetError, HyperparameterError

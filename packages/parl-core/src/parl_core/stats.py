@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_core.array_files import read_snapshot, write_snapshot
+from parl_core._array_files import read_snapshot, write_snapshot
 from parl_core.checks import check_fraction, check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parl_evokit import parallel as parallel
+    from parl_evokit._locking import update_lock as update_lock
+    from parl_evokit._params import ParameterLayout as ParameterLayout
+    from parl_evokit._records import Record as Record
+    from parl_evokit._records import SamplingInfo as SamplingInfo
+    from parl_evokit._report import UpdateReport as UpdateReport
+    from parl_evokit._sampling_agent import SamplingAgent as SamplingAgent
     from parl_evokit._version import __version__ as __version__
     from parl_evokit.adaptive_std import PGPE as PGPE
     from parl_evokit.adaptive_std import SNES as SNES
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
     from parl_evokit.errors import UpdateLocked as UpdateLocked
     from parl_evokit.errors import WorkersLost as WorkersLost
     from parl_evokit.genetic import GA as GA
-    from parl_evokit.locking import update_lock as update_lock
     from parl_evokit.log import LogContents as LogContents
     from parl_evokit.log import LogWriter as LogWriter
     from parl_evokit.log import read_log as read_log
@@ -46,11 +51,6 @@ if TYPE_CHECKING:
     from parl_evokit.noise import RandomKeys as RandomKeys
     from parl_evokit.openai_es import ARS as ARS
     from parl_evokit.openai_es import ES as ES
-    from parl_evokit.params import ParameterLayout as ParameterLayout
-    from parl_evokit.records import Record as Record
-    from parl_evokit.records import SamplingInfo as SamplingInfo
-    from parl_evokit.report import UpdateReport as UpdateReport
-    from parl_evokit.sampling_agent import SamplingAgent as SamplingAgent
     from parl_evokit.sep_cma_es import SepCMAES as SepCMAES
 
 _HOMES = {
@@ -78,24 +78,24 @@ _HOMES = {
     "NothingToUpdate": "errors",
     "NumpyModel": "models",
     "PGPE": "adaptive_std",
-    "ParameterLayout": "params",
+    "ParameterLayout": "_params",
     "RandomKeys": "noise",
-    "Record": "records",
+    "Record": "_records",
     "RecordError": "errors",
     "SNES": "adaptive_std",
-    "SamplingAgent": "sampling_agent",
-    "SamplingInfo": "records",
+    "SamplingAgent": "_sampling_agent",
+    "SamplingInfo": "_records",
     "SepCMAES": "sep_cma_es",
     "SolverError": "errors",
     "StorageError": "errors",
     "UpdateLocked": "errors",
-    "UpdateReport": "report",
+    "UpdateReport": "_report",
     "WorkersLost": "errors",
     "__version__": "_version",
     "mlp": "models",
     "parallel": "parallel",
     "read_log": "log",
-    "update_lock": "locking",
+    "update_lock": "_locking",
 }
 
 __all__ = [

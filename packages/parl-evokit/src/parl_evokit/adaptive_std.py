@@ -38,16 +38,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.cma_rates import log_ranks
+from parl_evokit._cma_rates import log_ranks
+from parl_evokit._params import FlatVector, ParameterLayout, under, within
+from parl_evokit._sampler import Advance, Sampler
+from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.noise.exact_sum import ExactSum, sum_of_squares
-from parl_evokit.noise.spec import UNITS_PER_ONE
+from parl_evokit.noise._exact_sum import ExactSum, sum_of_squares
+from parl_evokit.noise._spec import UNITS_PER_ONE
 from parl_evokit.openai_es import utilities_of
 from parl_evokit.optimizers import make_optimizer
-from parl_evokit.params import FlatVector, ParameterLayout, under, within
-from parl_evokit.sampler import Advance, Sampler
-from parl_evokit.samples import Group, Intake
 from parl_evokit.strategy import Strategy
 
 __all__ = ["PGPE", "SNES", "AdaptiveStd"]

@@ -17,19 +17,19 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit import solver_dir
+from parl_evokit import _solver_dir
+from parl_evokit._directories import replacing
+from parl_evokit._params import FlatVector
+from parl_evokit._records import SamplingInfo
+from parl_evokit._report import UpdateReport
+from parl_evokit._samples import Samples
+from parl_evokit._sampling_agent import SamplerSource, SamplingAgent
+from parl_evokit._solver_dir import history_line, read_history, write_history
 from parl_evokit.config import Config, SolverKind
-from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
 from parl_evokit.log import LogContents, read_log
+from parl_evokit.models._find import adapt, model_in
 from parl_evokit.models.adapter import ModelAdapter
-from parl_evokit.models.find import adapt, model_in
-from parl_evokit.params import FlatVector
-from parl_evokit.records import SamplingInfo
-from parl_evokit.report import UpdateReport
-from parl_evokit.samples import Samples
-from parl_evokit.sampling_agent import SamplerSource, SamplingAgent
-from parl_evokit.solver_dir import history_line, read_history, write_history
 from parl_evokit.strategy import Strategy
 
 __all__ = ["ESAgent", "solver_class"]
@@ -72,7 +72,7 @@ class ESAgent:
         self._config: Config | None = None
         self._model: ModelAdapter | None = None
         self._strategy: Strategy | None = None
-        self._progress = solver_dir.Progress()
+        self._progress = _solver_dir.Progress()
         self._history: list[str] = []
         self._versions: dict[str, str] = {}  # of directories that were loaded or saved: what was there then
         self._updating = threading.Lock()
@@ -232,7 +232,7 @@ class ESAgent:
         """
         self._ready("replay_log")
         with self._updating:
-            return self._tell_log(paths, max_damage, solver_dir.read_summary(Path(until))["ledger"])
+            return self._tell_log(paths, max_damage, _solver_dir.read_summary(Path(until))["ledger"])
 
     def param_size(self) -> int:
         """Return how many numbers evolve."""
@@ -289,7 +289,7 @@ class ESAgent:
             SolverError: A call is missing, or the files are damaged or not of this model.
         """
         strategy = self._new_strategy("load_solver")
-        self._progress = solver_dir.read(Path(model_dir), strategy)
+        self._progress = _solver_dir.read(Path(model_dir), strategy)
         self._history = read_history(Path(model_dir))
         self._note_version(model_dir)
         self._strategy = strategy
@@ -330,12 +330,12 @@ class ESAgent:
         return self._strategy, model
 
     def _write_solver(self, directory: Path, strategy: Strategy) -> None:
-        solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
+        _solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
         write_history(directory, self._history)
 
     def _require_version(self, model_dir: str | PathLike[str]) -> None:
         """Refuse to write over an update that this agent has not seen."""
-        known, found = self._versions.get(os.path.realpath(model_dir)), solver_dir.version(Path(model_dir))
+        known, found = self._versions.get(os.path.realpath(model_dir)), _solver_dir.version(Path(model_dir))
         if known and found and found != known:
             raise SolverError(
                 f"{model_dir} has been updated by another process since this agent loaded or saved it, and that update "
@@ -343,7 +343,7 @@ class ESAgent:
             )
 
     def _note_version(self, model_dir: str | PathLike[str]) -> None:
-        self._versions[os.path.realpath(model_dir)] = solver_dir.version(Path(model_dir))
+        self._versions[os.path.realpath(model_dir)] = _solver_dir.version(Path(model_dir))
 
     def _source(self) -> SamplerSource:
         """Return where clones find the newest model."""
@@ -359,7 +359,7 @@ class ESAgent:
         contents = read_log(paths, before.ledger, max_damage=max_damage, waiting=before.waiting, until=until)
         report = self._tell(contents.samples)
         contents.expire(report.model_iter_id, self._ready("update")[0].max_age)
-        self._progress = solver_dir.Progress(contents.ledger, contents.waiting)
+        self._progress = _solver_dir.Progress(contents.ledger, contents.waiting)
         return report, contents
 
     def _tell(self, samples: Samples, orphans: int = 0) -> UpdateReport:

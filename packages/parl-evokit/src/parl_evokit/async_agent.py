@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit import solver_dir
+from parl_evokit import _solver_dir
+from parl_evokit._directories import read_unchanged
+from parl_evokit._locking import update_lock
+from parl_evokit._records import SamplingInfo
+from parl_evokit._report import UpdateReport
+from parl_evokit._sampler import Sampler
+from parl_evokit._samples import Samples
+from parl_evokit._sampling_agent import SamplerSource
+from parl_evokit._solver_dir import read_history
+from parl_evokit._warehouse import Warehouse
 from parl_evokit.agent import ESAgent, Source
-from parl_evokit.directories import read_unchanged
 from parl_evokit.errors import LogError, NothingToUpdate, SolverError
-from parl_evokit.locking import update_lock
 from parl_evokit.log import LogContents, read_log
-from parl_evokit.models.find import adapt
-from parl_evokit.noise.keys import KeySource
-from parl_evokit.records import SamplingInfo
-from parl_evokit.report import UpdateReport
-from parl_evokit.sampler import Sampler
-from parl_evokit.samples import Samples
-from parl_evokit.sampling_agent import SamplerSource
-from parl_evokit.solver_dir import read_history
+from parl_evokit.models._find import adapt
+from parl_evokit.noise._keys import KeySource
 from parl_evokit.strategy import Strategy
-from parl_evokit.warehouse import Warehouse
 
 __all__ = ["AsyncESAgent"]
 
@@ -76,7 +76,7 @@ class AsyncESAgent(ESAgent):
         self._logs = dict.fromkeys(_paths(logs))
         self._writing = threading.Lock()
         newest = self.warehouse.newest()
-        if newest is None or not (newest[1] / solver_dir.SUMMARY).exists():
+        if newest is None or not (newest[1] / _solver_dir.SUMMARY).exists():
             with update_lock(self.warehouse.path, wait_s):
                 self._open()
         else:
@@ -165,7 +165,7 @@ class AsyncESAgent(ESAgent):
 
     def _open(self) -> None:
         newest = self.warehouse.newest()
-        if newest is not None and (newest[1] / solver_dir.SUMMARY).exists():
+        if newest is not None and (newest[1] / _solver_dir.SUMMARY).exists():
             self._take_up(*newest)
             return
         if newest is not None:  # weights only, as the first model of the PARL 1.x manual
@@ -188,11 +188,11 @@ class AsyncESAgent(ESAgent):
         self._strategy, self._progress, self._history = strategy, progress, lines
         self._bind()
 
-    def _loaded(self, directory: Path) -> tuple[Strategy, solver_dir.Progress, list[str]]:
+    def _loaded(self, directory: Path) -> tuple[Strategy, _solver_dir.Progress, list[str]]:
         model = self._having_model("AsyncESAgent").clone()
         model.load(directory)
         strategy = self._strategy_for(model)
-        progress = solver_dir.read(directory, strategy)
+        progress = _solver_dir.read(directory, strategy)
         self._having_model("AsyncESAgent").load(directory)  # whole, so that what does not evolve is that of the files
         return strategy, progress, read_history(directory)
 

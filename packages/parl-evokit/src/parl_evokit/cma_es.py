@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
-from parl_evokit.cma_rates import Recombination, expected_norm, sorted_log_ranks
-from parl_evokit.sampler import Sampler
-from parl_evokit.samples import Group
+from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit._cma_rates import Recombination, expected_norm, sorted_log_ranks
+from parl_evokit._sampler import Sampler
+from parl_evokit._samples import Group
 
 __all__ = ["CMAES"]
 

@@ -11,9 +11,9 @@ from math import isfinite
 from os import PathLike
 from typing import Any, Union
 
-from parl_evokit.config_reader import load_settings, to_prototxt
+from parl_evokit._config_reader import load_settings, to_prototxt
 from parl_evokit.errors import ConfigError
-from parl_evokit.noise.spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
+from parl_evokit.noise._spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
 
 __all__ = [
     "AdamConfig",

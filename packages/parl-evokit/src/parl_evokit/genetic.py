@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import ParameterLayout
+from parl_evokit._sampler import Advance, Sampler
+from parl_evokit._samples import Intake
 from parl_evokit.config import Config
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.params import ParameterLayout
-from parl_evokit.sampler import Advance, Sampler
-from parl_evokit.samples import Intake
 from parl_evokit.strategy import Strategy
 
 __all__ = ["GA"]

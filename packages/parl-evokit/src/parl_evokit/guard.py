@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector, under, within
 from parl_evokit.config import GuardConfig
-from parl_evokit.params import FlatVector, under, within
 
 __all__ = ["Control", "Guard", "shortened"]
 

@@ -47,14 +47,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import shaping
+from parl_evokit._params import FlatVector, ParameterLayout, under, within
+from parl_evokit._sampler import Advance, Sampler
+from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config, ShapingKind, StaleKind, UpdateConfig
 from parl_evokit.errors import ConfigError, LayoutMismatch
-from parl_evokit.noise.exact_sum import ExactSum
-from parl_evokit.noise.spec import UNITS_PER_ONE
+from parl_evokit.noise._exact_sum import ExactSum
+from parl_evokit.noise._spec import UNITS_PER_ONE
 from parl_evokit.optimizers import make_optimizer
-from parl_evokit.params import FlatVector, ParameterLayout, under, within
-from parl_evokit.sampler import Advance, Sampler
-from parl_evokit.samples import Group, Intake
 from parl_evokit.strategy import Strategy
 
 __all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "utilities_of"]

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector
 from parl_evokit.config import OptimizerConfig, OptimizerKind
 from parl_evokit.errors import EvolutionError, LayoutMismatch
-from parl_evokit.params import FlatVector
 
 __all__ = ["SGD", "Adam", "Momentum", "Optimizer", "make_optimizer"]
 

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
-from parl_evokit.cma_rates import Rates, expected_norm, log_ranks
-from parl_evokit.noise.exact_sum import weighted_moments
-from parl_evokit.noise.spec import UNITS_PER_ONE
-from parl_evokit.params import FlatVector
-from parl_evokit.sampler import Sampler
-from parl_evokit.samples import Group
+from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit._cma_rates import Rates, expected_norm, log_ranks
+from parl_evokit._params import FlatVector
+from parl_evokit._sampler import Sampler
+from parl_evokit._samples import Group
+from parl_evokit.noise._exact_sum import weighted_moments
+from parl_evokit.noise._spec import UNITS_PER_ONE
 
 __all__ = ["SepCMAES"]
 

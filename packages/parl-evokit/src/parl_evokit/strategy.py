@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector, ParameterLayout
+from parl_evokit._records import SamplingInfo, sampling_infos
+from parl_evokit._report import UpdateReport
+from parl_evokit._sampler import Advance, Best, Sampler
+from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Guard, shortened
-from parl_evokit.noise.gaussian import GaussianNoise
-from parl_evokit.noise.keys import CounterKeys, KeySource, RandomKeys
-from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.records import SamplingInfo, sampling_infos
-from parl_evokit.report import UpdateReport
-from parl_evokit.sampler import Advance, Best, Sampler
-from parl_evokit.samples import Intake, Samples, noise_keys, sort_samples
+from parl_evokit.noise._gaussian import GaussianNoise
+from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
 
 __all__ = ["Strategy"]
 

@@ -10,10 +10,10 @@ import paddle
 
 from parl_core import agent as contract
 from parl_core.errors import ModelContractError
-from parl_paddle.hooks import is_recording
+from parl_paddle._hooks import is_recording
+from parl_paddle._programs import Programs
+from parl_paddle._tensors import place_of
 from parl_paddle.model import Model
-from parl_paddle.programs import Programs
-from parl_paddle.tensors import place_of
 
 __all__ = ["Agent"]
 

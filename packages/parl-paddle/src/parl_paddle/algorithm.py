@@ -12,13 +12,13 @@ from parl_core import algorithm as contract
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
-from parl_paddle import tensors
+from parl_paddle import _tensors
+from parl_paddle._hooks import after_each_run, at_each_run, either, no_figure
+from parl_paddle._static_graphs import eager
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
-from parl_paddle.hooks import after_each_run, at_each_run, either, no_figure
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
-from parl_paddle.static_graphs import eager
 
 __all__ = ["Algorithm"]
 
@@ -27,7 +27,7 @@ class Algorithm(contract.Algorithm):
     model: Any  # parl_paddle.model.Model, whose policy() and value() only its author's class has
 
     def _resolve_device(self, device: str) -> str:
-        return tensors.resolve_device(device)
+        return _tensors.resolve_device(device)
 
     def _require_compiler(self) -> bool:
         raise HyperparameterError(
@@ -52,7 +52,7 @@ class Algorithm(contract.Algorithm):
             place = next(places, None)
         if place is None:
             return str(paddle.device.get_device())
-        return tensors.device_name(place)
+        return _tensors.device_name(place)
 
     def _adam(
         self,
@@ -66,7 +66,7 @@ class Algorithm(contract.Algorithm):
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
 
     def _tensor(self, array: Any) -> paddle.Tensor:
-        return tensors.to_tensor(array, self.device, self._float_dtype())
+        return _tensors.to_tensor(array, self.device, self._float_dtype())
 
     def _float_dtype(self) -> Any:
         # Remembered, because looking through the layers costs as much as the conversion.
@@ -79,7 +79,7 @@ class Algorithm(contract.Algorithm):
         return found or paddle.float32
 
     def _array(self, tensor: Any) -> Any:
-        return tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
+        return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
     def _noise(self, like: paddle.Tensor) -> paddle.Tensor:
         return standard_normal_like(like)

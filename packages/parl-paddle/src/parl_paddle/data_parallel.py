@@ -20,7 +20,7 @@ import paddle
 from paddle import Tensor, distributed
 
 from parl_core.backends import Learners
-from parl_paddle.tensors import to_array
+from parl_paddle._tensors import to_array
 
 __all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "means", "normalised"]
 

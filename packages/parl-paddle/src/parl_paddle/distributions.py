@@ -17,8 +17,8 @@ from paddle import Tensor
 
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
-from parl_paddle.losses.shapes import same_shape
-from parl_paddle.static_graphs import in_program
+from parl_paddle._static_graphs import in_program
+from parl_paddle.losses._shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",

@@ -35,8 +35,8 @@ from parl_core.layers import (
     square_error_cost,
     squeeze,
 )
+from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.distributions import log_softmax
-from parl_paddle.static_graphs import eager, in_program
 
 __all__ = [
     "abs",

@@ -13,9 +13,9 @@ from paddle.utils import unique_name
 
 from parl_core import model as contract
 from parl_core.model import Weights
+from parl_paddle._static_graphs import eager, in_program, operand, overwrite
+from parl_paddle._tensors import device_name, to_array
 from parl_paddle.layers import LazyLayer
-from parl_paddle.static_graphs import eager, in_program, operand, overwrite
-from parl_paddle.tensors import device_name, to_array
 
 __all__ = ["Model"]
 

@@ -14,10 +14,10 @@ from paddle.utils import unique_name
 
 from parl_core import algorithm as contract
 from parl_core.model import Weights
+from parl_paddle._static_graphs import as_value, eager, in_program
+from parl_paddle._tensors import to_array
 from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model
-from parl_paddle.static_graphs import as_value, eager, in_program
-from parl_paddle.tensors import to_array
 
 __all__ = ["Adam"]
 

@@ -18,17 +18,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parl_remote._connecting import connect as connect
+    from parl_remote._connecting import disconnect as disconnect
+    from parl_remote._connecting import get_actor as get_actor
+    from parl_remote._connecting import get_global_client as get_global_client
+    from parl_remote._connecting import kill as kill
+    from parl_remote._death import DeathCause as DeathCause
+    from parl_remote._death import DeathKind as DeathKind
+    from parl_remote._decorator import remote_class as remote_class
+    from parl_remote._decorator import submit as submit
+    from parl_remote._decorator import with_options as with_options
+    from parl_remote._future import RemoteFuture as RemoteFuture
+    from parl_remote._object_ref import ObjectRef as ObjectRef
+    from parl_remote._object_ref import put as put
+    from parl_remote._pools.pool import ActorPool as ActorPool
+    from parl_remote._remote_manager import RemoteManager as RemoteManager
+    from parl_remote._serving import Serving as Serving
+    from parl_remote._serving import as_remote as as_remote
     from parl_remote._version import __version__ as __version__
-    from parl_remote.connecting import connect as connect
-    from parl_remote.connecting import disconnect as disconnect
-    from parl_remote.connecting import get_actor as get_actor
-    from parl_remote.connecting import get_global_client as get_global_client
-    from parl_remote.connecting import kill as kill
-    from parl_remote.death import DeathCause as DeathCause
-    from parl_remote.death import DeathKind as DeathKind
-    from parl_remote.decorator import remote_class as remote_class
-    from parl_remote.decorator import submit as submit
-    from parl_remote.decorator import with_options as with_options
     from parl_remote.errors import ActorError as ActorError
     from parl_remote.errors import ActorLost as ActorLost
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
@@ -51,33 +58,26 @@ if TYPE_CHECKING:
     from parl_remote.errors import SerializationError as SerializationError
     from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
-    from parl_remote.future import RemoteFuture as RemoteFuture
-    from parl_remote.object_ref import ObjectRef as ObjectRef
-    from parl_remote.object_ref import put as put
-    from parl_remote.pools.pool import ActorPool as ActorPool
-    from parl_remote.remote_manager import RemoteManager as RemoteManager
-    from parl_remote.serving import Serving as Serving
-    from parl_remote.serving import as_remote as as_remote
 
 _HOMES = {
     "__version__": "_version",
-    "connect": "connecting",
-    "disconnect": "connecting",
-    "get_global_client": "connecting",
-    "DeathCause": "death",
-    "DeathKind": "death",
-    "remote_class": "decorator",
-    "submit": "decorator",
-    "with_options": "decorator",
-    "ActorPool": "pools.pool",
-    "RemoteManager": "remote_manager",
-    "Serving": "serving",
-    "as_remote": "serving",
-    "RemoteFuture": "future",
-    "get_actor": "connecting",
-    "kill": "connecting",
-    "ObjectRef": "object_ref",
-    "put": "object_ref",
+    "connect": "_connecting",
+    "disconnect": "_connecting",
+    "get_global_client": "_connecting",
+    "DeathCause": "_death",
+    "DeathKind": "_death",
+    "remote_class": "_decorator",
+    "submit": "_decorator",
+    "with_options": "_decorator",
+    "ActorPool": "_pools.pool",
+    "RemoteManager": "_remote_manager",
+    "Serving": "_serving",
+    "as_remote": "_serving",
+    "RemoteFuture": "_future",
+    "get_actor": "_connecting",
+    "kill": "_connecting",
+    "ObjectRef": "_object_ref",
+    "put": "_object_ref",
     **dict.fromkeys(
         (
             "ActorError",

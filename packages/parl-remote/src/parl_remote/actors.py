@@ -11,16 +11,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote import connecting, current
-from parl_remote.data.class_spec import ClassSpec, ShippedSpec
-from parl_remote.data.serialize import Reference
-from parl_remote.death import DeathCause, DeathKind
+from parl_remote import _connecting, _current
+from parl_remote._data.class_spec import ClassSpec, ShippedSpec
+from parl_remote._data.serialize import Reference
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._future import RemoteFuture
+from parl_remote._object_ref import put
+from parl_remote._options import ActorOptions
+from parl_remote._program.actor_ref import ActorRef
+from parl_remote._program.proxy import unpacked
 from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable
-from parl_remote.future import RemoteFuture
-from parl_remote.object_ref import put
-from parl_remote.options import ActorOptions
-from parl_remote.program.actor_ref import ActorRef
-from parl_remote.program.proxy import unpacked
 
 __all__ = ["RemoteActors"]
 
@@ -40,10 +40,10 @@ class RemoteActors:
     def __init__(self, address: str | None = None, *, n_cpu: float = 1, **connect: Any) -> None:
         self._options = ActorOptions.of({"n_cpu": n_cpu})
         self._handles: list[_RemoteHandle] = []
-        self._owns_connection = current.peek() is None
+        self._owns_connection = _current.peek() is None
         self._slots: int | None = connect.get("cpu_num")
         if self._owns_connection:
-            connecting.connect(address, **connect)
+            _connecting.connect(address, **connect)
         elif address is not None or connect:
             given = ", ".join([*([repr(address)] if address else []), *(f"{k}={v!r}" for k, v in connect.items())])
             raise ValueError(f"there is a connection already; call parl.disconnect() first, or leave out {given}")
@@ -61,7 +61,7 @@ class RemoteActors:
             ActorLost: the process ended in the constructor.
             Exception: whatever the constructor raised.
         """
-        handle = _RemoteHandle(current.client().create(ClassSpec(cls), self._options, args, kwargs))
+        handle = _RemoteHandle(_current.client().create(ClassSpec(cls), self._options, args, kwargs))
         self._handles.append(handle)
         return handle
 
@@ -76,7 +76,7 @@ class RemoteActors:
         self._handles.clear()
         if self._owns_connection:
             self._owns_connection = False
-            connecting.disconnect()
+            _connecting.disconnect()
 
     def __enter__(self) -> Self:
         return self
@@ -130,4 +130,4 @@ class _RemoteHandle(Reference):
 def _arrive(place: Any, shipped: ShippedSpec) -> _RemoteHandle:
     """Make a handle from its pickle."""
     spec, _ = unpacked(shipped)
-    return _RemoteHandle(current.client().borrow(place, spec, None))
+    return _RemoteHandle(_current.client().borrow(place, spec, None))

@@ -36,7 +36,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parl_core.errors import LostActor, ParlError
-from parl_remote.death import DeathCause, DeathKind
+from parl_remote._death import DeathCause, DeathKind
 
 __all__ = [
     "ActorError",

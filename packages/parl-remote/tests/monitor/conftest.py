@@ -20,8 +20,8 @@ pytest.importorskip("prometheus_client", reason="the monitor's extra is not inst
 from flask import Flask
 from flask.testing import FlaskClient
 
-from parl_remote.monitor.app import create_app
-from parl_remote.monitor.model import (
+from parl_remote._monitor.app import create_app
+from parl_remote._monitor.model import (
     ActorInfo,
     ClusterInfo,
     DeathInfo,
@@ -34,7 +34,7 @@ from parl_remote.monitor.model import (
     Unreachable,
     WaitingInfo,
 )
-from parl_remote.monitor.store import Store
+from parl_remote._monitor.store import Store
 
 TOKEN = "the-token-of-the-tests"
 GIB = 2**30

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from parl_remote._monitor import guard
+from parl_remote._monitor.guard import Peers, allowed_target
+from parl_remote._monitor.sessions import Sessions, Tries, token_of
 from parl_remote.errors import AuthenticationFailed
-from parl_remote.monitor import guard
-from parl_remote.monitor.guard import Peers, allowed_target
-from parl_remote.monitor.sessions import Sessions, Tries, token_of
 
 KILL = "/api/v1/actors/lease-1/kill"
 

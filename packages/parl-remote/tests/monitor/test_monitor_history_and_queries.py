@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from parl_remote.monitor.api import BadQuery, Listing, Wish, wish_of
-from parl_remote.monitor.store import History, Keep
+from parl_remote._monitor.api import BadQuery, Listing, Wish, wish_of
+from parl_remote._monitor.store import History, Keep
 
 
 @dataclass(frozen=True)

@@ -320,8 +320,8 @@ def test_a_monitor_stays_when_the_master_is_gone_and_says_so(place: Place) -> No
 def test_what_is_missing_is_said_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    from parl_remote._monitor import launch
     from parl_remote.errors import RemoteError
-    from parl_remote.monitor import launch
 
     monkeypatch.setattr(launch, "_NEEDS", ("flask", "a_module_that_is_not_there"))
     assert not launch.is_installed()

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from parl_remote.monitor.metrics import metrics_of
-from parl_remote.monitor.server import Collector
-from parl_remote.monitor.store import totals_of
+from parl_remote._monitor.metrics import metrics_of
+from parl_remote._monitor.server import Collector
+from parl_remote._monitor.store import totals_of
 
 
 def test_totals_add_up_nodes_and_actors(cluster: Any) -> None:

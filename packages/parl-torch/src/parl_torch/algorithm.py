@@ -11,12 +11,12 @@ from parl_core import algorithm as contract
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
-from parl_torch.compiled import require_compiler
+from parl_torch._compiled import require_compiler
+from parl_torch._tensors import keep_freed_memory, resolve_device, to_array, to_tensor
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.model import Model
 from parl_torch.optim import Adam
-from parl_torch.tensors import keep_freed_memory, resolve_device, to_array, to_tensor
 
 __all__ = ["Algorithm"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
-from parl_torch.losses.shapes import same_shape
+from parl_torch.losses._shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",

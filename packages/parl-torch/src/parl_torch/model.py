@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from parl_core import model as contract
 from parl_core.model import Weights
-from parl_torch.tensors import to_array
+from parl_torch._tensors import to_array
 
 __all__ = ["Model"]
 

@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
 from parl_core.model import Weights
-from parl_torch.compiled import CompiledGradients, Losses
+from parl_torch._compiled import CompiledGradients, Losses
+from parl_torch._tensors import to_array
 from parl_torch.data_parallel import SharedGradients, learners
 from parl_torch.model import Model
-from parl_torch.tensors import to_array
 
 __all__ = ["Adam"]
 

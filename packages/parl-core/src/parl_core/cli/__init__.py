@@ -8,7 +8,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process."""
     try:
-        from parl_core.cli.commands import parl
+        from parl_core.cli._commands import parl
     except ModuleNotFoundError as missing:
         if missing.name not in ("click", "gymnasium"):
             raise

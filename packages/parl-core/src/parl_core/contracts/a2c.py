@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real, check_rows, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -13,7 +14,6 @@ from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.nested import leaves, map_nested
 
 __all__ = ["A2C", "A3C"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import Observations, leaves, map_nested, rows_of
 from parl_core.checks import check_rows
-from parl_core.nested import Observations, leaves, map_nested, rows_of
 
 __all__ = [
     "RolloutBatch",

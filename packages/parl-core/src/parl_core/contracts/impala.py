@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parl_core._nested import leaves, rows_of
 from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_fraction,
@@ -22,7 +23,6 @@ from parl_core.contracts.batches import actions_column, finite_column, flags_col
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.nested import leaves, rows_of
 
 __all__ = ["IMPALA", "VTraceLoss"]
 

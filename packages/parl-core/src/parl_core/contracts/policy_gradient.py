@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind
@@ -14,7 +15,6 @@ from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import DivergedError, ModelContractError
 from parl_core.model import Model
-from parl_core.nested import leaves, map_nested
 
 __all__ = ["PolicyGradient"]
 

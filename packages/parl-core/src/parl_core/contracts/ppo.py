@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -21,7 +22,6 @@ from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.nested import leaves, map_nested
 
 __all__ = ["PPO"]
 

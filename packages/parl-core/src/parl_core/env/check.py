@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
 from parl_core.checks import check_int, first_not_finite
-from parl_core.env.vector_group import EnvMaker, make_env
+from parl_core.env._vector_group import EnvMaker, make_env
 from parl_core.errors import EnvironmentContractError
 
 __all__ = ["check_env"]

@@ -21,10 +21,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
+from parl_core._nested import map_nested
 from parl_core.checks import check_int
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import HyperparameterError
-from parl_core.nested import map_nested
 
 __all__ = ["AleVectorEnv", "EnvPoolVectorEnv", "NativeVectorEnv", "make_native_vector_env"]
 

@@ -26,10 +26,10 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
+from parl_core.env._group_link import CallLink, link_to
+from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env._vector_group import EnvGroup, EnvMaker, require_equal_spaces
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
-from parl_core.env.group_link import CallLink, link_to
-from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
-from parl_core.env.vector_group import EnvGroup, EnvMaker, require_equal_spaces
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
@@ -209,7 +209,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self._awaits_reset = True
 
     def get_state(self) -> dict[str, Any]:
-        """Return where every environment is, as `parl_core.env.recorded` knows it; `record_episodes` comes before.
+        """Return where every environment is, as `parl_core.env._recorded` knows it; `record_episodes` comes before.
 
         Raises:
             CheckpointError: an environment cannot be saved.

@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError
-from parl_core.nested import Observations, leaves
 from parl_core.seeding import spawn_seeds
 
 __all__ = [

@@ -40,21 +40,15 @@ from gymnasium.vector.utils import create_empty_array
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
-from parl_core.env.group_step import GroupSpaces
-from parl_core.env.vector_group import EnvMaker
+from parl_core.env._group_step import GroupSpaces
+from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
-from parl_core.training.acting import tell_dimensions
-from parl_core.training.central_inference import CentralInference
-from parl_core.training.checkpoints import Checkpoints, LoopParts
-from parl_core.training.course import Course
-from parl_core.training.environment_workers import EnvironmentWorkers
-from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
-from parl_core.training.experience import Experience, experience_of
-from parl_core.training.fragment import ActorSeconds, BatchMemory, Fragment
-from parl_core.training.fragment_source import (
+from parl_core.training._central_inference import CentralInference
+from parl_core.training._environment_workers import EnvironmentWorkers
+from parl_core.training._experience import Experience, experience_of
+from parl_core.training._fragment_source import (
     ActorEnvironments,
     AsTheyCome,
     CollectedByActors,
@@ -64,7 +58,13 @@ from parl_core.training.fragment_source import (
     InRounds,
     LooseCollector,
 )
-from parl_core.training.group_actor import CollectingActor, GroupActor
+from parl_core.training._group_actor import CollectingActor, GroupActor
+from parl_core.training.acting import tell_dimensions
+from parl_core.training.checkpoints import Checkpoints, LoopParts
+from parl_core.training.course import Course
+from parl_core.training.evaluation import Evaluator
+from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
+from parl_core.training.fragment import ActorSeconds, BatchMemory, Fragment
 
 __all__ = ["ActorLearnerSettings", "LearnerMetrics", "train_actor_learner"]
 

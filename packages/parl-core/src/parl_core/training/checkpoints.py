@@ -7,8 +7,8 @@ A run that was stopped, in whatever way, and resumed with the same program has t
 bit as the run that was never stopped, on the same machine with the same versions (a GPU's and several remote machines'
 own limits stay). The environments of a checkpoint are one of:
 
-    exact    every environment's episode is recorded and taken up again (`parl_core.env.recorded`); a checkpoint changes
-             nothing about the run. For what `make_vector_env` gives, also inside of `NormalizeVector`.
+    exact    every environment's episode is recorded and taken up again (`parl_core.env._recorded`); a checkpoint
+             changes nothing about the run. For what `make_vector_env` gives, also inside of `NormalizeVector`.
     reset    at every checkpoint all environments are reset, with seeds that follow from the run's seed and the step,
              and the episodes that were running are cut: a run that was stopped and one that was not do the same. For
              vectors of others, which cannot be asked for their state, and for environments that are not repeatable.

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parl_core import logger
+from parl_core._nested import Observations, map_nested
 from parl_core.checks import check_int
-from parl_core.nested import Observations, map_nested
 from parl_core.returns import calc_discount_norm_reward
 from parl_core.training.acting import acts_in_unit_box, check_observations, check_rewards, into_space
 

@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 
 from parl_core import logger
+from parl_core._nested import map_nested
 from parl_core.checks import check_int
-from parl_core.env.vector_group import EnvMaker, as_reward, close_all, make_env, make_envs
+from parl_core.env._vector_group import EnvMaker, as_reward, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
-from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import PredictingAgent, acts_in_unit_box, check_observations, into_space, tell_dimensions
 from parl_core.training.events import Callback, Episode, Evaluation

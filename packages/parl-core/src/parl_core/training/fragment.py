@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from parl_core.env.group_step import GroupStep
+from parl_core._nested import Observations, map_nested
+from parl_core.env._group_step import GroupStep
 from parl_core.errors import DivergedError
-from parl_core.nested import Observations, map_nested
 from parl_core.training.events import Episode
 
 __all__ = ["ActorSeconds", "BatchMemory", "Fragment", "FragmentBatch", "FragmentWriter", "Task"]

@@ -22,14 +22,15 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.checks import check_fraction, check_int
 from parl_core.contracts.actions import mask_of
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.errors import HyperparameterError
-from parl_core.nested import Observations, map_nested, rows_of
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
+from parl_core.training._requirements import require_off_policy, try_out
 from parl_core.training.acting import (
     OffPolicyAgent,
     acts_in_unit_box,
@@ -43,7 +44,6 @@ from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, Figures, Latest, RunningEpisodes
-from parl_core.training.requirements import require_off_policy, try_out
 
 __all__ = [
     "OffPolicySettings",

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int, check_real
-from parl_core.env.vector_group import EnvMaker, as_reward, make_env
+from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
+from parl_core.training._requirements import require_offline
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator, warn_of_cut
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Figures
-from parl_core.training.requirements import require_offline
 
 __all__ = [
     "Behaviour",

@@ -19,15 +19,16 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from parl_core._nested import Observations, map_nested
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.batches import RolloutBatch
+from parl_core.env._group_step import ArraySpaces
 from parl_core.env.autoreset import in_same_step, require_vector
-from parl_core.env.group_step import ArraySpaces
 from parl_core.errors import HyperparameterError
-from parl_core.nested import Observations, map_nested
 from parl_core.returns import gae
 from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
+from parl_core.training._requirements import check_outputs, require_on_policy
 from parl_core.training.acting import (
     ExploringAgent,
     OnPolicyAgent,
@@ -42,7 +43,6 @@ from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, RunningEpisodes
-from parl_core.training.requirements import check_outputs, require_on_policy
 
 __all__ = ["OnPolicySettings", "Rollout", "RolloutCollector", "train_on_policy"]
 

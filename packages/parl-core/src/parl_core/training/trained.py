@@ -25,8 +25,8 @@ import numpy as np
 
 from parl_core import backends
 from parl_core.atomic_write import write_json
+from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
-from parl_core.env.vector_group import make_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 

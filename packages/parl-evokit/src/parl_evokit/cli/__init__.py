@@ -1,5 +1,5 @@
 """The `evokit` command."""
 
-from parl_evokit.cli.main import main
+from parl_evokit.cli._main import main
 
 __all__ = ["main"]

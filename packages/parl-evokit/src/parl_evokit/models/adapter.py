@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit._params import FlatVector, ParameterLayout
 
 __all__ = ["ModelAdapter", "Predictor"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector, ParameterLayout, read_arrays, write_arrays
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.noise.gaussian import GaussianNoise
-from parl_evokit.noise.spec import NoiseSpec
-from parl_evokit.params import FlatVector, ParameterLayout, read_arrays, write_arrays
+from parl_evokit.noise._gaussian import GaussianNoise
+from parl_evokit.noise._spec import NoiseSpec
 
 __all__ = ["NumpyModel", "mlp"]
 

@@ -15,8 +15,8 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError
-from parl_evokit.params import FlatVector, ParameterLayout
 
 __all__ = ["PaddleModel"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import LayoutMismatch, SolverError
-from parl_evokit.params import FlatVector, ParameterLayout
 
 __all__ = ["PaddleProgram", "find_program"]
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError
-from parl_evokit.params import FlatVector, ParameterLayout
 
 __all__ = ["TorchModel"]
 

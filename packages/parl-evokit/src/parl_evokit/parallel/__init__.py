@@ -15,13 +15,13 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parl_evokit.parallel.observations import ObservationStatistics as ObservationStatistics
-    from parl_evokit.parallel.pool import Pool as Pool
-    from parl_evokit.parallel.pool import ProcessPool as ProcessPool
-    from parl_evokit.parallel.pool import ThreadPool as ThreadPool
-    from parl_evokit.parallel.sampling import Sampled as Sampled
-    from parl_evokit.parallel.sampling import open_pool as open_pool
-    from parl_evokit.parallel.sampling import sample as sample
+    from parl_evokit.parallel._observations import ObservationStatistics as ObservationStatistics
+    from parl_evokit.parallel._pool import Pool as Pool
+    from parl_evokit.parallel._pool import ProcessPool as ProcessPool
+    from parl_evokit.parallel._pool import ThreadPool as ThreadPool
+    from parl_evokit.parallel._sampling import Sampled as Sampled
+    from parl_evokit.parallel._sampling import open_pool as open_pool
+    from parl_evokit.parallel._sampling import sample as sample
 
 _HOMES = {
     "ObservationStatistics": "observations",

@@ -9,7 +9,7 @@ from paddle import Tensor
 from parl_core.contracts import a2c as contract
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
-from parl_paddle.losses.shapes import same_shape
+from parl_paddle.losses._shapes import same_shape
 
 __all__ = ["A2C", "A3C"]
 

@@ -7,8 +7,8 @@ import math
 import paddle
 from paddle import Tensor
 
+from parl_core._nested import map_nested
 from parl_core.contracts import cql as contract
-from parl_core.nested import map_nested
 from parl_paddle.algorithms.sac import SAC
 from parl_paddle.losses.squashed import squashed_gaussian, squashed_log_prob
 from parl_paddle.losses.value import squared_error, td_error

@@ -6,9 +6,9 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import decision_transformer as contract
+from parl_paddle._static_graphs import operand, overwrite
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.offline import masked_squared_error
-from parl_paddle.static_graphs import operand, overwrite
 
 __all__ = ["DecisionTransformer"]
 

@@ -11,34 +11,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parl_remote.testing.faults import ActorFaults as ActorFaults
-    from parl_remote.testing.faults import Faults as Faults
-    from parl_remote.testing.line import Conditions as Conditions
-    from parl_remote.testing.line import Direction as Direction
-    from parl_remote.testing.line import Line as Line
-    from parl_remote.testing.loopback_cluster import LoopbackCluster as LoopbackCluster
-    from parl_remote.testing.loopback_cluster import Member as Member
-    from parl_remote.testing.machine import FaultUnavailable as FaultUnavailable
-    from parl_remote.testing.machine import MemoryHog as MemoryHog
-    from parl_remote.testing.machine import Process as Process
-    from parl_remote.testing.machine import SmallDisk as SmallDisk
-    from parl_remote.testing.machine import processes_with as processes_with
+    from parl_remote.testing._faults import ActorFaults as ActorFaults
+    from parl_remote.testing._faults import Faults as Faults
+    from parl_remote.testing._line import Conditions as Conditions
+    from parl_remote.testing._line import Direction as Direction
+    from parl_remote.testing._line import Line as Line
+    from parl_remote.testing._loopback_cluster import LoopbackCluster as LoopbackCluster
+    from parl_remote.testing._loopback_cluster import Member as Member
+    from parl_remote.testing._machine import FaultUnavailable as FaultUnavailable
+    from parl_remote.testing._machine import MemoryHog as MemoryHog
+    from parl_remote.testing._machine import Process as Process
+    from parl_remote.testing._machine import SmallDisk as SmallDisk
+    from parl_remote.testing._machine import processes_with as processes_with
 
 pytest_plugins = ("parl_remote.testing.plugin",)  # read by pytest where this package is named as a plugin
 
 _HOMES = {
-    "ActorFaults": "faults",
-    "Conditions": "line",
-    "Direction": "line",
-    "FaultUnavailable": "machine",
-    "Faults": "faults",
-    "Line": "line",
-    "LoopbackCluster": "loopback_cluster",
-    "Member": "loopback_cluster",
-    "MemoryHog": "machine",
-    "Process": "machine",
-    "SmallDisk": "machine",
-    "processes_with": "machine",
+    "ActorFaults": "_faults",
+    "Conditions": "_line",
+    "Direction": "_line",
+    "FaultUnavailable": "_machine",
+    "Faults": "_faults",
+    "Line": "_line",
+    "LoopbackCluster": "_loopback_cluster",
+    "Member": "_loopback_cluster",
+    "MemoryHog": "_machine",
+    "Process": "_machine",
+    "SmallDisk": "_machine",
+    "processes_with": "_machine",
 }
 
 __all__ = [

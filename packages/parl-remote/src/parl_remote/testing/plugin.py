@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote.testing.faults import Faults
-from parl_remote.testing.loopback_cluster import LoopbackCluster, set_variables
-from parl_remote.testing.machine import FaultUnavailable, Process
+from parl_remote.testing._faults import Faults
+from parl_remote.testing._loopback_cluster import LoopbackCluster, set_variables
+from parl_remote.testing._machine import FaultUnavailable, Process
 
 __all__ = ["parl_cluster", "parl_faults", "parl_private"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from parl_core.contracts import a2c as contract
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
-from parl_torch.losses.shapes import same_shape
+from parl_torch.losses._shapes import same_shape
 
 __all__ = ["A2C", "A3C"]
 

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from parl_core._nested import map_nested
 from parl_core.contracts import cql as contract
-from parl_core.nested import map_nested
 from parl_torch.algorithms.sac import SAC
 from parl_torch.losses.squashed import squashed_gaussian, squashed_log_prob
 from parl_torch.losses.value import squared_error, td_error

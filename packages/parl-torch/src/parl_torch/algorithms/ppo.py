@@ -9,8 +9,8 @@ from parl_core.contracts import ppo, separate_ppo
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses
+from parl_torch.losses._shapes import same_shape
 from parl_torch.losses.policy import clipped_surrogate, kl_penalised_surrogate
-from parl_torch.losses.shapes import same_shape
 from parl_torch.losses.value import squared_error
 
 __all__ = ["PPO", "SeparatePPO"]

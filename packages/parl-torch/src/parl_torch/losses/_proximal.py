@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from parl_torch.losses.shapes import same_shape
+from parl_torch.losses._shapes import same_shape
 
 __all__ = ["Behaviour", "proximal_losses"]
 

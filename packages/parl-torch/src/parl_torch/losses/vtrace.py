@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from parl_torch.losses.shapes import same_shape
+from parl_torch.losses._shapes import same_shape
 
 __all__ = ["VTraceReturns", "from_importance_weights", "vtrace"]
 

@@ -1,0 +1,246 @@
+"""Environments whose episode can be taken up again in another process: what it began with, and every action since.
+
+    reset ──> seed, or the state of the generators before it          set_state:  reset as then, every action again,
+    step  ──> action                                                              and compare the last observation
+
+That needs nothing of an environment but what Gymnasium asks for: an episode follows from `np_random` and the actions.
+Whatever outlives an episode beside `np_random` (running statistics, an emulator's own generator) is saved where the
+layer that has it is known, or offers it itself:
+
+    checkpoint_state() -> state      what outlives an episode; see `parl_core.checkpoint` for what it may hold
+    restore_checkpoint(state)        called on a new environment before its episode is played again
+
+An outermost layer with the attribute `restores_episodes = True` is taken at its word: its state holds the episode as
+well, and no action is recorded (a simulator that can save itself, or one whose steps are slow).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core._nested import map_nested
+from parl_core.env.wrappers import AnyEnv, AnyWrapper, Step
+from parl_core.errors import CheckpointError
+from parl_core.seeding import generator_from_json, generator_to_json
+
+__all__ = ["RecordedEnv"]
+
+FIRST_CAPACITY = 64  # actions; it doubles when it is full
+
+
+class RecordedEnv(AnyWrapper):
+    """Passes everything on, and remembers how its episode came about.
+
+    A reset that only goes on with the same game (a layer says so by `reset_continues`, as `EpisodicLifeEnv` does) is
+    part of the record; any other one begins a new record.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self._whole = bool(getattr(env, "restores_episodes", False))
+        self._begin(None, None)
+        self._obs: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        if seed is None and any(getattr(layer, "reset_continues", False) for layer in _layers(self.env)):
+            self._resets.append(self._count)
+        else:
+            self._begin(seed, options)
+        return self._reset(seed, options)
+
+    def step(self, action: Any) -> Step:
+        """Take a step."""
+        if not self._whole:
+            self._remember(action)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._obs = obs
+        return obs, float(reward), terminated, truncated, info
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what `set_state` needs on a new environment of the same kind.
+
+        Raises:
+            CheckpointError: the environment's generator is not one of numpy's usual ones.
+        """
+        state: dict[str, Any] = {"obs": map_nested(np.array, self._obs)}
+        if self._whole:
+            layer: Any = self.env
+            return {**state, "whole": layer.checkpoint_state()}
+        return {
+            **state,
+            "seed": self._seed,
+            "options": None if self._options is None else json.dumps(self._options),
+            "carried": self._carried,
+            "actions": self._saved_actions(),
+            "resets": list(self._resets),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> Any:
+        """Bring a new environment to where the saved one was, and return its newest observation.
+
+        Raises:
+            CheckpointError: with the same actions it did not come to the same observation.
+        """
+        if self._whole:
+            layer: Any = self.env
+            self._obs, _ = self.env.reset(seed=0)
+            layer.restore_checkpoint(state["whole"])
+            self._obs = map_nested(lambda saved: saved, state["obs"])
+            return self._obs
+        options = None if state["options"] is None else json.loads(state["options"])
+        _restore(self.env, state["carried"])
+        self._begin(state["seed"], options)  # whatever a layer that was reset before says: here the record begins
+        self._reset(state["seed"], options)
+        resets = list(state["resets"])
+        actions = self._loaded_actions(state["actions"])
+        for number, action in enumerate(actions):
+            for _ in range(resets.count(number)):
+                self.reset()
+            self.step(action)
+        for _ in range(resets.count(len(actions))):
+            self.reset()
+        if not _same(self._obs, state["obs"]):
+            raise CheckpointError(
+                f"{self.env} took the same {len(actions)} actions from the same start as before and came to another "
+                f"observation: an episode of it does not follow from its np_random and the actions. Go on with new "
+                "episodes (fresh_episodes=True, parl resume --fresh-episodes); for runs that resume exactly train with "
+                'environments="reset", or give it checkpoint_state() and restore_checkpoint()'
+            )
+        return self._obs
+
+    def _begin(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        self._seed, self._options = seed, options
+        self._carried = _carried(self.env, seed)
+        self._actions: NDArray[Any] | list[Any] | None = None
+        self._count = 0
+        self._resets: list[int] = []
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        self._obs, info = self.env.reset(seed=seed, options=options)
+        return self._obs, info
+
+    def _remember(self, action: Any) -> None:
+        if self.env.action_space.shape is None:
+            if self._actions is None:
+                self._actions = []
+            self._actions.append(deepcopy(action))  # type: ignore[union-attr]  # a list for these spaces
+        else:
+            array = np.asarray(action)
+            if self._actions is None:
+                self._actions = np.empty((FIRST_CAPACITY, *array.shape), array.dtype)
+            elif self._count == len(self._actions):
+                self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
+            if array.dtype != self._actions.dtype:  # type: ignore[union-attr]  # whole numbers, then fractions
+                self._actions = np.asarray(self._actions, np.result_type(self._actions, array))
+            self._actions[self._count] = array
+        self._count += 1
+
+    def _saved_actions(self) -> Any:
+        if isinstance(self._actions, list):
+            return json.dumps(self.env.action_space.to_jsonable(self._actions))
+        return None if self._actions is None else self._actions[: self._count].copy()
+
+    def _loaded_actions(self, saved: Any) -> list[Any]:
+        if saved is None:
+            return []
+        if isinstance(saved, str):
+            return list(self.env.action_space.from_jsonable(json.loads(saved)))
+        return list(saved)
+
+
+def _carried(env: AnyEnv, seed: int | None) -> list[Any]:
+    """Return what a reset with this seed carries over from earlier episodes, by layer from the outermost one on."""
+    return [_state_of(layer, seed) for layer in _layers(env)]
+
+
+def _restore(env: AnyEnv, states: list[Any]) -> None:
+    layers = list(_layers(env))
+    if len(layers) != len(states):
+        raise CheckpointError(
+            f"the saved environment had {len(states)} layers of wrappers, this one has {len(layers)}: {env}"
+        )
+    for layer, state in zip(layers, states, strict=True):
+        _restore_layer(layer, state)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    while True:
+        yield env
+        inner = getattr(env, "env", None)
+        if inner is None or inner is env:
+            return
+        env = inner
+
+
+def _state_of(layer: Any, seed: int | None) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    statistics = _statistics_of(layer)
+    if statistics is not None:
+        state["statistics"] = statistics
+    if seed is None and layer is layer.unwrapped:
+        generator = getattr(layer, "_np_random", None)
+        if generator is not None:
+            try:
+                state["np_random"] = generator_to_json(generator)
+            except ValueError as error:
+                raise CheckpointError(f"the generator of {layer} cannot be saved: {error}") from error
+        if hasattr(layer, "ale") and hasattr(layer, "clone_state"):  # an emulator has a generator of its own
+            state["ale"] = layer.clone_state(include_rng=True).__getstate__()
+    return state
+
+
+def _restore_layer(layer: Any, state: Mapping[str, Any]) -> None:
+    if "statistics" in state:
+        _put_statistics(layer, state["statistics"])
+    if "np_random" in state:
+        layer.np_random = generator_from_json(state["np_random"])
+    if "ale" in state:
+        kind: Any = type(layer.clone_state(include_rng=True))
+        restored = kind.__new__(kind)
+        restored.__setstate__(state["ale"])
+        layer.restore_state(restored)
+
+
+# The running statistics of Gymnasium's NormalizeObservation and NormalizeReward.
+_RUNNING = ("obs_rms", "return_rms")
+
+
+def _statistics_of(layer: Any) -> Any:
+    own = vars(layer)
+    if hasattr(layer, "checkpoint_state"):
+        return layer.checkpoint_state()
+    if hasattr(layer, "state_dict") and hasattr(layer, "load_state_dict"):
+        return {name: np.array(value) for name, value in layer.state_dict().items()}
+    found: dict[str, Any] = {
+        name: {part: np.array(getattr(own[name], part)) for part in ("mean", "var", "count")}
+        for name in _RUNNING
+        if name in own
+    }
+    if found and "discounted_reward" in own:
+        found["discounted_reward"] = np.array(own["discounted_reward"])
+    return found or None
+
+
+def _put_statistics(layer: Any, saved: Any) -> None:
+    if hasattr(layer, "restore_checkpoint"):
+        layer.restore_checkpoint(saved)
+    elif hasattr(layer, "load_state_dict"):
+        layer.load_state_dict(saved)
+    else:
+        for name in _RUNNING:
+            for part, value in saved.get(name, {}).items():
+                setattr(vars(layer)[name], part, value if value.ndim else value.item())
+        if "discounted_reward" in saved:
+            layer.discounted_reward = saved["discounted_reward"].copy()
+
+
+def _same(obs: Any, saved: Any) -> bool:
+    if isinstance(obs, Mapping):
+        return isinstance(saved, Mapping) and all(_same(obs[name], saved[name]) for name in obs)
+    one, other = np.asarray(obs), np.asarray(saved)
+    return one.shape == other.shape and bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))

@@ -1,0 +1,293 @@
+"""Memory in which a group of environments and whoever steps it see each other's arrays, when both are on one host.
+
+    whoever steps                                        the group's actor
+    actions ─────────────> [actions]                     reads them
+    call, one byte  ═════════ pipe ═════════════════════> wait_for_call
+                           [observations, rewards, ...] <─ writes them
+    wait_for_answer <════════ pipe ══════════════════════ answer, one byte
+
+The memory is an anonymous file, and the pipes have no names either: the actor opens them by the other process's
+descriptors (`StepTicket`), so nothing can stay behind. Where it cannot, because it is on another host or in another
+container, or the system has no such files, steps travel as messages.
+"""
+
+import enum
+import mmap
+import os
+import secrets
+import select
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector.utils import create_empty_array
+
+from parl_core import shared_memory
+from parl_core._nested import map_nested
+from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces
+from parl_core.shared_memory import MemoryAddress, MemoryGone, has_shared_memory
+
+__all__ = ["Answer", "StepArrays", "StepMemory", "StepTicket", "can_share"]
+
+_TOKEN_BYTES = 16
+_ALIGNMENT = 64  # bytes; a cache line
+_WIDEST_NUMBER = 8  # bytes of an action's number, whatever its dtype
+_LEAVE = b"."
+_NAME = "parl-steps"
+_NUMBERS = frozenset("?bBhHiIlLqQefd")
+"""dtypes of actions that fit into the memory, by numpy's characters; the one of a call's actions is its byte."""
+
+
+class Answer(bytes, enum.Enum):
+    """The meanings of the actor's byte."""
+
+    STEPPED = b"s"
+    """the arrays are there"""
+    ENDED = b"e"
+    """the arrays are there, those of episodes that ended too"""
+    RETURNED = b"r"
+    """the call that serves has ended: what there is to know is its result, or its exception"""
+    PARKED = b"p"
+    """the same, without a step: there was no call for a while, or the actor was asked to leave"""
+
+
+class StepTicket(NamedTuple):
+    """The address of the memory and the pipes, for another process of this host."""
+
+    token: bytes
+    """the memory's first bytes; a process with the same number on another host does not have them"""
+    memory: MemoryAddress
+    calls: int
+    answers: int
+
+    @property
+    def pid(self) -> int:
+        """The process that made the memory and the pipes."""
+        return self.memory.pid
+
+
+class StepArrays(NamedTuple):
+    """The arrays that a step writes, over the group's environments; see `GroupStep` and `Ending`."""
+
+    observations: Any
+    rewards: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    last_observations: Any
+    returns: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int64]
+
+
+def can_share(spaces: GroupSpaces) -> bool:
+    """Return whether such environments take and give arrays of known sizes only, and the system has shared memory."""
+    return isinstance(spaces.action, ArraySpaces) and _is_of_arrays(spaces.observation) and has_shared_memory()
+
+
+class StepMemory:
+    """One end of it; made by `create` at the end that steps, by `open` in the actor."""
+
+    def __init__(self, memory: mmap.mmap, spaces: GroupSpaces, count: int, *, reads: int, writes: int) -> None:
+        self._count, self._action_space = count, spaces.action
+        self._actions, self.arrays = _laid_out(spaces, count, _carver(memory))
+        self._by_dtype: dict[str, npt.NDArray[Any]] = {}
+        self._reads, self._writes = reads, writes
+        self._poll = select.poll()
+        self._poll.register(reads, select.POLLIN)
+        self._lent: tuple[int, ...] = ()
+        self.ticket: StepTicket | None = None
+
+    @classmethod
+    def create(cls, spaces: GroupSpaces, count: int) -> Self:
+        """Make the memory for a group of `count` environments; `ticket` leads there until `keep_own_ends`.
+
+        Raises:
+            OSError: there is no memory, or there are no descriptors left.
+        """
+        size = _bytes_needed(spaces, count)
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        opened: list[int] = []
+        try:
+            opened.append(descriptor := shared_memory.create(_NAME, size))
+            opened += (calls := os.pipe())
+            opened += (answers := os.pipe())
+            memory = mmap.mmap(descriptor, size)
+        except OSError:
+            for one in opened:
+                os.close(one)
+            raise
+        memory[:_TOKEN_BYTES] = token
+        end = cls(memory, spaces, count, reads=answers[0], writes=calls[1])
+        end._lent = (descriptor, calls[0], answers[1])
+        end.ticket = StepTicket(token, shared_memory.address_of(descriptor), calls[0], answers[1])
+        return end
+
+    @classmethod
+    def open(cls, ticket: StepTicket, spaces: GroupSpaces, count: int) -> Self | None:
+        """Open another process's memory; None where that is impossible, or where the process is this one."""
+        if ticket.pid == os.getpid():
+            return None
+        opened: list[int] = []
+        try:
+            opened.append(descriptor := shared_memory.open_at(ticket.memory, _NAME, writable=True))
+            memory = mmap.mmap(descriptor, _bytes_needed(spaces, count))
+            if memory[:_TOKEN_BYTES] != ticket.token:
+                return None
+            place = f"/proc/{ticket.pid}/fd"
+            opened.append(calls := os.open(f"{place}/{ticket.calls}", os.O_RDONLY | os.O_CLOEXEC))
+            opened.append(answers := os.open(f"{place}/{ticket.answers}", os.O_WRONLY | os.O_CLOEXEC))
+            end = cls(memory, spaces, count, reads=calls, writes=answers)
+            del opened[1:]
+            return end
+        except (MemoryGone, OSError, ValueError):
+            return None
+        finally:
+            for one in opened:
+                os.close(one)
+
+    def keep_own_ends(self) -> None:
+        """Close what was only there to be opened by the actor, so that the end of either process is noticed."""
+        for one in self._lent:
+            os.close(one)
+        self._lent, self.ticket = (), None
+
+    def close(self) -> None:
+        """Close the pipes; a second call does nothing. The memory stays with whoever has arrays of it."""
+        self.keep_own_ends()
+        if self._reads >= 0:
+            os.close(self._reads)
+            os.close(self._writes)
+            self._reads = self._writes = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "ticket"):
+            self.close()
+
+    def forget(self) -> None:
+        """Read away what the other end has written so far, a byte for each call or answer."""
+        while self._poll.poll(0) and os.read(self._reads, _TOKEN_BYTES):
+            pass
+
+    # -- the end that steps ------------------------------------------------------------------------------------------
+
+    def call(self, actions: npt.NDArray[Any]) -> bool:
+        """Have the actor step with these actions; False where they do not fit into the memory."""
+        dtype = actions.dtype.char
+        if dtype not in _NUMBERS:
+            return False
+        view = self._by_dtype.get(dtype)
+        if view is None:
+            view = self._view_as(dtype)
+        if actions.shape != view.shape:
+            return False
+        view[...] = actions
+        os.write(self._writes, dtype.encode())
+        return True
+
+    def ask_to_leave(self) -> None:
+        """Have the actor end the call in which it serves."""
+        os.write(self._writes, _LEAVE)
+
+    def wait_for_answer(self, timeout_s: float) -> bytes | None:
+        """Return the actor's next byte; none at all once it is gone, None once the time has passed."""
+        return os.read(self._reads, 1) if self._poll.poll(timeout_s * 1000) else None
+
+    def endings(self) -> list[Ending]:
+        """Return the episodes that the last step ended; their last observations mean something with SAME_STEP only."""
+        arrays = self.arrays
+        return [
+            Ending(i, _row_of(arrays.last_observations, i), {}, float(arrays.returns[i]), int(arrays.lengths[i]))
+            for i in np.flatnonzero(arrays.terminated | arrays.truncated).tolist()
+        ]
+
+    # -- the actor's end ---------------------------------------------------------------------------------------------
+
+    def wait_for_call(self, timeout_s: float) -> npt.NDArray[Any] | None:
+        """Return the actions of the next step; None once the time has passed, or if the actor is to leave."""
+        if not self._poll.poll(timeout_s * 1000):
+            return None
+        dtype = os.read(self._reads, 1)
+        if dtype in (b"", _LEAVE):
+            return None
+        char = dtype.decode()
+        view = self._by_dtype.get(char)
+        return (self._view_as(char) if view is None else view).copy()  # an environment may keep the action that it got
+
+    def answer(self, answer: Answer) -> None:
+        """Tell the other end."""
+        os.write(self._writes, answer)
+
+    def put_endings(self, endings: list[Ending]) -> None:
+        """Write what `endings` reads, without infos."""
+        for ending in endings:
+            index = ending.env_index
+            if ending.observation is not None:
+                map_nested(partial(_put, index), self.arrays.last_observations, ending.observation)
+            self.arrays.returns[index], self.arrays.lengths[index] = ending.episode_return, ending.length
+
+    def _view_as(self, dtype: str) -> npt.NDArray[Any]:
+        shape = (self._count, *(self._action_space.shape or ()))
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        view: npt.NDArray[Any] = self._actions[:size].view(dtype).reshape(shape)
+        self._by_dtype[dtype] = view
+        return view
+
+
+Make = Callable[..., Any]
+
+
+def _laid_out(spaces: GroupSpaces, count: int, make: Make) -> tuple[Any, StepArrays]:
+    """Return all arrays, one after another; both ends lay them out in the same way."""
+    actions = make((count * max(1, int(np.prod(spaces.action.shape))) * _WIDEST_NUMBER,), dtype=np.uint8)
+    return actions, StepArrays(
+        create_empty_array(spaces.observation, count, make),
+        make((count,), dtype=np.float64),
+        make((count,), dtype=np.bool_),
+        make((count,), dtype=np.bool_),
+        create_empty_array(spaces.observation, count, make),
+        make((count,), dtype=np.float64),
+        make((count,), dtype=np.int64),
+    )
+
+
+def _carver(memory: mmap.mmap) -> Make:
+    at = _ALIGNMENT  # the token is before it
+
+    def carve(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        nonlocal at
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, memory, at)
+        at += _whole_lines(array.nbytes)
+        return array
+
+    return carve
+
+
+def _bytes_needed(spaces: GroupSpaces, count: int) -> int:
+    total = _ALIGNMENT
+
+    def count_up(shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        nonlocal total
+        total += _whole_lines(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+
+    _laid_out(spaces, count, count_up)
+    return total
+
+
+def _whole_lines(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _is_of_arrays(space: Any) -> bool:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return all(_is_of_arrays(part) for part in space.values())
+    return isinstance(space, ArraySpaces)
+
+
+def _row_of(observations: Any, index: int) -> Any:
+    return map_nested(lambda rows: rows[index].copy(), observations)
+
+
+def _put(index: int, rows: npt.NDArray[Any], row: Any) -> None:
+    rows[index] = row

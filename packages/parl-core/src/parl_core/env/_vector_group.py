@@ -1,0 +1,455 @@
+"""Groups of environments, each held and stepped together by one actor; a vector environment is a row of groups.
+
+Nothing here knows of actors: a group is an ordinary class, constructed in this process or in another one, so
+both give the same numbers. What happens to an environment that ends is Gymnasium's `AutoresetMode`:
+
+    SAME_STEP   it is reset within the step: that returns the next episode's first observation, `Ending` the last one
+    NEXT_STEP   the step returns the last observation; the next one ignores the action, resets, and gives reward 0
+    DISABLED    the step returns the last observation; the caller has to reset it
+
+What an environment returns is checked and converted: rewards to one number, flags to bools, observations to their
+space. Numbers are taken as they come where nothing is lost (float64 for float32, whole numbers for uint8 where they
+fit); everything else is refused with the value that was found, because numpy would repeat, wrap or cut it silently.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env._recorded import RecordedEnv
+from parl_core.env._step_memory import Answer, StepArrays, StepMemory, StepTicket
+from parl_core.errors import EnvironmentContractError, ParlError
+
+__all__ = [
+    "EnvGroup",
+    "EnvMaker",
+    "as_flag",
+    "as_observation",
+    "as_reward",
+    "close_all",
+    "make_env",
+    "make_envs",
+    "require_equal_spaces",
+    "wrong_observation",
+]
+
+
+EnvMaker = str | Callable[..., Any]
+"""The id of a registered environment, or a function that returns an environment."""
+
+# How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
+# steps, so that calls are few, and short for other calls of its actor, which takes one at a time.
+PATIENCE_S = 0.1
+
+
+class EnvGroup:
+    """`count` environments of one kind, stepped one after another.
+
+    They are made by `open` and not by the constructor, so that all groups can make theirs at the same time.
+
+    Args:
+        env: what each of them is.
+        count: how many.
+        env_kwargs: for `make_env`.
+        with_infos: whether `step` returns the infos of ordinary steps.
+        autoreset: name of the `AutoresetMode`; a name, because it travels to other processes.
+    """
+
+    def __init__(
+        self, env: EnvMaker, count: int, env_kwargs: Mapping[str, Any], with_infos: bool, autoreset: str = "SAME_STEP"
+    ) -> None:
+        self._make: Callable[[], Any] = lambda: make_env(env, env_kwargs)
+        self._envs: list[Any] = []
+        self._space: Any = None  # of one observation; wrappers take a microsecond to tell it
+        self._with_infos = with_infos
+        self._mode = AutoresetMode[autoreset]
+        self._over = [False] * count  # with NEXT_STEP: the next step only resets it
+        self._current: list[Any] = []  # each environment's newest observation
+        self._count = count
+        self._returns = np.zeros(count)
+        self._now = 0  # calls of `step`
+        self._begun = [0] * count  # its value when each episode began
+        self._at = 0  # the environment that is being stepped or reset, to name it when it raises
+        self._memory: StepMemory | None = None
+
+    def open(self) -> GroupSpaces:
+        """Make the environments, and say what spaces one of them has."""
+        self._envs = make_envs(self._make, self._count)
+        try:
+            require_equal_spaces("observation_space", [env.observation_space for env in self._envs])
+            require_equal_spaces("action_space", [env.action_space for env in self._envs])
+        except BaseException:
+            self.close()
+            raise
+        first = self._envs[0]
+        self._space = first.observation_space
+        return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
+
+    def reset(
+        self, seeds: Sequence[int | None], options: dict[str, Any] | None, chosen: Sequence[bool] | None = None
+    ) -> tuple[Any, Infos]:
+        """Begin a new episode in every environment, or in the chosen ones.
+
+        Args:
+            seeds: one an environment; None goes on with the environment's own generator.
+            options: handed to every environment's `reset`.
+            chosen: which environments; the others go on with the episode they are in.
+
+        Returns:
+            the observations `[count, *obs]`, newest ones of those that go on, and the infos that are not empty.
+        """
+        observations, infos = list(self._current) or [None] * len(self._envs), []
+        try:
+            for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
+                if chosen is not None and not chosen[index]:
+                    continue
+                self._at = index
+                observations[index], info = env.reset(seed=seed, options=options)
+                self._begin([index])
+                if info:
+                    infos.append((index, info))
+            stacked = self._stack(observations)
+        except Exception as error:
+            self._name_the_culprit(error, "reset")
+            raise
+        self._current = observations
+        return stacked, infos
+
+    def attach(self, ticket: StepTicket, spaces: GroupSpaces) -> bool:
+        """Open the memory in which the caller shares arrays, for `serve`; return whether that worked."""
+        self._memory = StepMemory.open(ticket, spaces, self._count)
+        return self._memory is not None
+
+    def serve(self) -> tuple[list[Ending], Infos] | None:
+        """Step whenever a byte says that the arrays are in the memory.
+
+        Returns:
+            What the last step had beside its arrays, if that was more than the memory takes; None after a while without
+            a step.
+        """
+        memory = self._memory
+        if memory is None:
+            raise ParlError("serve() was called before attach() has opened the memory for it")
+        while (actions := memory.wait_for_call(PATIENCE_S)) is not None:
+            try:
+                step = self.step(actions, memory.arrays)
+            except BaseException:
+                memory.answer(Answer.RETURNED)
+                raise
+            if step.infos or any(ending.info for ending in step.endings):
+                memory.answer(Answer.RETURNED)
+                return step.endings, step.infos
+            memory.put_endings(step.endings)
+            memory.answer(Answer.ENDED if step.endings else Answer.STEPPED)
+        memory.answer(Answer.PARKED)
+        return None
+
+    def stop_serving(self) -> None:
+        """Discard steps that were not served: the caller gave up, and does the next ones by calls."""
+        if self._memory is not None:
+            self._memory.forget()
+
+    def step(self, actions: Iterable[Any], arrays: StepArrays | None = None) -> GroupStep:
+        """Step every environment once, and reset those that ended as the mode says.
+
+        Args:
+            actions: one an environment, `[count, *act]` or any iterable of that length.
+            arrays: where to write; default: new arrays.
+        """
+        count = self._count
+        self._now += 1
+        if arrays is None:
+            rewards = np.empty(count)
+            terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        else:
+            _, rewards, terminated, truncated, *_ = arrays
+            terminated[:] = truncated[:] = False
+        observations: list[Any] = []
+        endings: list[Ending] = []
+        infos: Infos = []
+        over, with_infos = self._over, self._with_infos
+        begun: list[int] = []
+        try:
+            for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
+                self._at = index
+                if over[index]:
+                    observation, info = env.reset()
+                    rewards[index] = 0.0
+                    begun.append(index)
+                else:
+                    observation, reward, ended, cut, info = env.step(action)
+                    if type(reward) is not float:  # the usual kind costs no call
+                        reward = as_reward(env, reward)
+                    rewards[index] = reward
+                    if ended or cut:
+                        terminated[index] = as_flag(env, "terminated", ended)
+                        truncated[index] = as_flag(env, "truncated", cut)
+                        endings.append(self._ending(index, observation, reward, info))
+                        if self._mode is AutoresetMode.SAME_STEP:
+                            observation, info = env.reset()
+                            begun.append(index)
+                        else:
+                            over[index] = self._mode is AutoresetMode.NEXT_STEP
+                observations.append(observation)
+                if info and (with_infos or begun[-1:] == [index]):
+                    infos.append((index, info))
+            stacked = self._stack(observations, None if arrays is None else arrays.observations)
+        except Exception as error:
+            self._name_the_culprit(error, "step")
+            raise
+        self._returns += rewards
+        if begun:
+            self._begin(begun)
+        self._current = observations
+        return GroupStep(stacked, rewards, terminated, truncated, endings, infos)
+
+    def record(self) -> None:
+        """Remember from now on how each environment's episode came about, for `get_state`."""
+        self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
+
+    def get_state(self) -> list[dict[str, Any]]:
+        """Return where each environment is, for `set_state` of another group, which need not be as large.
+
+        Raises:
+            CheckpointError: an environment cannot be saved.
+        """
+        return [
+            {
+                "episode": env.get_state(),
+                "return": float(self._returns[index]),
+                "steps": self._now - self._begun[index],
+                "over": self._over[index],
+            }
+            for index, env in enumerate(self._envs)
+        ]
+
+    def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Bring every environment to where the saved one was.
+
+        Raises:
+            CheckpointError: one did not come to the same observation.
+        """
+        try:
+            for index, (env, state) in enumerate(zip(self._envs, states, strict=True)):
+                self._at = index
+                self._current[index] = env.set_state(state["episode"])
+                self._returns[index] = state["return"]
+                self._begun[index] = self._now - int(state["steps"])
+                self._over[index] = bool(state["over"])
+        except Exception as error:
+            self._name_the_culprit(error, "set_state")
+            raise
+
+    def observations(self) -> Any:
+        """Return the newest observation of every environment, `[count, *obs]`."""
+        return self._stack(self._current)
+
+    def close(self) -> None:
+        """Close every environment; an error of one is raised when all are closed."""
+        close_all(self._envs)
+
+    def _begin(self, indices: list[int]) -> None:
+        self._returns[indices] = 0.0
+        for index in indices:
+            self._begun[index], self._over[index] = self._now, False
+
+    def _ending(self, index: int, observation: Any, reward: float, info: dict[str, Any]) -> Ending:
+        last = None
+        if self._mode is AutoresetMode.SAME_STEP:
+            # A copy, because some environments reuse the array in which they return observations.
+            space = self._space
+            is_array = isinstance(space, ArraySpaces) and space.shape
+            if is_array:
+                last = np.array(as_observation(self._envs[index], space, observation))
+            else:
+                last = deepcopy(observation)
+        length = self._now - self._begun[index]
+        told = info.get("episode")
+        if isinstance(told, Mapping) and told.get("l") == length and "r" in told:
+            # A wrapper that saw the same steps from further inside, where rewards were not scaled yet.
+            return Ending(index, last, info, float(told["r"]), length)
+        return Ending(index, last, info, float(self._returns[index]) + reward, length)
+
+    def _stack(self, observations: list[Any], out: Any = None) -> Any:
+        space = self._space
+        count = len(observations)
+        if not isinstance(space, ArraySpaces):
+            empty: Any = create_empty_array(space, n=count) if out is None else out
+            try:
+                return concatenate(space, observations, empty)
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                raise self._unlike(space, observations) from error
+        shape = space.shape or ()
+        if shape:
+            try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
+                if out is not None:
+                    np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]))
+                    return out
+                rows = np.concatenate(observations, dtype=space.dtype)
+                if rows.shape[1:] == shape[1:]:
+                    return rows.reshape(count, *shape)
+            except (TypeError, ValueError):
+                pass  # one does not fit, which the slower way mends or names
+        stacked = np.empty((count, *shape), space.dtype) if out is None else out
+        for index, observation in enumerate(observations):
+            self._at = index
+            is_plain = not shape and type(observation) is int  # the usual kind costs no call
+            stacked[index] = observation if is_plain else as_observation(self._envs[index], space, observation)
+        return stacked
+
+    def _unlike(self, space: Any, observations: list[Any]) -> Exception:
+        """Return the error for the first of some observations that is not in its space."""
+        unlike = [index for index, observation in enumerate(observations) if not space.contains(observation)]
+        self._at = unlike[0] if unlike else 0
+        return wrong_observation(self._envs[self._at], space, observations[self._at])
+
+    def _name_the_culprit(self, error: Exception, method: str) -> None:
+        error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
+
+
+def make_envs(make: Callable[[], Any], count: int) -> list[Any]:
+    """Make some environments; where one cannot be made, those before it are closed.
+
+    Raises:
+        EnvironmentContractError: the function gave an environment that it had given before.
+    """
+    envs: list[Any] = []
+    try:
+        while len(envs) < count:
+            env = make()
+            if any(env is other for other in envs):
+                raise EnvironmentContractError(
+                    f"the function gave the same {type(env).__name__} again as environment {len(envs)}: each needs to "
+                    "be one of its own, have the function make a new one"
+                )
+            envs.append(env)
+    except BaseException:
+        with contextlib.suppress(Exception):  # any: why one could not be made matters more
+            close_all(envs)
+        raise
+    return envs
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Close every environment; an error of one is raised when all are closed."""
+    with contextlib.ExitStack() as stack:
+        for env in reversed(list(envs)):
+            stack.callback(env.close)
+
+
+def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Make one environment.
+
+    Args:
+        env: a registered id, or a function that returns an environment.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+    """
+    kwargs = dict(env_kwargs or {})
+    if isinstance(env, str):
+        # The passive checker looks at the first step only, and costs a call on every other.
+        return gymnasium.make(env, disable_env_checker=True, **kwargs)
+    return env(**kwargs)
+
+
+def as_reward(env: Any, reward: Any) -> float:
+    """Return the reward as a float.
+
+    Raises:
+        EnvironmentContractError: it is no number, such as None or an array `[1]`.
+    """
+    if isinstance(reward, (int, float)):
+        return float(reward)
+    if np.shape(reward) == () and np.asarray(reward).dtype.kind in "biuf":
+        return float(reward)
+    found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
+    raise EnvironmentContractError(
+        f"step of {_kind(env)} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of "
+        "an array with one entry reward.item()"
+    )
+
+
+def as_flag(env: Any, name: str, flag: Any) -> bool:
+    """Return `terminated` or `truncated` as a bool.
+
+    Raises:
+        EnvironmentContractError: it is neither a bool nor a number.
+    """
+    if np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf":
+        return bool(flag)
+    raise EnvironmentContractError(
+        f"step of {_kind(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"
+    )
+
+
+def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
+    """Return the observation of a space of arrays, in its shape and dtype; the same array where it has both.
+
+    Raises:
+        EnvironmentContractError: it has another shape, or other numbers than the dtype holds.
+    """
+    if isinstance(observation, np.ndarray) and observation.shape == space.shape and observation.dtype == space.dtype:
+        return observation
+    try:
+        found = np.asarray(observation)
+    except ValueError:
+        raise wrong_observation(env, space, observation) from None
+    if found.shape != space.shape:
+        raise wrong_observation(env, space, observation)
+    if not np.can_cast(found.dtype, space.dtype, "same_kind"):
+        if found.dtype.kind not in "iuf":
+            raise wrong_observation(env, space, observation)
+        with np.errstate(invalid="ignore"):  # which numbers do not fit is what is asked here
+            fitting = found.astype(space.dtype)
+        if not np.array_equal(fitting, found):
+            raise wrong_observation(env, space, observation)
+    return found.astype(space.dtype, copy=False)
+
+
+def wrong_observation(env: Any, space: Any, observation: Any) -> EnvironmentContractError:
+    """Return the error for an observation that does not fit its space."""
+    if isinstance(space, ArraySpaces):
+        array = isinstance(observation, np.ndarray)
+        found = f"of shape {list(observation.shape)} and dtype {observation.dtype}" if array else f"{observation!r:.99}"
+        if array and observation.size <= 8:
+            found = f"{observation} {found}"
+        wanted = f"of shape {list(space.shape or ())} and dtype {space.dtype}"
+    else:
+        found, wanted = f"{observation!r:.299}", "like that"
+    return EnvironmentContractError(
+        f"{_kind(env)} gave the observation {found}, its observation_space is {space!r:.299}: return one {wanted}, or "
+        "mend the space; parl.env.check_env finds the place"
+    )
+
+
+def require_equal_spaces(name: str, spaces: list[Any]) -> None:
+    """Refuse environments whose spaces have other shapes, dtypes or parts than those of the first one.
+
+    Raises:
+        EnvironmentContractError: it has both spaces; different bounds are fine.
+    """
+    for index, space in enumerate(spaces):
+        if _form(space) != _form(spaces[0]):
+            raise EnvironmentContractError(
+                f"environment {index} has the {name} {space}, environment 0 {spaces[0]}: the environments of a vector "
+                "need spaces of the same shape and dtype"
+            )
+
+
+def _form(space: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _form(part) for key, part in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return [_form(part) for part in space]
+    return type(space), space.shape, space.dtype, getattr(space, "n", None)
+
+
+def _kind(env: Any) -> str:
+    return type(getattr(env, "unwrapped", env)).__name__

@@ -1,0 +1,298 @@
+"""The replay memory of off-policy algorithms: any observation, both ends of each transition stored.
+
+`BootstrapMasks` say which heads of a model learn from which transitions:
+
+    memory.sample(n).index ──> BootstrapMasks.of ──> mask [n, heads] ──> BootstrappedDDPG.learn(..., mask=mask)
+
+A mask belongs to a slot of the memory, so it stays with its transition for as long as that is held. What overwrites the
+slot takes over its mask, which is as random for it as a new one: masks are drawn without a look at transitions.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from parl_core._array_files import check_kinds, check_same_rows, read_snapshot, write_snapshot
+from parl_core.checks import check_fraction, check_int, check_positive
+from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.replay._priorities import Prioritized
+from parl_core.replay._ring import check_rewards
+from parl_core.replay._sampled_ring import ReplayBatch, SampledRing
+from parl_core.seeding import make_generator
+
+__all__ = ["BootstrapMasks", "ReplayMemory"]
+
+PARL_KEYS = {"obs", "action", "reward", "terminal", "next_obs", "other"}
+
+DISTRIBUTIONS = ("bernoulli", "poisson")
+
+
+class ReplayMemory(SampledRing):
+    """The newest `max_size` transitions, and batches drawn from them.
+
+        memory = ReplayMemory(max_size=100_000, obs_dim=4, act_dim=0, seed=1)
+        memory.append(obs, action, reward, next_obs, terminated, truncated)
+        batch = memory.sample(256)          # batch.obs [256, 4], batch.action [256], ...
+
+    `FrameReplayMemory` holds stacked images in a fraction of the space. Not thread-safe: one thread appends and
+    samples, or the program holds a lock.
+
+    Args:
+        max_size: capacity in transitions.
+        obs_dim: size or shape of one observation; `0` or `()` for a single number.
+        act_dim: size or shape of one action; `0` for a single discrete one.
+        obs_dtype: dtype in which observations are stored and returned, such as `numpy.uint8` for images.
+        act_dtype: dtype of actions; default float32, or int32 when `act_dim` is 0.
+        n_envs: how many environments take turns: with n-step sampling every `append_batch` brings one transition of
+            each, always in the same order.
+        n_step: sum rewards over so many steps when sampling (1: one-step transitions).
+        gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
+        sampling: `Prioritized(...)`, or None for uniform sampling.
+        seed: of the draws; or a generator to share.
+        directory: keep the arrays in memory-mapped files there instead of in memory. `close()` the memory, and a
+            later program with the same arguments goes on with what is there.
+
+    Raises:
+        HyperparameterError: an argument is out of its range.
+        CheckpointError: the directory holds something else, or a memory that was not closed.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        obs_dim: int | Sequence[int],
+        act_dim: int | Sequence[int],
+        *,
+        obs_dtype: DTypeLike = np.float32,
+        act_dtype: DTypeLike | None = None,
+        n_envs: int = 1,
+        n_step: int = 1,
+        gamma: float | None = None,
+        sampling: Prioritized | None = None,
+        seed: int | np.random.Generator | None = None,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(
+            max_size,
+            obs_dim,
+            act_dim,
+            obs_dtype=obs_dtype,
+            act_dtype=act_dtype,
+            n_envs=n_envs,
+            n_step=n_step,
+            gamma=gamma,
+            sampling=sampling,
+            seed=seed,
+            directory=directory,
+        )
+        self.obs = self._folder.array("obs", (max_size, *self._obs_shape), obs_dtype)
+        self.next_obs = self._folder.array("next_obs", (max_size, *self._obs_shape), obs_dtype)
+        self._attach()
+
+    def append(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: float,
+        next_obs: ArrayLike,
+        terminal: bool,
+        truncated: bool = False,
+    ) -> None:
+        """Store one transition.
+
+        Args:
+            obs: the observation that was acted on.
+            act: the action.
+            reward: what it gave.
+            next_obs: the observation after it; at the end of an episode the final one, not that after the reset.
+            terminal: the episode ended for good (Gymnasium's `terminated`).
+            truncated: the episode was cut, by a time limit for instance.
+
+        Raises:
+            ValueError: obs, next_obs or act has not the memory's shape, or the reward is NaN or infinite. Nothing is
+                stored, but a full memory may have lost its oldest transition.
+        """
+        end = self._end
+        slot = end % self.max_size
+        try:
+            # len() takes a fifth of the time of .shape. What makes up less than two rows numpy would repeat to fill
+            # them; what has other axes it refuses by itself.
+            if (
+                not self._flat
+                or len(obs) + len(next_obs) != self._two_rows  # type: ignore[arg-type]
+                or (self._act_len and len(act) != self._act_len)  # type: ignore[arg-type]
+                or not isfinite(reward)
+            ):
+                self._check_shapes(obs, act, reward, next_obs)
+            self.obs[slot] = obs
+            self.next_obs[slot] = next_obs
+            self.action[slot] = act
+            self._reward_at[slot] = reward
+            self._terminal_at[slot] = terminal
+            self._truncated_at[slot] = truncated
+        except (TypeError, ValueError) as error:
+            self._floor = max(self._floor, end - self.max_size + 1)  # the slot may hold half of each
+            raise ValueError(self._misfit(obs, act, reward, next_obs)) from error
+        self._end = end + 1
+
+    def append_batch(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: ArrayLike,
+        next_obs: ArrayLike,
+        terminal: ArrayLike,
+        truncated: ArrayLike | None = None,
+    ) -> None:
+        """Store `n` transitions at once: a step of a vector of environments, or a piece of a dataset.
+
+        Args:
+            obs: `[n, *obs]`.
+            act: `[n]` or `[n, *act]`.
+            reward: `[n]`.
+            next_obs: `[n, *obs]`; where an episode ended the final observation, not that after the reset.
+            terminal: `[n]` bool.
+            truncated: `[n]` bool; None means none was.
+
+        Raises:
+            ValueError: the arrays have different lengths or none that `n_envs` divides, a shape does not fit, or a
+                reward is NaN or infinite; nothing is stored. Where there is anything but numbers, a full memory may
+                have lost its oldest transitions.
+        """
+        given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
+        given.append(np.zeros(len(given[3]), np.bool_) if truncated is None else np.asarray(truncated))
+        check_rewards(given[3])
+        self._append_rows([self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated], given)
+
+    def load_from_d4rl(self, dataset: Mapping[str, ArrayLike]) -> None:
+        """Replace the contents by a dataset of D4RL's form.
+
+        Args:
+            dataset: arrays `observations`, `next_observations`, `actions`, `rewards`, `terminals`, and where it has
+                them `timeouts`, which become the truncation flags. They are copied: appending goes on as usual.
+
+        Raises:
+            HyperparameterError: the dataset has more rows than `max_size`.
+            KeyError: one of the arrays is missing.
+            ValueError: a shape does not fit, or a reward is NaN or infinite.
+
+        The contents stay as they are where the dataset is refused.
+        """
+        keys = ("observations", "actions", "rewards", "next_observations", "terminals")
+        if missing := [key for key in keys if key not in dataset]:
+            raise KeyError(f"the dataset has no {missing}; it has {sorted(dataset)}")
+        obs, act, reward, next_obs, terminal = (np.asarray(dataset[key]) for key in keys)
+        n = len(reward)
+        if n > self.max_size:
+            raise HyperparameterError(
+                f"the dataset has {n} transitions, this memory room for {self.max_size}: create it with max_size={n}"
+            )
+        timeouts = np.asarray(dataset["timeouts"], np.bool_).reshape(n) if "timeouts" in dataset else None
+        # Datasets differ in whether single numbers have an axis of their own.
+        act = act.reshape(n, *self._act_shape)
+        self.append_batch(obs, act, reward.reshape(n), next_obs, terminal.reshape(n).astype(np.bool_), timeouts)
+        self._floor = self._end - n
+
+    def save(self, pathname: str | os.PathLike[str]) -> None:
+        """Write everything to one `.npz` file, under its name only when it is complete.
+
+        The file has PARL's arrays `obs`, `action`, `reward`, `terminal`, `next_obs` and `other` (size and position),
+        and beside them what PARL had not: `truncated`, the random generator and the priorities.
+
+        Raises:
+            OSError: it cannot be written; an older file of that name is untouched.
+        """
+        used = min(self._end, self.max_size)
+        columns = {name: getattr(self, name)[:used] for name in ("obs", "action", "reward", "terminal", "next_obs")}
+        other = np.array([self.size(), self._end % self.max_size], np.int64)
+        write_snapshot(pathname, {**columns, "other": other, **self._state_columns(used)})
+
+    def load(self, pathname: str | os.PathLike[str]) -> None:
+        """Replace the contents by those of a file that `save`, here or in PARL, wrote.
+
+        With the same `max_size` everything is as it was, the coming draws included; a smaller memory takes the newest
+        transitions.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or of other shapes or dtypes; the contents stay as they are.
+        """
+        data = read_snapshot(pathname, PARL_KEYS)
+        check_same_rows(pathname, data, ("obs", "action", "reward", "terminal", "next_obs"))
+        for name in ("obs", "next_obs", "action"):
+            if data[name].shape[1:] != getattr(self, name).shape[1:]:
+                raise CheckpointError(
+                    f"{pathname} holds {name} of shape {list(data[name].shape[1:])}, this memory stores "
+                    f"{list(getattr(self, name).shape[1:])}: create it with the obs_dim and act_dim of the file"
+                )
+        check_kinds(pathname, data, {"obs": self.obs, "next_obs": self.next_obs, "action": self.action})
+        slots = self._restore_columns(data, str(pathname))
+        for name in ("obs", "next_obs", "action", "reward", "terminal"):
+            getattr(self, name)[: len(slots)] = data[name][slots]
+
+    def _column_names(self) -> tuple[str, ...]:
+        return (*super()._column_names(), "obs", "next_obs")
+
+    def _obs_buffers(self, n: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        shape = (n, *self._obs_shape)
+        return np.empty(shape, self.obs.dtype), np.empty(shape, self.obs.dtype)
+
+    def _fill_obs(self, out: ReplayBatch, index: NDArray[np.int64], last: NDArray[np.int64]) -> None:
+        self.obs.take(index, 0, out.obs, "clip")
+        self.next_obs.take(last, 0, out.next_obs, "clip")
+
+
+class BootstrapMasks:
+    """Weights of each transition for each head (Osband et al. 2016, section 3 and appendix on masks).
+
+    Args:
+        max_size: slots of the memory.
+        heads: how many heads there are.
+        share: of `"bernoulli"` the probability that a head learns from a transition, in (0, 1]; of `"poisson"` the mean
+            of how often it does, above 0, with 1 for the bootstrap (sampling with replacement) of a stream.
+        distribution: `"bernoulli"` or `"poisson"`.
+        seed: of the draws; or a generator to share.
+
+    Raises:
+        HyperparameterError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        heads: int,
+        share: float = 0.5,
+        distribution: str = "bernoulli",
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        size = (check_int("max_size", max_size), check_int("heads", heads))
+        rng = make_generator(seed)
+        if distribution == "bernoulli":
+            if check_fraction("share", share) == 0.0:
+                raise HyperparameterError("share must be above 0, else no head learns; usual is 0.5")
+            counts: NDArray[np.uint8] = (rng.random(size, np.float32) < share).astype(np.uint8)
+        elif distribution == "poisson":
+            counts = np.minimum(rng.poisson(check_positive("share", share), size), 255).astype(np.uint8)
+        else:
+            named = " or ".join(map(repr, DISTRIBUTIONS))
+            raise HyperparameterError(f"distribution must be {named}, got {distribution!r}")
+        self._counts = counts
+
+    @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return int(self._counts.shape[1])
+
+    def of(self, index: ArrayLike) -> NDArray[np.float32]:
+        """Return the masks `[n, heads]` of the slots `[n]`, such as `batch.index`.
+
+        Raises:
+            IndexError: there is no such slot.
+        """
+        slots = np.asarray(index, np.int64)
+        if slots.size and slots.min() < 0:
+            raise IndexError(f"slots are 0 to {len(self._counts) - 1}, got {slots.min()}: pass the index of a batch")
+        return self._counts[slots].astype(np.float32)

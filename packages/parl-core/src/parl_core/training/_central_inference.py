@@ -1,0 +1,235 @@
+"""The source of fragments when the learner chooses the actions: GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256).
+
+    actors: begin, step ── observations ──> groups ready within max_wait_s ──> one pass ── actions ──> actors
+
+Actors hold environments only, so nothing but observations and actions travels, and one large pass through the network
+takes the place of many small ones. Deviation from the paper: predictor and trainer take turns in one thread, so that
+weights never change within a pass and nothing has to be locked.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core._nested import Observations, map_nested, rows_of
+from parl_core.env._group_step import Ending, GroupSpaces, GroupStep, Rows
+from parl_core.training._environment_workers import Arrival, Call, EnvironmentWorkers
+from parl_core.training._experience import Experience
+from parl_core.training._fragment_source import FragmentOrder
+from parl_core.training._group_actor import stream_seed
+from parl_core.training.acting import acts_in_unit_box, into_space
+from parl_core.training.fragment import Fragment, FragmentWriter, Task
+
+__all__ = ["CentralInference", "GroupSlot", "step_of", "step_state"]
+
+
+_ARRAYS = ("observations", "rewards", "terminated", "truncated")
+
+
+class GroupSlot:
+    """A group of environments as the learner sees it: it waits for actions, or its step is under way."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[Task] = deque()
+        """Fragments to make after the one that is being made."""
+        self.writer: FragmentWriter | None = None
+        self.obs: Observations = None
+        """`[size, *obs]`, what actions are chosen from; None before the environments have begun."""
+        self.chosen: tuple[int, Observations, NDArray[Any], dict[str, NDArray[Any]]] | None = None
+        """Of the step that is under way: version of the weights, observations, actions, what else the policy said."""
+        self.under_way = False
+
+    @property
+    def waits(self) -> bool:
+        """Return whether it waits for actions."""
+        return self.writer is not None and not self.under_way and self.obs is not None
+
+    def begin_again(self, obs: Observations) -> None:
+        """Forget the fragment that was being made, because the environments were reset."""
+        if self.writer is not None:
+            self.writer = FragmentWriter(self.writer.task, self.writer.n_steps)
+        self.obs, self.chosen, self.under_way = obs, None, False
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {
+            "tasks": list(self.tasks),
+            "writer": None if self.writer is None else self.writer.get_state(),
+            "obs": self.obs,
+            "chosen": self.chosen,
+            "under_way": self.under_way,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self.tasks = deque(Task(*task) for task in state["tasks"])
+        self.writer = None if state["writer"] is None else FragmentWriter.from_state(state["writer"])
+        self.obs, self.under_way = state["obs"], state["under_way"]
+        self.chosen = None if state["chosen"] is None else tuple(state["chosen"])
+
+
+def step_state(step: GroupStep) -> dict[str, Any]:
+    """Return the state for a checkpoint of an answer that was not written down yet; infos are of no use here."""
+    endings = [[e.env_index, e.observation, e.episode_return, e.length] for e in step.endings]
+    return {name: getattr(step, name) for name in _ARRAYS} | {"endings": endings}
+
+
+def step_of(state: Mapping[str, Any]) -> GroupStep:
+    """Return the answer that `step_state` described."""
+    endings = [Ending(index, obs, {}, total, length) for index, obs, total, length in state["endings"]]
+    return GroupStep(**{name: state[name] for name in _ARRAYS}, endings=endings, infos=[])
+
+
+class CentralInference:
+    """Fragments of `GroupActor`s, whose actions are chosen here.
+
+    Args:
+        workers: the actors.
+        order: which fragments are made, and which make up a batch.
+        agent: chooses the actions.
+        experience: of the agent.
+        spaces: of one environment.
+        groups: how many.
+        n_steps: steps of a fragment.
+        max_wait_s: how long a pass waits for more environments once one is ready; None waits for all, which makes it
+            deterministic.
+        seed: of the actions.
+    """
+
+    def __init__(
+        self,
+        workers: EnvironmentWorkers,
+        order: FragmentOrder,
+        agent: Any,
+        experience: Experience,
+        spaces: GroupSpaces,
+        groups: int,
+        n_steps: int,
+        max_wait_s: float | None,
+        seed: int,
+    ) -> None:
+        self._workers, self._order, self._experience = workers, order, experience
+        self._n_steps, self._max_wait_s = n_steps, max_wait_s
+        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
+        self._slots = [GroupSlot() for _ in range(groups)]
+        self._version = -1
+        self._seed, self._passes = seed, 0
+        self._held: list[Arrival] = []  # answers that are to be taken in where the loop would have waited for them
+
+    def publish(self, version: int) -> None:
+        self._version = version
+        self._ask()
+
+    def take(self) -> list[Fragment]:
+        while (fragments := self._order.take(self._version)) is None:
+            self._ask()
+            self._gather()
+            self._act()
+        return fragments
+
+    def settle(self) -> None:
+        while self._workers.is_busy:
+            for arrival in self._workers.arrivals():
+                if arrival.failed:
+                    self._take_in(arrival)
+                else:
+                    self._held.append(arrival)
+
+    def begin_again(self, observations: Sequence[Observations]) -> None:
+        self._held = []
+        for slot, obs in zip(self._slots, observations, strict=True):
+            slot.begin_again(obs)
+
+    def get_state(self) -> dict[str, Any]:
+        held = [
+            [call.group, call.method, answer if call.method == "begin" else step_state(answer)]
+            for call, answer, _ in self._held
+        ]
+        slots = [slot.get_state() for slot in self._slots]
+        return {"order": self._order.get_state(), "passes": self._passes, "seats": slots, "held": held}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._order.set_state(state["order"])
+        self._passes = state["passes"]
+        for slot, saved in zip(self._slots, state["seats"], strict=True):
+            slot.set_state(saved)
+        self._held = [
+            Arrival(Call(group, method), answer if method == "begin" else step_of(answer), False)
+            for group, method, answer in state["held"]
+        ]
+
+    def _ask(self) -> None:
+        for task in self._order.due(self._version):
+            self._slots[task.group].tasks.append(task)
+        for group, slot in enumerate(self._slots):
+            if slot.writer is None and slot.tasks:
+                slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps)
+                if slot.obs is None:
+                    self._submit(group, "begin")
+
+    def _submit(self, group: int, method: str, *args: Any) -> None:
+        self._slots[group].under_way = True
+        self._workers.submit(Call(group, method, (group, *args)))
+
+    def _gather(self) -> None:
+        """Receive observations: at least one group's, and others' that come before the time is over."""
+        if not any(slot.under_way for slot in self._slots):
+            return
+        deadline = self._deadline() if any(slot.waits for slot in self._slots) else None
+        while any(slot.under_way for slot in self._slots):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            arrivals, self._held = self._held or self._workers.arrivals(left), []
+            for arrival in arrivals:
+                self._take_in(arrival)
+            if not arrivals or (deadline is not None and time.monotonic() >= deadline):
+                return
+            deadline = deadline or self._deadline()
+
+    def _deadline(self) -> float | None:
+        return None if self._max_wait_s is None else time.monotonic() + self._max_wait_s
+
+    def _take_in(self, arrival: Arrival) -> None:
+        group, slot = arrival.call.group, self._slots[arrival.call.group]
+        slot.under_way = False
+        if arrival.failed:  # the fragment begins once more, with new environments
+            assert slot.writer is not None
+            slot.writer, slot.obs, slot.chosen = FragmentWriter(slot.writer.task, self._n_steps), None, None
+            self._submit(group, "begin")
+        elif arrival.call.method == "begin":
+            slot.obs = arrival.answer
+        else:
+            self._write(slot, group, arrival.answer)
+
+    def _write(self, slot: GroupSlot, group: int, step: GroupStep) -> None:
+        assert slot.writer is not None
+        assert slot.chosen is not None
+        slot.writer.add(*slot.chosen, step)
+        slot.obs = step.observations
+        if slot.writer.is_full:
+            fragment = slot.writer.finish(slot.obs)
+            self._experience.complete(fragment)
+            self._workers.succeeded(group)
+            self._order.arrived(fragment)
+            slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps) if slot.tasks else None
+
+    def _act(self) -> None:
+        """Make one pass for all groups that wait for actions."""
+        ready = [group for group, slot in enumerate(self._slots) if slot.waits]
+        if not ready:
+            return
+        obs = [self._slots[group].obs for group in ready]
+        bounds = np.cumsum([0, *map(rows_of, obs)])
+        with self._experience.drawing_from(stream_seed(self._seed, self._passes)):
+            choice = self._experience.choose(map_nested(lambda *parts: np.concatenate(parts), *obs))
+        self._passes += 1
+        valid = self._valid(choice.action)
+        for group, start, stop in zip(ready, bounds, bounds[1:], strict=False):
+            slot = self._slots[group]
+            rows = slice(start, stop)
+            policy = {name: values[rows] for name, values in choice.policy.items()}
+            slot.chosen = self._version, slot.obs, choice.action[rows], policy
+            self._submit(group, "step", Rows(valid[rows]))

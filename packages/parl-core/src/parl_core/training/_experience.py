@@ -1,0 +1,202 @@
+"""The columns that two kinds of actor-critics record while they act, and how they learn from them.
+
+                    the policy says of a step      a fragment's end              the learner calls
+VTraceExperience    logits                         the last observations         agent.learn (IMPALA)
+RolloutExperience   value, log-probability         values of what was led to     agent.learn_rollout (A2C, A3C, PPO)
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core._nested import Observations, map_nested
+from parl_core.contracts.batches import RolloutBatch
+from parl_core.errors import HyperparameterError
+from parl_core.returns import gae
+from parl_core.seeding import make_generator
+from parl_core.training.fragment import Fragment, FragmentBatch
+
+__all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "experience_of"]
+
+
+class Choice(NamedTuple):
+    """Actions `[n, *act]` as the policy drew them, and what else it said, by name, `[n, ...]`."""
+
+    action: NDArray[Any]
+    policy: Mapping[str, NDArray[Any]]
+
+
+class Experience(Protocol):
+    """An agent, seen from a loop in which acting and learning are apart."""
+
+    def drawing_from(self, seed: int) -> AbstractContextManager[None]:
+        """Provide a context in which `choose` draws what `seed` decides; no other generator is touched."""
+
+    def choose(self, obs: Observations) -> Choice:
+        """Draw actions for `[n, *obs]`."""
+
+    def complete(self, fragment: Fragment) -> None:
+        """Add the columns of learning that only the actor can compute; remove those that it does not need."""
+
+    def warm_up(self, obs: Observations) -> None:
+        """Pass a batch through the model, so that layers without shapes get them."""
+
+    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> dict[str, float]:
+        """Update the weights and return losses by name."""
+
+
+class VTraceExperience:
+    """Of IMPALA, whose targets correct for the lag.
+
+    Args:
+        agent: `parl.Agent` around IMPALA.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self._rng = np.random.default_rng()
+
+    @contextmanager
+    def drawing_from(self, seed: int) -> Iterator[None]:
+        before, self._rng = self._rng, np.random.default_rng(seed)
+        try:
+            yield
+        finally:
+            self._rng = before
+
+    def choose(self, obs: Observations) -> Choice:
+        # Drawn on the host: for a few rows a framework takes five times as long (Gumbel-max: Maddison et al. 2014).
+        logits = self._agent.logits(obs)
+        return Choice((logits + self._rng.gumbel(size=logits.shape)).argmax(axis=1), {"logits": logits})
+
+    def complete(self, fragment: Fragment) -> None:
+        pass
+
+    def warm_up(self, obs: Observations) -> None:
+        self._agent.logits(obs)
+        self._agent.value(obs)
+
+    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> dict[str, float]:
+        losses, kl = self._agent.learn(
+            batch.obs,
+            batch.action,
+            batch.policy["logits"],
+            batch.reward,
+            batch.terminated | batch.truncated,
+            last_obs=batch.last_obs,
+            final_rows=batch.final_rows if batch.final_obs is not None else None,
+            final_obs=batch.final_obs,
+            **rates,
+        )
+        return {**losses._asdict(), "kl": kl}
+
+
+class RolloutExperience:
+    """Of algorithms that learn from advantages: A2C, A3C and PPO.
+
+    Args:
+        agent: `parl.Agent` around one of them.
+        gamma: discount of the next step, in [0, 1].
+        gae_lambda: how far advantages look ahead, in [0, 1].
+        passes: `epochs` and `minibatch_size` of its `learn_rollout`; None leaves each to the algorithm.
+        rng: draws the order of minibatches, of algorithms that have some.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        gamma: float,
+        gae_lambda: float,
+        passes: tuple[int | None, int | None],
+        rng: np.random.Generator,
+    ) -> None:
+        self._agent = agent
+        self._gamma, self._gae_lambda, self._rng = gamma, gae_lambda, rng
+        self._epochs, self._minibatch_size = passes
+
+    def drawing_from(self, seed: int) -> AbstractContextManager[None]:
+        found: AbstractContextManager[None] = getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed)
+        return found
+
+    def choose(self, obs: Observations) -> Choice:
+        value, action, log_prob = self._agent.explore(obs)
+        return Choice(np.asarray(action), {"value": value, "log_prob": log_prob})
+
+    def complete(self, fragment: Fragment) -> None:
+        value = fragment.policy["value"]
+        next_value = np.empty_like(value)
+        next_value[:, :-1] = value[:, 1:]
+        next_value[:, -1] = self._agent.value(fragment.last_obs)
+        if fragment.final_obs is not None:
+            next_value.reshape(-1)[fragment.final_rows] = self._agent.value(fragment.final_obs)
+        fragment.policy["next_value"] = next_value
+        fragment.last_obs = fragment.final_obs = None
+
+    def warm_up(self, obs: Observations) -> None:
+        with self.drawing_from(0):
+            self._agent.explore(obs)
+        self._agent.value(obs)
+
+    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> dict[str, float]:
+        columns = batch.reward, batch.policy["value"], batch.policy["next_value"], batch.terminated, batch.truncated
+        by_time = (column.reshape(-1, batch.n_steps).T for column in columns)
+        advantage = gae(*by_time, gamma=self._gamma, lam=self._gae_lambda).T.reshape(-1)
+        rollout = RolloutBatch(
+            obs=map_nested(np.asarray, batch.obs),
+            action=batch.action,
+            value=batch.policy["value"],
+            return_=advantage + batch.policy["value"],
+            log_prob=batch.policy["log_prob"],
+            advantage=advantage,
+        )
+        losses: dict[str, float] = self._agent.learn_rollout(
+            rollout, epochs=self._epochs, minibatch_size=self._minibatch_size, rng=self._rng, **rates
+        )
+        return losses
+
+
+def experience_of(
+    agent: Any,
+    *,
+    n_steps: int,
+    gamma: float,
+    gae_lambda: float,
+    passes: tuple[int | None, int | None] = (None, None),
+    rng: np.random.Generator | None = None,
+) -> Experience:
+    """Return what fits the agent's algorithm.
+
+    Args:
+        agent: acts, learns, or both.
+        n_steps: steps of a fragment.
+        gamma: see `RolloutExperience`; IMPALA has its own.
+        gae_lambda: see `RolloutExperience`.
+        passes: see `RolloutExperience`; IMPALA takes one.
+        rng: see `RolloutExperience`.
+
+    Raises:
+        TypeError: it is neither kind of actor-critic.
+        HyperparameterError: IMPALA was made for fragments of another length, or is to learn from a batch in passes.
+    """
+    algorithm = getattr(agent, "alg", agent)
+    own_steps = getattr(algorithm, "sample_batch_steps", None)
+    if own_steps is not None:
+        if own_steps != n_steps:
+            raise HyperparameterError(
+                f"the algorithm learns from fragments of sample_batch_steps={own_steps} steps, the loop makes some of "
+                f"n_steps={n_steps}: give both the same number"
+            )
+        if passes != (None, None):
+            raise HyperparameterError(
+                f"IMPALA learns once from each batch: leave out epochs and minibatch_size, got {passes}"
+            )
+        return VTraceExperience(agent)
+    if hasattr(algorithm, "learn_rollout"):
+        return RolloutExperience(agent, gamma, gae_lambda, passes, make_generator(rng))
+    raise TypeError(
+        f"actors and a learner need an agent with IMPALA, A2C, A3C or PPO; {type(algorithm).__name__} learns in "
+        "another way: see train_off_policy and train_by_episodes"
+    )

@@ -1,0 +1,384 @@
+"""The source of fragments when the actors choose the actions themselves, and the order in which fragments are due.
+
+take(version) ── order.due ──> actors: collect(task, version, weights) ──> order.arrived ──> order.take ──> fragments
+publish(version): the weights are stored once a host, and an actor gets them with its next call
+
+An order knows no actor and no clock, it only counts:
+
+    AsTheyCome   in the order of arrival; an actor has its next call before it has ended the last
+    InRounds     fragment i = round * groups + group is learned from in update i // per_batch, of any actor, with the
+                 weights of `max_lag` updates before: the same numbers, however many actors there are
+
+Both keep the policy lag, the updates between acting and learning, within `max_lag`: so many fragments and no more are
+under way or wait to be learned from, (max_lag + 1) * per_batch. That is the back-pressure: actors that are faster than
+the learner wait. `AsTheyCome` drops what comes from an actor so slow that it is older all the same.
+
+Checkpoints see the environments of all actors, and what is under way there, through `ActorEnvironments`:
+
+    exact     deterministic runs: wait for what is under way, then save fragments, environments and counters
+    others    nothing waits; a resumed run begins new episodes, with seeds that no run before has had
+
+Which fragments a checkpoint finds made is a matter of time where the order is that of arrival, so there is nothing that
+could be had again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from parl_core._nested import Observations
+from parl_core.errors import CheckpointError
+from parl_core.training._environment_workers import Call, EnvironmentWorkers
+from parl_core.training.events import Latest
+from parl_core.training.fragment import Fragment, Task
+
+__all__ = [
+    "ActorEnvironments",
+    "AsTheyCome",
+    "CollectedByActors",
+    "FragmentCollector",
+    "FragmentOrder",
+    "FragmentSource",
+    "InRounds",
+    "LooseCollector",
+]
+
+
+class FragmentOrder(Protocol):
+    """The order in which fragments are made and learned from."""
+
+    dropped: int
+    """Fragments that were too old to be learned from."""
+
+    def due(self, version: int) -> list[Task]:
+        """Return what has to be asked for now, with weights that have seen `version` updates; each only once."""
+
+    def arrived(self, fragment: Fragment) -> None:
+        """Accept a fragment that was due."""
+
+    def take(self, version: int) -> list[Fragment] | None:
+        """Return the fragments of the next batch, None as long as some are missing."""
+
+    def begin_at(self, version: int) -> None:
+        """Go on after `version` updates, with nothing under way and nothing that waits."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, when all that was asked for has arrived."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+
+
+class AsTheyCome:
+    """First come, first learned.
+
+    Args:
+        groups_of: the groups of each actor.
+        per_batch: fragments of one update.
+        max_lag: updates that a fragment's weights may lie behind, at least 0.
+        outstanding: fragments that one actor may owe: one that it works on, and others to go on with at once.
+    """
+
+    def __init__(
+        self, groups_of: Sequence[Sequence[int]], per_batch: int, max_lag: int, *, outstanding: int = 2
+    ) -> None:
+        self.dropped = 0
+        self._groups = [deque(groups) for groups in groups_of]
+        self._actor_of = {group: actor for actor, groups in enumerate(groups_of) for group in groups}
+        self._owed = [0] * len(groups_of)
+        self._rounds = dict.fromkeys(self._actor_of, 0)
+        self._ready: deque[Fragment] = deque()
+        self._per_batch, self._max_lag = per_batch, max_lag
+        self._limit = per_batch * (max_lag + 1)
+        self._outstanding = outstanding
+
+    def due(self, version: int) -> list[Task]:  # noqa: ARG002 - the order does not depend on it
+        tasks = []
+        while sum(self._owed) + len(self._ready) < self._limit:
+            actor = min(range(len(self._owed)), key=self._owed.__getitem__)
+            if self._owed[actor] >= self._outstanding:
+                break
+            group = self._groups[actor][0]
+            self._groups[actor].rotate(-1)
+            self._owed[actor] += 1
+            tasks.append(Task(group, self._rounds[group]))
+            self._rounds[group] += 1
+        return tasks
+
+    def arrived(self, fragment: Fragment) -> None:
+        self._owed[self._actor_of[fragment.task.group]] -= 1
+        self._ready.append(fragment)
+
+    def take(self, version: int) -> list[Fragment] | None:
+        fresh = deque(fragment for fragment in self._ready if version - fragment.version <= self._max_lag)
+        self.dropped += len(self._ready) - len(fresh)
+        self._ready = fresh
+        if len(fresh) < self._per_batch:
+            return None
+        return [fresh.popleft() for _ in range(self._per_batch)]
+
+    def begin_at(self, version: int) -> None:
+        pass  # rounds may begin anew
+
+    def get_state(self) -> dict[str, Any]:
+        raise NotImplementedError("the order of arrival cannot be had again")
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError("the order of arrival cannot be had again")
+
+
+class InRounds:
+    """Always the same order.
+
+    Args:
+        groups: how many.
+        per_batch: fragments of one update.
+        max_lag: updates between acting and learning, at least 0; reached exactly, once so many were made.
+    """
+
+    def __init__(self, groups: int, per_batch: int, max_lag: int) -> None:
+        self.dropped = 0
+        self._groups, self._per_batch, self._max_lag = groups, per_batch, max_lag
+        self._asked = self._taken = 0
+        self._ready: dict[Task, Fragment] = {}
+
+    def due(self, version: int) -> list[Task]:
+        first, self._asked = self._asked, max(self._asked, (version + self._max_lag + 1) * self._per_batch)
+        return [self._task(index) for index in range(first, self._asked)]
+
+    def arrived(self, fragment: Fragment) -> None:
+        self._ready[fragment.task] = fragment
+
+    def take(self, version: int) -> list[Fragment] | None:  # noqa: ARG002 - nothing is ever too old
+        tasks = [self._task(self._taken + index) for index in range(self._per_batch)]
+        if not all(task in self._ready for task in tasks):
+            return None
+        self._taken += self._per_batch
+        return [self._ready.pop(task) for task in tasks]
+
+    def begin_at(self, version: int) -> None:
+        self._asked = self._taken = version * self._per_batch
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "asked": self._asked,
+            "taken": self._taken,
+            "ready": [each.get_state() for each in self._ready.values()],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._asked, self._taken = state["asked"], state["taken"]
+        self._ready = {each.task: each for each in map(Fragment.from_state, state["ready"])}
+
+    def _task(self, index: int) -> Task:
+        return Task(index % self._groups, index // self._groups)
+
+
+class FragmentSource(Protocol):
+    """A source of the fragments that a learner joins to batches."""
+
+    def publish(self, version: int) -> None:
+        """Act with the agent's weights of now from now on."""
+
+    def take(self) -> list[Fragment]:
+        """Return the fragments of the next batch; waits only if they are not there yet."""
+
+    def settle(self) -> None:
+        """Wait for all that is under way; in the deterministic mode what is learned from stays the same."""
+
+    def begin_again(self, observations: Sequence[Observations]) -> None:
+        """Every group's environments were reset and observe `[size, *obs]`; nothing was under way."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, of a deterministic run that has settled."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+
+
+class CollectedByActors:
+    """Fragments of `CollectingActor`s.
+
+    Args:
+        workers: the actors.
+        order: which fragments are asked for, and which make up a batch.
+        get_weights: gives those of the learner's agent.
+        store: returns what to pass in place of a value that many actors get: `ActorSystem.put`.
+    """
+
+    def __init__(
+        self,
+        workers: EnvironmentWorkers,
+        order: FragmentOrder,
+        get_weights: Callable[[], Any],
+        store: Callable[[Any], Any],
+    ) -> None:
+        self._workers, self._order = workers, order
+        self._get_weights, self._store = get_weights, store
+        self._version = -1
+        self._stored: Any = None
+        self._known: dict[tuple[int, int], int] = {}  # by actor, the version of the weights that it was sent last
+
+    def publish(self, version: int) -> None:
+        self._stored, self._version = self._store(self._get_weights()), version
+        self._ask()
+
+    def take(self) -> list[Fragment]:
+        while (fragments := self._order.take(self._version)) is None:
+            self._ask()
+            self._take_in(None)
+        self._take_in(0.0)
+        return fragments
+
+    def settle(self) -> None:
+        while self._workers.is_busy:
+            self._take_in(None)
+
+    def begin_again(self, observations: Sequence[Observations]) -> None:
+        pass  # the actors go on from there
+
+    def get_state(self) -> dict[str, Any]:
+        return {"order": self._order.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._order.set_state(state["order"])
+
+    def _ask(self) -> None:
+        for task in self._order.due(self._version):
+            self._collect(task)
+
+    def _take_in(self, timeout_s: float | None) -> None:
+        for call, answer, failed in self._workers.arrivals(timeout_s):
+            if failed:
+                self._known.pop(self._workers.incarnation(call.group), None)
+                self._collect(call.tag)
+            else:
+                self._workers.succeeded(call.group)
+                self._order.arrived(answer)
+
+    def _collect(self, task: Task) -> None:
+        actor = self._workers.incarnation(task.group)
+        news = None if self._known.get(actor) == self._version else self._stored
+        self._known[actor] = self._version
+        self._workers.submit(Call(task.group, "collect", (task, self._version, news), task))
+
+
+class ActorEnvironments:
+    """Groups of environments in actors, as if they were one vector of environments.
+
+    Args:
+        groups: how many.
+        size: environments of each.
+    """
+
+    def __init__(self, groups: int, size: int) -> None:
+        self.num_envs = groups * size
+        self.recorded = False
+        """Whether actors have to record episodes from their first reset on."""
+        self._groups = groups
+        self._workers: EnvironmentWorkers
+        self._source: FragmentSource
+
+    def live_in(self, workers: EnvironmentWorkers, source: FragmentSource) -> None:
+        """Set the actors that have the environments, and the source that requests fragments of them."""
+        self._workers, self._source = workers, source
+
+    def record_episodes(self) -> None:
+        """Have actors that are made from now on record their episodes."""
+        self.recorded = True
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where every group is, once nothing is under way.
+
+        Raises:
+            CheckpointError: an environment cannot be saved.
+        """
+        self._source.settle()
+        return {"groups": self._workers.call_all([Call(group, "get_state", (group,)) for group in range(self._groups)])}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Bring every group to where it was; it may have lived in another number of actors.
+
+        Raises:
+            CheckpointError: there are other groups, or an environment did not come to the same observation.
+        """
+        saved = state["groups"]
+        sizes = [len(group["environments"]) for group in saved if group["environments"] is not None]
+        if len(saved) != self._groups or any(size * self._groups != self.num_envs for size in sizes):
+            raise CheckpointError(
+                f"the saved run had {len(saved)} groups of {sizes[0] if sizes else '?'} environments, this one has "
+                f"{self._groups} of {self.num_envs // self._groups}: make the same, however many actors have them"
+            )
+        self._workers.call_all([Call(group, "set_state", (group, each)) for group, each in enumerate(saved)])
+
+
+class FragmentCollector:
+    """The state of a deterministic run besides its environments.
+
+    Args:
+        source: of the fragments.
+        workers: has the environments.
+        shape: the settings that decide which fragments there are, by name; a resumed run needs the same.
+    """
+
+    def __init__(self, source: FragmentSource, workers: EnvironmentWorkers, shape: Mapping[str, Any]) -> None:
+        self._source, self._workers, self._shape = source, workers, dict(shape)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        self._source.settle()
+        return {"shape": self._shape, "source": self._source.get_state(), **_counts(self._workers)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned.
+
+        Raises:
+            CheckpointError: the settings are others.
+        """
+        changed = {name: was for name, was in state["shape"].items() if self._shape[name] != was}
+        if changed:
+            told = ", ".join(f"{name} was {was!r} and is {self._shape[name]!r}" for name, was in changed.items())
+            raise CheckpointError(f"fragments of the saved run are of another form: {told}; resume it with the same")
+        self._workers.go_on(state["lives"])
+        _go_on_counting(self._workers, state)
+        self._source.set_state(state["source"])
+
+    def begin_again(self, seeds: Sequence[int]) -> None:
+        """Reset all environments with these seeds, one each, and forget the episodes that were running."""
+        groups = len(self._workers.lives)
+        size = len(seeds) // groups
+        calls = [Call(i, "begin", (i, list(seeds[i * size : (i + 1) * size]))) for i in range(groups)]
+        self._source.begin_again(self._workers.call_all(calls))
+
+
+class LooseCollector:
+    """The state of a run whose fragments are learned from as they come.
+
+    Args:
+        order: of the fragments.
+        workers: has the environments.
+        version: updates so far; restored before this is.
+    """
+
+    def __init__(self, order: FragmentOrder, workers: EnvironmentWorkers, version: Latest) -> None:
+        self._order, self._workers, self._version = order, workers, version
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"dropped": self._order.dropped, **_counts(self._workers)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, with new episodes."""
+        life = 1 + max(state["lives"])
+        self._workers.go_on([life] * len(self._workers.lives))
+        _go_on_counting(self._workers, state)
+        self._order.dropped = state["dropped"]
+        self._order.begin_at(self._version.value)
+
+
+def _counts(workers: EnvironmentWorkers) -> dict[str, Any]:
+    return {"lives": workers.lives, "lost": workers.lost_count, "failed": workers.failed_count}
+
+
+def _go_on_counting(workers: EnvironmentWorkers, state: Mapping[str, Any]) -> None:
+    workers.lost_count, workers.failed_count = state["lost"], state["failed"]

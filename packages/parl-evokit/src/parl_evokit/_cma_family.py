@@ -1,0 +1,371 @@
+"""The base of CMA_ES and SEP_CMA_ES: population, step size, convergence, restarts, bounds, warm starts.
+
+    tell --> _step (the algorithm's own update) --> converged? --> the next run begins, or the search says that it has
+
+The random part of a sample is its key's, so bounds are applied where a sample's parameters are made; the update itself
+uses the noise as it was drawn.
+
+Restarts. IPOP (Auger and Hansen, "A restart CMA evolution strategy with increasing population size", CEC 2005): each
+restart doubles the population. BIPOP (Hansen, "Benchmarking a BI-population CMA-ES on the BBOB-2009 function testbed",
+GECCO workshop 2009): a restart belongs to the regime that has used fewer evaluations so far: the large one, whose
+populations double, or the small one, with population floor(p * (P / 2p)**(u**2)) and first step size s * 10**(-2v), for
+the default population p, the present large one P, the configured step size s, and u and v uniform between 0 and 1.
+u, v and the points to start from are drawn from the seed and the number of the restart, so a search that is resumed
+goes on as it would have.
+
+Warm starts (Nomura et al. 2021, arXiv 2012.06932, section 4.2). The best part of the solutions of a similar task, each
+blurred by a normal distribution of variance spread**2, is a mixture; the normal distribution that is nearest to it has
+their mean m and
+
+    S = 1/k * sum (x - m)(x - m)^T + spread**2 * I,      sigma = det(S)**(1 / 2n),   C = S / sigma**2
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parl_evokit._cma_rates import default_population
+from parl_evokit._params import FlatVector, ParameterLayout
+from parl_evokit._sampler import Advance, Bounds, Sampler
+from parl_evokit._samples import Group, Intake
+from parl_evokit.config import Config, RestartKind
+from parl_evokit.errors import InvalidReward, LayoutMismatch
+from parl_evokit.noise._generators import random_bits
+from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
+from parl_evokit.strategy import Strategy
+
+__all__ = ["SMALLEST_STEP", "CmaFamily", "Promising", "Restarts", "Start", "promising_region"]
+
+LARGEST_SPREAD = 1e30  # beyond, float32 parameters have no room
+RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
+UNIFORM_BITS = 16
+SMALLEST_STEP = 1e-12
+FLAT = 1e-12  # rewards that differ by no more than this, in the best of many updates, do not differ
+
+
+class CmaFamily(Strategy):
+    """Base of CMA_ES and SEP_CMA_ES.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
+            `sampling.cma_sampling`.
+        layout: Names and shapes of the vector's parts.
+
+    Attributes:
+        population: How many samples the present run's updates wait for.
+        separable: Whether the covariance is diagonal.
+
+    Raises:
+        ConfigError: Bounds do not fit the parameters.
+        LayoutMismatch: The start is not within the bounds.
+    """
+
+    separable: bool
+
+    def __init__(
+        self,
+        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
+        config: Config | Mapping[str, Any] | str | None = None,
+        layout: ParameterLayout | None = None,
+    ) -> None:
+        super().__init__(mean0, config, layout)
+        settings, n = self.config.solver.sampling.cma_sampling, self.layout.size
+        first = self.config.solver.sampling.gaussian_sampling
+        self.population = settings.population or default_population(n)
+        self._sigma = first.std
+        self._origin = self.mean.copy()
+        self._bounds = Bounds.of(settings.lower, settings.upper, n)
+        if self._bounds is not None:
+            outside = np.flatnonzero((self.mean < self._bounds.lower) | (self.mean > self._bounds.upper))
+            if outside.size:
+                k = int(outside[0])
+                raise LayoutMismatch(
+                    f"the start must lie within the bounds; parameter {k} is {self.mean[k]}, "
+                    f"its bounds are {self._bounds.lower[k]} and {self._bounds.upper[k]}"
+                )
+            self._sampler = replace(self._sampler, bounds=self._bounds)
+        self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
+        self._bests: deque[float] = deque()
+        self._evaluations = 0
+        self._begin()
+
+    @classmethod
+    def warm_start(
+        cls,
+        solutions: ArrayLike,
+        rewards: ArrayLike,
+        config: Config | Mapping[str, Any] | str | None = None,
+        *,
+        best: float = 0.1,
+        spread: float = 0.1,
+        layout: ParameterLayout | None = None,
+    ) -> Self:
+        """Return a search that begins where solutions of a similar task were good; see `promising_region`.
+
+        Args:
+            solutions: Parameters `[k, n]`.
+            rewards: Larger is better, `[k]`.
+            config: Settings; the first step size comes from the solutions, not from here.
+            best: The part of the solutions that counts, above 0 to 1.
+            spread: How far from each of them others as good are expected; above 0.
+            layout: Names and shapes of the vector's parts.
+
+        Raises:
+            LayoutMismatch: `solutions` is no table of finite numbers.
+            InvalidReward: There is not one finite reward a solution.
+            ValueError: `best` or `spread` is out of its range.
+        """
+        found = promising_region(solutions, rewards, best=best, spread=spread, separable=cls.separable)
+        search = cls(found.mean, config, layout)
+        search._sigma = found.sigma
+        search._begin_with(found.covariance)
+        search._sample_with(*search._shape())
+        return search
+
+    @property
+    def sigma(self) -> float:
+        """The present step size."""
+        return self._sigma
+
+    @property
+    def restarts(self) -> int:
+        """Number of times that the search has begun again."""
+        return self._restarts.count
+
+    def should_stop(self) -> str:
+        """See `Strategy.should_stop`; also when the search has converged and will not begin again."""
+        return self._converged() or super().should_stop()
+
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {
+            "sigma": np.array(self._sigma),
+            "population": np.array(self.population, np.int64),
+            "origin": self._origin.copy(),
+            "bests": np.array(self._bests, np.float64),
+            "evaluations": np.array(self._evaluations, np.int64),
+            "restarts": self._restarts.state(),
+        }
+
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy._load_own_state`."""
+        any_length = {"bests"}
+        wanted = {name: array.shape for name, array in self._own_state().items() if name not in any_length}
+        found = {name: array.shape for name, array in state.items() if name not in any_length}
+        if wanted != found or not any_length <= state.keys():
+            raise LayoutMismatch(f"the state of {self.config.solver.type.name} has arrays {wanted}, not {found}")
+        super()._load_own_state(state)
+        self._sigma, self.population = float(state["sigma"]), int(state["population"])
+        self._origin = state["origin"].copy()
+        self._bests = deque(state["bests"].tolist())
+        self._evaluations = int(state["evaluations"])
+        self._restarts.load_state(state["restarts"])
+        self._load(state)
+        self._sample_with(*self._shape())
+
+    @property
+    def _min_samples(self) -> int:
+        return self.population
+
+    @property
+    def _max_age(self) -> int:
+        return 0
+
+    @property
+    def _mirrored(self) -> bool:
+        return False
+
+    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+        (group,) = intake.groups
+        mean, norm = self._step(group, sampler)
+        if self._bounds is not None:
+            self._bounds.fold(mean)
+        self._note(group)
+        if self._converged() and (start := self._restarts.next(self._evaluations)) is not None:
+            self.population, self._sigma = start.population, start.sigma
+            self._bests.clear()
+            self._evaluations = 0
+            self._begin()
+            mean = self._another_start()
+        std, transform = self._shape()
+        return Advance(mean.astype(np.float32), std, norm, transform)
+
+    def _note(self, group: Group) -> None:
+        self._evaluations += len(group.rewards)
+        self._bests.append(float(group.rewards.max()))
+        while len(self._bests) > 10 + 30 * self.layout.size // self.population:
+            self._bests.popleft()
+
+    def _converged(self) -> str:
+        """Return why this run can be given up; empty while it goes on."""
+        enough = 10 + 30 * self.layout.size // self.population
+        bests = self._bests
+        full = len(bests) >= enough and abs(bests[-1] - bests[0]) <= FLAT  # most often the last looks are enough
+        if full and max(bests) - min(bests) <= FLAT:
+            return (
+                f"the search has converged: its best rewards hardly differ over {enough} updates (by {FLAT:g} or less)"
+            )
+        return self._too_small()
+
+    def _another_start(self) -> NDArray[np.float64]:
+        """Return a start anywhere in the box, or about as far from the first start as samples were there."""
+        uniforms = self._restarts.uniforms(self.layout.size, start=16)  # the first block has the plan's own numbers
+        if self._bounds is not None and self._bounds.finite:
+            return self._bounds.lower + uniforms * (self._bounds.upper - self._bounds.lower)
+        normals = quantiles()[(uniforms * 2**16).astype(np.int64)] / UNITS_PER_ONE
+        mean = self._origin + self.config.solver.sampling.gaussian_sampling.std * normals
+        if self._bounds is not None:
+            self._bounds.fold(mean)
+        return mean
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Forget what the last run has learnt but for population and step size."""
+
+    @abstractmethod
+    def _begin_with(self, covariance: NDArray[np.float64]) -> None:
+        """Do the same, and take this for the covariance, or for its diagonal where it is `separable`."""
+
+    @abstractmethod
+    def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
+        """Return the next mean and the norm of what moved it, in units of the step size."""
+
+    @abstractmethod
+    def _shape(self) -> tuple[float | FlatVector, NDArray[np.float64] | None]:
+        """Return standard deviation and matrix of the samples to come."""
+
+    @abstractmethod
+    def _too_small(self) -> str:
+        """Return why steps do not matter any more; empty while they do."""
+
+    @abstractmethod
+    def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what is the algorithm's own; the shapes are right."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The beginning of a run."""
+
+    population: int
+    sigma: float
+
+
+class Restarts:
+    """The plan of all runs.
+
+    Args:
+        kind: IPOP, BIPOP, or none at all.
+        most: How often to double the population at most; the search ends where it would have to be doubled again.
+        population: Of the first run.
+        sigma: First step size of the first run.
+        seed: Of the noise.
+
+    Attributes:
+        count: How often it has begun again.
+    """
+
+    def __init__(self, kind: RestartKind, most: int, population: int, sigma: float, seed: int) -> None:
+        self._kind = kind
+        self._most = most
+        self._first = Start(population, sigma)
+        self._seed = seed
+        self.count = 0
+        self._doublings = 0
+        self._evaluations = [0, 0]  # of the small and of the large regime
+        self._large = False
+
+    def next(self, evaluations: int) -> Start | None:
+        """Return the start of the next run, after one that took so many evaluations; None if there shall be none."""
+        if self._kind is RestartKind.NONE:
+            return None
+        self._evaluations[self._large] += evaluations
+        small, large = self._evaluations
+        self._large = self._kind is RestartKind.IPOP or self._doublings == 0 or large <= small
+        if self._large and self._doublings >= self._most:
+            return None
+        self.count += 1
+        if self._large:
+            self._doublings += 1
+            return Start(self._first.population << self._doublings, self._first.sigma)
+        u, v = self.uniforms(2)
+        largest = self._first.population << self._doublings
+        times = (largest / (2 * self._first.population)) ** (float(u) ** 2)
+        return Start(max(2, int(self._first.population * times)), self._first.sigma * 10 ** (-2 * float(v)))
+
+    def uniforms(self, count: int, start: int = 0) -> NDArray[np.float64]:
+        """Return numbers between 0 and 1 that belong to the present restart, `[count]`."""
+        bits = random_bits(self._seed, RESTART_STREAM + self.count, start, count)
+        uniforms: NDArray[np.float64] = (bits + 0.5) / 2**UNIFORM_BITS
+        return uniforms
+
+    def state(self) -> NDArray[np.int64]:
+        """Return everything that changes, for a file."""
+        return np.array([self.count, self._doublings, *self._evaluations, self._large], np.int64)
+
+    def load_state(self, state: NDArray[np.int64]) -> None:
+        """Take over what `state` gave."""
+        self.count, self._doublings, small, large, is_large = state.tolist()
+        self._evaluations, self._large = [small, large], bool(is_large)
+
+
+class Promising(NamedTuple):
+    """A normal distribution to begin with: mean `[n]`, step size, covariance of determinant 1.
+
+    The covariance is `[n, n]`, or its diagonal `[n]` where it is separable.
+    """
+
+    mean: NDArray[np.float64]
+    sigma: float
+    covariance: NDArray[np.float64]
+
+
+def promising_region(
+    solutions: ArrayLike, rewards: ArrayLike, *, best: float = 0.1, spread: float = 0.1, separable: bool = False
+) -> Promising:
+    """Return the distribution that known solutions suggest.
+
+    Args:
+        solutions: Parameters `[k, n]`.
+        rewards: Larger is better, `[k]`.
+        best: The part of them that counts, above 0 to 1; at least one does.
+        spread: How far from each solution others as good are expected, as a standard deviation; above 0.
+        separable: Whether the covariance shall be diagonal; then `[n, n]` numbers are never made.
+
+    Raises:
+        LayoutMismatch: `solutions` is no table of finite numbers.
+        InvalidReward: There is not one finite reward a solution.
+        ValueError: `best` or `spread` is out of its range.
+    """
+    table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
+    if table.ndim != 2 or not table.size:
+        raise LayoutMismatch(f"solutions are finite numbers [k, n], not an array of shape {table.shape}")
+    if not np.isfinite(table).all():
+        first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        raise LayoutMismatch(f"solutions are finite numbers; number {first} has others")
+    if worth.shape != (len(table),):
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
+    if not np.isfinite(worth).all():
+        first = int(np.flatnonzero(~np.isfinite(worth))[0])
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each; number {first} has {worth[first]}")
+    if not 0.0 < best <= 1.0:
+        raise ValueError(f"best is a part of the solutions, above 0 to 1, not {best}")
+    if not 0.0 < spread < LARGEST_SPREAD:
+        raise ValueError(f"spread is a standard deviation above 0 and below {LARGEST_SPREAD:g}, not {spread}")
+    chosen = table[np.argsort(-worth, kind="stable")[: max(1, int(best * len(table)))]]
+    mean = chosen.mean(axis=0)
+    deviations = chosen - mean
+    if separable:
+        variances = np.square(deviations).mean(axis=0) + spread**2
+        sigma = float(np.exp(np.log(variances).mean() / 2))
+        return Promising(mean, sigma, variances / sigma**2)
+    covariance = deviations.T @ deviations / len(chosen) + spread**2 * np.eye(table.shape[1])
+    log_determinant = float(np.linalg.slogdet(covariance)[1])
+    sigma = float(np.exp(log_determinant / (2 * table.shape[1])))
+    return Promising(mean, sigma, covariance / sigma**2)

@@ -1,0 +1,197 @@
+"""Directories that a reader sees old or new, never half written.
+
+    replacing(D):  D.tmp-<id> with D's files as links ─► changes ─► to disk ─► exchanged with D ─► old one removed
+
+Where the file system cannot exchange two directories, D is moved away (D.tmp-<id>-old) and the new one moved in its
+place. A writer holds the system's lock on the temporary directories that it has; those without a lock belong to dead
+ones, and the next writer clears them away, or moves the old directory back where its writer died between two moves.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from parl_core.atomic_write import sync
+from parl_evokit._locking import is_same_file, open_directory, try_lock
+from parl_evokit.errors import SolverError, StorageError
+
+__all__ = ["clear_leftovers", "read_unchanged", "removed", "replacing"]
+
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+LEFTOVER = re.compile(r"(?P<name>.+)\.tmp-[0-9a-f]{12}(?P<old>-old)?")
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def replacing(directory: Path) -> Iterator[Path]:
+    """Provide a new directory to write into, which takes the place of `directory` when all went well.
+
+    It starts with the files of `directory`, if there are any. They are links: to change one, write it anew (remove it
+    first, or rename over it), never in place. After an exception nothing has changed.
+
+    Args:
+        directory: It need not exist; parents are made. Where it is a symbolic link, that which it leads to is replaced.
+
+    Raises:
+        SolverError: It holds the current directory, which would vanish under this process, or it is a file.
+        StorageError: The disk is full, or a permission is missing.
+    """
+    directory = Path(os.path.realpath(directory))
+    if Path.cwd().is_relative_to(directory):
+        raise SolverError(f"{directory} holds the current directory and cannot be replaced: save into one below it")
+    if directory.exists() and not directory.is_dir():
+        raise SolverError(f"{directory} is a file; weights and solver need a directory: give another name")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(directory.parent, directory.name)
+        with _temporary(directory) as fresh:
+            if directory.is_dir():
+                shutil.copytree(directory, fresh, copy_function=_link, dirs_exist_ok=True)
+            yield fresh
+            _sync_tree(fresh)
+            _put_in_place(fresh, directory)
+            sync(directory.parent)
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be written: {error}; it is as it was") from error
+
+
+def clear_leftovers(parent: Path, name: str | None = None) -> None:
+    """Clear away what writers that are dead by now have left beside a directory.
+
+    Args:
+        parent: Where to look.
+        name: Of the directory that they were to replace. Default: any.
+    """
+    for path in sorted(parent.iterdir()):
+        found = LEFTOVER.fullmatch(path.name)
+        if found is None or name not in {None, found["name"]} or not path.is_dir():
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = open_directory(path)
+            try:
+                if not try_lock(descriptor) or not is_same_file(descriptor, path):
+                    continue  # its writer lives
+                target = parent / found["name"]
+                if found["old"] and not target.exists():
+                    path.rename(target)
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def removed(directory: Path) -> None:
+    """Remove a directory at once for readers: under another name before its files go."""
+    if directory.is_symlink():
+        directory.unlink()
+        return
+    away = _temporary_name(directory)
+    directory.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
+
+
+def read_unchanged(directory: Path, read: Callable[[], T]) -> T:
+    """Return what `read` reads of a directory, all of it from before or all from after a replacement.
+
+    Args:
+        directory: Read again when it has been replaced meanwhile.
+        read: Reads it by its name.
+    """
+    while True:
+        before = _identity(directory)
+        try:
+            result = read()
+        except Exception:
+            if _identity(directory) == before:
+                raise
+            continue
+        if _identity(directory) == before:
+            return result
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(directory)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _temporary_name(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.tmp-{secrets.token_hex(6)}")
+
+
+@contextlib.contextmanager
+def _temporary(directory: Path) -> Iterator[Path]:
+    """Provide a locked new directory beside another; remove it at the end, whatever it is by then."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            fresh = _temporary_name(directory)
+            fresh.mkdir()
+            if _held(fresh, stack):
+                break
+        try:
+            yield fresh
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _held(directory: Path, stack: contextlib.ExitStack) -> bool:
+    """Lock a directory until the stack closes; return False where it was cleared away before."""
+    try:
+        descriptor = open_directory(directory)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a system that cannot open directories, and so cannot take it for one of a dead process
+        return True
+    stack.callback(os.close, descriptor)
+    try:
+        return try_lock(descriptor) and is_same_file(descriptor, directory)
+    except OSError:  # a file system without such locks
+        return True
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def _sync_tree(directory: Path) -> None:
+    for folder, _, files in os.walk(directory):
+        for name in files:
+            sync(Path(folder, name))
+        sync(Path(folder))
+
+
+def _put_in_place(fresh: Path, directory: Path) -> None:
+    if not directory.exists():
+        fresh.rename(directory)
+    elif not _exchange(fresh, directory):
+        with contextlib.ExitStack() as stack:
+            _held(directory, stack)
+            old = fresh.with_name(fresh.name + "-old")
+            directory.rename(old)
+            try:
+                fresh.rename(directory)
+            except OSError:
+                old.rename(directory)
+                raise
+            shutil.rmtree(old)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two names at once, where the system can (Linux)."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(a), AT_FDCWD, os.fsencode(b), RENAME_EXCHANGE) == 0)

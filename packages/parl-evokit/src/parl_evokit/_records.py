@@ -1,0 +1,299 @@
+"""One sample on the wire: what is logged when it is served, and what comes back with its reward.
+
+`SamplingInfo` is the message of the PARL 1.x manual, `Record` one entry of a log; `evokit.proto` has both. They are
+encoded by hand: an online service writes one a request. Here is also the wire form that they and the headers of
+segments use, protobuf's: a field is a tag, (number << 3 | kind) as a varint, and its value. Readers skip numbers that
+they do not know.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.errors import RecordError
+from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, join_key, split_key
+
+__all__ = [
+    "BYTES",
+    "FIXED32",
+    "VARINT",
+    "Record",
+    "SamplingInfo",
+    "encode_sample",
+    "read_fields",
+    "read_varint",
+    "sampling_infos",
+    "varint",
+]
+
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+LONGEST_VARINT = 10
+ONE_BYTE = [bytes((number,)) for number in range(0x80)]
+MORE_FOLLOWS = (0, 0, 0x80, 0x8080, 0x808080)  # the mark on all bytes but the last, by their number
+
+
+def varint(number: int) -> bytes:
+    """Return a number below 2**64 in groups of seven bits, lowest first; a negative one as its 64-bit complement."""
+    if 0 <= number < 0x80:
+        return ONE_BYTE[number]
+    if 0 <= number < 2**28:
+        size = (number.bit_length() + 6) // 7
+        groups = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+        return (groups | MORE_FOLLOWS[size]).to_bytes(size, "little")
+    number &= 2**64 - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data: bytes, start: int) -> tuple[int, int]:
+    """Return the number at `start`, and where the next thing begins.
+
+    Raises:
+        RecordError: The bytes end within the number, or it is longer than ten bytes.
+    """
+    number = shift = 0
+    for place in range(start, min(start + LONGEST_VARINT, len(data))):
+        byte = data[place]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number & (2**64 - 1), place + 1
+        shift += 7
+    raise RecordError(f"byte {start} of {len(data)} begins a number that does not end")
+
+
+def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Yield all fields as (number, kind, value): an integer, or bytes for length-delimited and fixed ones.
+
+    Raises:
+        RecordError: The bytes are not a message.
+    """
+    place = 0
+    while place < len(data):
+        tag, place = read_varint(data, place)
+        number, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            value, place = read_varint(data, place)
+            yield number, kind, value
+            continue
+        if kind == BYTES:
+            length, place = read_varint(data, place)
+        elif kind in (FIXED32, FIXED64):
+            length = 4 if kind == FIXED32 else 8
+        else:
+            raise RecordError(f"byte {place} of {len(data)} has field kind {kind}, which messages do not have")
+        if place + length > len(data):
+            raise RecordError(f"a field of {length} bytes begins at byte {place}, but there are only {len(data)}")
+        yield number, kind, data[place : place + length]
+        place += length
+
+
+KEY_TAG = 1 << 3 | VARINT
+KEY, MODEL, FINGERPRINT = varint(KEY_TAG), varint(2 << 3 | VARINT), varint(3 << 3 | FIXED32)
+INFO, REWARD, TIME, COUNT = (
+    varint(tag) for tag in (1 << 3 | BYTES, 2 << 3 | FIXED32, 3 << 3 | VARINT, 4 << 3 | VARINT)
+)
+FLOAT = struct.Struct("<f")
+UINT32 = struct.Struct("<I")
+TWO_HALVES = struct.Struct("12B")
+
+
+class SamplingInfo:
+    """A sample's noise: all that must be logged beside its reward.
+
+    Attributes:
+        key: The key's two 31-bit halves; may be assigned. Empty means no noise.
+        model_iter_id: How many updates the perturbed model had seen, 0 to 2**31 - 1.
+        fingerprint: Of noise and model, 0 to 2**32 - 1; 0 when it is not known (the original's records have none).
+    """
+
+    __slots__ = ("fingerprint", "key", "model_iter_id")
+
+    def __init__(self, key: Sequence[int] = (), model_iter_id: int = 0, fingerprint: int = 0) -> None:
+        self.key = list(key)
+        self.model_iter_id = model_iter_id
+        self.fingerprint = fingerprint
+
+    @property
+    def noise_key(self) -> int:
+        """The key as one integer.
+
+        Raises:
+            InvalidKey: `key` is neither empty nor two integers of 31 bits.
+        """
+        return join_key(self.key) if self.key else CONTROL_KEY
+
+    def fill(self, noise_key: int, model_iter_id: int, fingerprint: int) -> None:
+        """Describe this sample in place of what was there."""
+        self.key = list(split_key(noise_key))
+        self.model_iter_id = model_iter_id
+        self.fingerprint = fingerprint
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  the name in the PARL 1.x manual
+        """Return the message as bytes; 0 is not written for a fingerprint that is not known.
+
+        Raises:
+            RecordError: A number does not fit its field.
+        """
+        return _key_bytes(self.key) + _origin_bytes(self.model_iter_id, self.fingerprint)
+
+    def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the name in the PARL 1.x manual
+        """Read a message in place of what was there.
+
+        Returns:
+            How many bytes were read: all of them.
+
+        Raises:
+            RecordError: The bytes are not a message; this object is left as it was.
+        """
+        key: list[int] = []
+        model_iter_id = fingerprint = 0
+        for number, kind, value in read_fields(data):
+            if number == 1 and isinstance(value, int):
+                key.append(value)
+            elif number == 1 and kind == BYTES and isinstance(value, bytes):  # the packed form of repeated numbers
+                key += _packed(value)
+            elif number == 2 and isinstance(value, int):
+                model_iter_id = value
+            elif number == 3 and kind == FIXED32 and isinstance(value, bytes):
+                fingerprint = UINT32.unpack(value)[0]
+        if any(half >= 2**31 for half in key) or model_iter_id >= 2**31:
+            raise RecordError(f"key {key} or model_iter_id {model_iter_id} is outside of 0 to 2**31 - 1")
+        self.key, self.model_iter_id, self.fingerprint = key, model_iter_id, fingerprint
+        return len(data)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SamplingInfo):
+            return NotImplemented
+        return (self.key, self.model_iter_id, self.fingerprint) == (other.key, other.model_iter_id, other.fingerprint)
+
+    __hash__ = None  # type: ignore[assignment]  # its fields can change
+
+    def __repr__(self) -> str:
+        return f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, fingerprint={self.fingerprint:#010x})"
+
+
+def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
+    """Return records of many samples of one model; the keys `[n]` are good ones."""
+    halves = np.empty((len(noise_keys), 2), np.int64)
+    halves[:, 0], halves[:, 1] = noise_keys >> np.uint64(HALF_BITS), noise_keys & np.uint64(HALF_MASK)
+    infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(halves))))
+    for info, key in zip(infos, halves.tolist(), strict=True):
+        info.key = key
+        info.model_iter_id = model_iter_id
+        info.fingerprint = fingerprint
+    return infos
+
+
+@dataclass
+class Record:
+    """One sample with what is known of it.
+
+    Attributes:
+        info: Which noise it had.
+        reward: A float32 number, or None while it is not known.
+        time_us: Microseconds since 1970 (UTC); 0 when not noted.
+        count: How many rewards `reward` is the mean of; 1 or more.
+    """
+
+    info: SamplingInfo = field(default_factory=SamplingInfo)
+    reward: float | None = None
+    time_us: int = 0
+    count: int = 1
+
+    def encode(self) -> bytes:
+        """Return the record as a message.
+
+        Raises:
+            RecordError: A number does not fit its field.
+        """
+        out = encode_sample(self.info, self.info.fingerprint, self.reward)
+        if self.time_us:
+            out += TIME + varint(self.time_us)
+        if self.count != 1:
+            if not 0 < self.count < 2**32:
+                raise RecordError(f"count is 1 to 2**32 - 1, not {self.count}")
+            out += COUNT + varint(self.count)
+        return out
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Record":
+        """Read what `encode` wrote, or what a later version did: unknown fields are skipped.
+
+        Raises:
+            RecordError: The bytes are not a record.
+        """
+        record = cls()
+        for number, kind, value in read_fields(data):
+            if number == 1 and kind == BYTES and isinstance(value, bytes):
+                record.info.ParseFromString(value)
+            elif number == 2 and kind == FIXED32 and isinstance(value, bytes):
+                record.reward = FLOAT.unpack(value)[0]
+            elif number == 3 and isinstance(value, int):
+                record.time_us = value - 2**64 if value >= 2**63 else value
+            elif number == 4 and isinstance(value, int):
+                record.count = value & 0xFFFFFFFF
+        if record.count < 1:
+            raise RecordError("a record's count is 1 or more, not 0")
+        return record
+
+
+def encode_sample(info: SamplingInfo, fingerprint: int, reward: float | None) -> bytes:
+    """Return `Record(info, reward).encode()` with this fingerprint in place of the info's.
+
+    Raises:
+        RecordError: A number does not fit its field.
+    """
+    message = _key_bytes(info.key) + _origin_bytes(info.model_iter_id, fingerprint)
+    out = INFO + varint(len(message)) + message
+    if reward is None:
+        return out
+    try:
+        return out + REWARD + FLOAT.pack(reward)
+    except OverflowError as error:
+        raise RecordError(f"a reward is a 32-bit float, which {reward} is too large for") from error
+
+
+def _key_bytes(key: Sequence[int]) -> bytes:
+    """Return the key's numbers, each after its tag."""
+    if len(key) == 2:
+        a, b = key
+        if 2**28 <= a < 2**31 and 2**28 <= b < 2**31:  # three keys in four: both numbers take five bytes
+            return TWO_HALVES.pack(
+                KEY_TAG, a & 127 | 128, a >> 7 & 127 | 128, a >> 14 & 127 | 128, a >> 21 & 127 | 128, a >> 28,
+                KEY_TAG, b & 127 | 128, b >> 7 & 127 | 128, b >> 14 & 127 | 128, b >> 21 & 127 | 128, b >> 28,
+            )  # fmt: skip
+    for half in key:
+        if not 0 <= half < 2**31:
+            raise RecordError(f"a key consists of integers from 0 to 2**31 - 1, not {half}")
+    return b"".join([KEY + varint(half) for half in key])
+
+
+@lru_cache(maxsize=64, typed=True)  # a service writes the same few all day
+def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
+    """Return the bytes that say which model was perturbed."""
+    if not 0 <= model_iter_id < 2**31:
+        raise RecordError(f"model_iter_id is 0 to 2**31 - 1, not {model_iter_id}")
+    if not fingerprint:
+        return MODEL + varint(model_iter_id)
+    if not 0 <= fingerprint < 2**32:
+        raise RecordError(f"a fingerprint is 0 to 2**32 - 1, not {fingerprint}")
+    return MODEL + varint(model_iter_id) + FINGERPRINT + UINT32.pack(fingerprint)
+
+
+def _packed(data: bytes) -> list[int]:
+    numbers: list[int] = []
+    place = 0
+    while place < len(data):
+        number, place = read_varint(data, place)
+        numbers.append(number)
+    return numbers

@@ -1,0 +1,222 @@
+"""One model and how its samples differ from it: what clones share, and what a step of an algorithm changes.
+
+A model may have bounds, a box that samples must not leave. Samples are mirrored at its sides:
+
+    fold(x) = x within the box; beyond a side, as far inside of it as x is outside, back and forth if need be
+
+Mirroring keeps what evolution strategies rely on: two samples that are close stay close, no side collects samples as
+clipping does, and a sample's parameters remain a function of its key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit._params import FlatVector
+from parl_evokit._records import SamplingInfo
+from parl_evokit.errors import ConfigError, EvolutionError
+from parl_evokit.noise._gaussian import GaussianNoise
+from parl_evokit.noise._generators import splitmix64
+from parl_evokit.noise._keys import CONTROL_KEY
+from parl_evokit.noise._spec import UNITS_PER_ONE
+
+__all__ = ["Advance", "Best", "Bounds", "Sampler"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Lower and upper sides of a box, float64 `[n]` each; an infinite one is no side.
+
+    Raises:
+        ConfigError: A lower side is not below its upper one, or is not a number.
+    """
+
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        wrong = np.flatnonzero(~(self.lower < self.upper))
+        if wrong.size:
+            k = int(wrong[0])
+            raise ConfigError(f"lower must be below upper; of parameter {k} they are {self.lower[k]}, {self.upper[k]}")
+
+    @classmethod
+    def of(cls, lower: Sequence[float], upper: Sequence[float], n: int) -> "Bounds | None":
+        """Return the box for `n` parameters.
+
+        Args:
+            lower: One number for all parameters, one for each, or none for no lower sides.
+            upper: The same for the upper sides.
+            n: How many parameters.
+
+        Returns:
+            None if there are no sides at all.
+
+        Raises:
+            ConfigError: There are neither none, one nor `n` numbers, or see above.
+        """
+        if not lower and not upper:
+            return None
+        return cls(_spread("lower", lower, n, -np.inf), _spread("upper", upper, n, np.inf))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all sides are finite."""
+        return bool(np.isfinite(self.lower).all() and np.isfinite(self.upper).all())
+
+    def fold(self, x: NDArray[np.floating]) -> None:
+        """Mirror `x` `[n]` or `[k, n]` into the box, in place."""
+        low, high = self.lower, self.upper
+        inside = (x >= low) & (x <= high)
+        if inside.all():
+            return
+        both = np.isfinite(low) & np.isfinite(high)
+        with np.errstate(invalid="ignore"):
+            width = np.where(both, high - low, 1.0)
+            way = np.mod(x - np.where(both, low, 0.0), 2 * width)
+            twice = np.where(both, low, 0.0) + np.where(way > width, 2 * width - way, way)
+            once = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
+        x[...] = np.where(inside, x, np.where(both, twice, once))
+        np.clip(x, low, high, out=x, casting="same_kind")  # rounding to float32 may have gone a last digit too far
+
+
+def _spread(name: str, given: Sequence[float], n: int, none: float) -> NDArray[np.float64]:
+    if len(given) not in {0, 1, n}:
+        raise ConfigError(f"{name} has one number for all parameters or one for each of the {n}, not {len(given)}")
+    if not given:
+        return np.full(n, none)
+    return np.broadcast_to(np.asarray(given, np.float64), (n,)).copy()
+
+
+PARENT_INDEX = 2**32
+CONTROL_INDEX = 2**32 + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """One model and how to perturb it; immutable.
+
+    Attributes:
+        noise: Where noise comes from.
+        std: Its standard deviation, one for all parameters or `[n]`.
+        parameters: The model's parameters `[n]`, read-only.
+        model_iter_id: Number of updates that the model has seen.
+        fingerprint: Of noise and model.
+        transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers.
+        parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
+            place of `parameters`.
+        bounds: The box into which samples are mirrored, if there is one.
+        control_share: Part of the keys that clones turn into control traffic, 0 to below 1.
+    """
+
+    noise: GaussianNoise
+    std: float | FlatVector
+    parameters: FlatVector
+    model_iter_id: int
+    fingerprint: int
+    transform: NDArray[np.float64] | None = None
+    parents: NDArray[np.float32] | None = None
+    bounds: Bounds | None = None
+    control_share: float = 0.0
+
+    def is_control(self, key: int) -> bool:
+        """Return whether a clone that drew this key serves the model without noise; both halves of a pair do."""
+        return splitmix64(key >> 1, CONTROL_INDEX) < self.control_share * 2**64
+
+    def parent_of(self, key: int) -> int:
+        """Return which parent a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.
+
+        The index of a block of noise stays below 2**32, so parents and windows of a table are drawn independently.
+        """
+        assert self.parents is not None
+        return splitmix64(key >> 1, PARENT_INDEX) % len(self.parents)
+
+    def perturb(self, key: int, out: FlatVector) -> None:
+        """Write the parameters with this key's noise into `out` `[n]`."""
+        if self.parents is not None and key != CONTROL_KEY:
+            self.noise.perturb(self.parents[self.parent_of(key)], key, self.std, out=out)
+        elif self.transform is None:
+            self.noise.perturb(self.parameters, key, self.std, out=out)
+        else:
+            units = self.noise.units(key, 0, len(out)).astype(np.float64)
+            out[...] = self.parameters + self.transform @ units * (self.std / UNITS_PER_ONE)
+        if self.bounds is not None:
+            self.bounds.fold(out)
+
+    def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return the parameters with each key's noise, `[k, n]`."""
+        if self.parents is not None:
+            out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
+            for key, row in zip(keys.tolist(), out, strict=True):
+                self.perturb(key, row)
+            return out
+        if self.transform is None:
+            out = self.noise.perturb_many(self.parameters, keys, self.std, out)
+        else:
+            out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
+            steps = self.normals(keys) @ self.transform.T
+            steps *= self.std
+            np.add(steps, self.parameters, out=out, casting="same_kind")
+        if self.bounds is not None:
+            self.bounds.fold(out)
+        return out
+
+    def normals(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Each key's normal numbers, exact, `[k, n]`."""
+        return self.noise.units_of(keys, len(self.parameters)) / UNITS_PER_ONE
+
+    def require_own(self, info: SamplingInfo) -> None:
+        """Refuse a sample of another model.
+
+        Raises:
+            EvolutionError: Its fingerprint or its model is another.
+        """
+        if info.fingerprint != self.fingerprint and info.fingerprint != 0:
+            raise EvolutionError(
+                f"{info} is of another model, seed or table (fingerprint {self.fingerprint:#010x} here)"
+            )
+        if info.model_iter_id != self.model_iter_id:
+            raise EvolutionError(f"{info} is of model {info.model_iter_id}, here is {self.model_iter_id}")
+
+
+@dataclass(frozen=True, eq=False)
+class Advance:
+    """The changes that one step of an algorithm makes to the sampler.
+
+    Attributes:
+        parameters: The next ones, a new array `[n]`.
+        std: The next standard deviation.
+        gradient_norm: Euclidean norm of the estimated gradient, or of what stands for it.
+        transform: The next matrix, where there is one.
+        parents: The next parents, where there are any.
+    """
+
+    parameters: FlatVector
+    std: float | FlatVector
+    gradient_norm: float
+    transform: NDArray[np.float64] | None = None
+    parents: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best sample so far.
+
+    Attributes:
+        reward: Its reward.
+        info: Its record.
+        sampler: The model that it perturbed.
+    """
+
+    reward: float
+    info: SamplingInfo
+    sampler: Sampler
+
+    @property
+    def parameters(self) -> FlatVector:
+        """The sample's parameters `[n]`, a new array."""
+        out = np.empty_like(self.sampler.parameters)
+        self.sampler.perturb(self.info.noise_key, out)
+        return out

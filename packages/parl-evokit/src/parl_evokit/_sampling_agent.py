@@ -1,0 +1,152 @@
+"""The clone that samples: one a thread or process, with a parameter buffer of its own."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from parl_evokit._params import FlatVector
+from parl_evokit._records import SamplingInfo, sampling_infos
+from parl_evokit._sampler import Sampler
+from parl_evokit.errors import EvolutionError
+from parl_evokit.models.adapter import ModelAdapter
+from parl_evokit.noise._keys import CONTROL_KEY, KeySource
+
+__all__ = ["FixedModel", "SamplerSource", "SamplingAgent"]
+
+
+class SamplerSource(Protocol):
+    """The source of the present model and of keys for a clone; a `Strategy` is one."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """The present model."""
+
+    @property
+    def keys(self) -> KeySource:
+        """The source of samples' keys."""
+
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Whether samples of older models can be used."""
+
+
+class FixedModel:
+    """A `SamplerSource` that changes only when its sampler is set: what a clone in another process has."""
+
+    def __init__(self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True) -> None:
+        self.sampler = sampler
+        self.keys = keys
+        self.takes_stale_samples = takes_stale_samples
+
+
+class SamplingAgent:
+    """A clone of an `ESAgent`; made by `ESAgent.clone()`.
+
+    Within an episode it keeps its parameters, whatever updates come; `add_noise` takes the newest. A pickled clone
+    carries model and parameters; in another process it keeps those it came with.
+
+    Args:
+        source: The original's strategy.
+        model: An adapter of its own.
+    """
+
+    def __init__(self, source: SamplerSource, model: ModelAdapter) -> None:
+        self._source = source
+        self._model = model
+        self._buffer: FlatVector = source.sampler.parameters.copy()
+        self._model.bind(self._buffer)
+
+    def add_noise(self, info: SamplingInfo | None = None, *, evaluate: bool = False) -> SamplingInfo:
+        """Perturb the newest parameters with new noise; a share of the samples has none (`guard.control_share`).
+
+        Args:
+            info: Filled and returned; what it held is forgotten. Default: a new one.
+            evaluate: No noise: control traffic, which shows how good the model itself is (key 0).
+
+        Returns:
+            The sample's record, to be logged beside its reward.
+        """
+        sampler = self._source.sampler
+        key = CONTROL_KEY if evaluate else self._draw(sampler)
+        sampler.perturb(key, self._buffer)
+        self._model.refresh()
+        info = SamplingInfo() if info is None else info
+        info.fill(key, sampler.model_iter_id, sampler.fingerprint)
+        return info
+
+    def draw(self, n: int) -> list[SamplingInfo]:
+        """Return records as `n` calls of `add_noise` would, to be evaluated elsewhere (see `apply_noise`)."""
+        sampler = self._source.sampler
+        keys = self._source.keys.draw_many(n)
+        if sampler.control_share:
+            keys[[sampler.is_control(key) for key in keys.tolist()]] = CONTROL_KEY
+        return sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
+
+    def _draw(self, sampler: Sampler) -> int:
+        key = self._source.keys.draw()
+        return CONTROL_KEY if sampler.control_share and sampler.is_control(key) else key
+
+    def apply_noise(self, info: SamplingInfo) -> None:
+        """Perturb the newest parameters as `info` says: to evaluate samples that were drawn elsewhere.
+
+        Raises:
+            EvolutionError: The sample is of another model.
+            InvalidKey: Its key is none.
+        """
+        sampler = self._source.sampler
+        sampler.require_own(info)
+        sampler.perturb(info.noise_key, self._buffer)
+        self._model.refresh()
+
+    @property
+    def source(self) -> SamplerSource:
+        """The source of the newest model."""
+        return self._source
+
+    def follow(self, source: SamplerSource) -> None:
+        """Take the newest model and keys from somewhere else from now on."""
+        self._source = source
+
+    @property
+    def model(self) -> ModelAdapter:
+        """The model that is perturbed."""
+        return self._model
+
+    def predict(self, x: Any) -> Any:
+        """Return the perturbed model's output for `x`."""
+        return self._model.predict(x)
+
+    def parameters(self) -> dict[str, FlatVector]:
+        """Return copies of the perturbed parameters by name."""
+        return self._model.layout.views(self._buffer.copy())
+
+    def update(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: the original updates.
+
+        Raises:
+            EvolutionError: Always.
+        """
+        raise EvolutionError("a clone does not update: call update() of the agent that it was cloned from")
+
+    def clone(self) -> NoReturn:
+        """Refuse: the original clones.
+
+        Raises:
+            EvolutionError: Always.
+        """
+        raise EvolutionError("a clone is not cloned again: call clone() of the agent that it was cloned from")
+
+    def __reduce__(self) -> tuple[Callable[..., "SamplingAgent"], tuple[Any, ...]]:
+        return _restored, (self._fixed(), self._model, self._buffer)
+
+    def _fixed(self) -> FixedModel:
+        source = self._source
+        return FixedModel(source.sampler, source.keys, source.takes_stale_samples)
+
+
+def _restored(source: FixedModel, model: ModelAdapter, buffer: FlatVector) -> SamplingAgent:
+    agent = SamplingAgent(source, model)
+    np.copyto(agent._buffer, buffer)
+    agent._model.refresh()
+    return agent

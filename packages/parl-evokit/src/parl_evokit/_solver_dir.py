@@ -1,0 +1,248 @@
+"""A model directory beside its weights: the state of the solver, and the history of its updates.
+
+    solver.json    format, package version, configuration, model_iter_id, ledger, the name of a built-in model,
+                   SHA-256 of the parameters and of the other files
+    solver.npz     float32 and int64 arrays: the optimizer's moments, counters
+    waiting.npz    samples that were served and have no reward yet, where there are any
+    history.jsonl  one line for each update, each with the digest of the line before it:
+                   {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
+
+All are data only; nothing in them is executed or names code. A line of the history that is changed or taken out later
+does not fit the next one's `previous`, and the file is refused. There is no time of day in it, because the same update
+of the same log has to give the same bytes; a directory's own time says when.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parl_evokit._params import read_arrays, write_arrays
+from parl_evokit._report import UpdateReport, vector_digest
+from parl_evokit._samples import Samples
+from parl_evokit._version import __version__
+from parl_evokit.errors import LayoutMismatch, SolverError
+from parl_evokit.strategy import Strategy
+
+__all__ = [
+    "HISTORY",
+    "Progress",
+    "check_history",
+    "history_line",
+    "read",
+    "read_history",
+    "read_summary",
+    "version",
+    "write",
+    "write_history",
+]
+
+
+FORMAT = 1
+SUMMARY = "solver.json"
+ARRAYS = "solver.npz"
+WAITING = "waiting.npz"
+COLUMNS = ("keys", "models", "fingerprints")
+HISTORY = "history.jsonl"
+_REMEDY = "take it from a copy, or move it away to go on with a history that begins anew"
+_KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of reading logs.
+
+    Attributes:
+        ledger: Which segments, up to which byte.
+        waiting: Samples that were served and have no reward yet.
+    """
+
+    ledger: Mapping[str, int] = field(default_factory=dict)
+    waiting: Samples = field(default_factory=lambda: Samples.of([], []))
+
+
+def write(directory: Path, strategy: Strategy, progress: Progress | None = None, model: str | None = None) -> None:
+    """Write the state of `strategy` into an existing directory that no one reads yet (see `directories.replacing`).
+
+    Args:
+        directory: Where.
+        strategy: Whose state.
+        progress: The progress of reading logs.
+        model: Name of a built-in model (see `built_in`), if it is one.
+    """
+    progress = progress or Progress()
+    write_arrays(directory / ARRAYS, strategy.state())
+    (directory / WAITING).unlink(missing_ok=True)
+    if len(progress.waiting):
+        columns = vars(progress.waiting.joined())
+        write_arrays(directory / WAITING, {name: columns[name] for name in COLUMNS})
+    names = [name for name in (ARRAYS, WAITING) if (directory / name).exists()]
+    (directory / SUMMARY).unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
+    summary = {
+        "format": FORMAT,
+        "parl_evokit": __version__,
+        "model_iter_id": strategy.sampler.model_iter_id,
+        "fingerprint": strategy.sampler.fingerprint,
+        "parameters_sha256": vector_digest(strategy.mean),
+        "config": strategy.config.to_prototxt(),
+        "model": model,
+        "ledger": dict(progress.ledger),
+        "files": {name: _digest(directory / name) for name in names},
+    }
+    summary["checksum"] = _checksum(summary)
+    (directory / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
+def read(directory: Path, strategy: Strategy) -> Progress:
+    """Load into `strategy`, which must hold the model's parameters already, what `write` wrote.
+
+    Returns:
+        The progress of reading logs.
+
+    Raises:
+        SolverError: A file is missing, damaged, of another version, or does not belong to the model.
+    """
+    summary = read_summary(directory)
+    for name, wanted in summary["files"].items():
+        file = directory / name
+        found = _digest(file) if file.is_file() else "missing"
+        if found != wanted:
+            raise SolverError(f"{file} is not the file that {SUMMARY} describes: SHA-256 {found}, not {wanted}")
+    sampler = strategy.sampler
+    if summary["fingerprint"] != sampler.fingerprint:
+        raise SolverError(
+            f"{directory}: the solver is for another model, noise seed or table "
+            f"(fingerprint {summary['fingerprint']:#010x}, here {sampler.fingerprint:#010x})"
+        )
+    if summary["parameters_sha256"] != vector_digest(strategy.mean):
+        raise SolverError(
+            f"{directory}: the solver belongs to other weights than the model has; load those of the same directory"
+        )
+    path = directory / ARRAYS
+    try:
+        strategy.load_state(read_arrays(path))
+    except LayoutMismatch as error:
+        raise SolverError(f"{path} does not fit the solver: {error}") from error
+    ledger = {str(segment): int(offset) for segment, offset in summary["ledger"].items()}
+    return Progress(ledger, _waiting(directory / WAITING if WAITING in summary["files"] else None))
+
+
+def read_summary(directory: Path) -> dict[str, Any]:
+    """Return what `solver.json` says.
+
+    Raises:
+        SolverError: It is missing, damaged, or of another version.
+    """
+    path = directory / SUMMARY
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SolverError(f"{path} is missing: call save_solver() there first (evokit init-solver)") from error
+    except (OSError, ValueError) as error:
+        raise SolverError(f"{path} cannot be read: {error}") from error
+    if not isinstance(summary, dict) or summary.get("format") != FORMAT:
+        raise SolverError(f"{path} is not a solver's summary of format {FORMAT}")
+    types = {"files": dict, "fingerprint": int, "parameters_sha256": str, "ledger": dict, "model_iter_id": int}
+    wrong = [name for name, kind in types.items() if not isinstance(summary.get(name), kind)]
+    if wrong:
+        raise SolverError(f"{path} lacks {', '.join(wrong)}")
+    if summary.get("checksum", "") != _checksum(summary):
+        raise SolverError(f"{path} is damaged or was changed by hand: its own checksum does not hold")
+    return summary
+
+
+def version(directory: Path) -> str:
+    """Return the checksum of a directory's solver; empty where there is none that can be read."""
+    try:
+        return str(read_summary(directory).get("checksum", ""))
+    except SolverError:
+        return ""
+
+
+def history_line(report: UpdateReport, previous: str) -> str:
+    """Return one update as a line of JSON.
+
+    Args:
+        report: Of the update.
+        previous: The line before it, empty for the first.
+    """
+    numbers: dict[str, Any] = {name: value for name, value in asdict(report).items() if name != "parameters"}
+    numbers["parameters_sha256"] = report.parameters_sha256
+    numbers["previous"] = _line_digest(previous)
+    return json.dumps(numbers, separators=(",", ":"))
+
+
+def read_history(directory: Path) -> list[str]:
+    """Return the lines of a model's history; none where there is no file.
+
+    Raises:
+        SolverError: It was changed or is damaged.
+    """
+    path = directory / HISTORY
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise SolverError(f"{path} is no text ({error}): {_REMEDY}") from error
+    try:
+        check_history(lines)
+    except SolverError as error:
+        raise SolverError(f"{path}: {error}; {_REMEDY}") from error
+    return lines
+
+
+def write_history(directory: Path, lines: Sequence[str]) -> None:
+    """Write the history into a directory that no one reads yet; only the newest lines of very long ones."""
+    path = directory / HISTORY
+    path.unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
+    path.write_text("".join(f"{line}\n" for line in lines[-_KEPT:]), encoding="utf-8")
+
+
+def check_history(lines: Sequence[str]) -> int:
+    """Check that each line follows the one before it; return how many there are.
+
+    Raises:
+        SolverError: One does not, or the last one is no update.
+    """
+    for number, (before, line) in enumerate(itertools.pairwise(lines), 2):
+        if not line.endswith(f'"previous":"{_line_digest(before)}"}}'):
+            raise SolverError(
+                f"line {number} of the history does not follow line {number - 1}: one of them was changed"
+            )
+    for line in lines[-1:]:
+        try:
+            json.loads(line)["previous"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SolverError(f"line {len(lines)} of the history is no update: {line[:80]!r}") from error
+    return len(lines)
+
+
+def _line_digest(line: str) -> str:
+    return hashlib.sha256(line.encode()).hexdigest() if line else ""
+
+
+def _waiting(path: Path | None) -> Samples:
+    if path is None:
+        return Samples.of([], [])
+    arrays = read_arrays(path)
+    missing = [name for name in COLUMNS if name not in arrays]
+    if missing:
+        raise SolverError(f"{path} lacks {', '.join(missing)}")
+    keys, models, fingerprints = (arrays[name] for name in COLUMNS)
+    return Samples(keys, models, fingerprints, np.zeros(len(keys), np.float32), np.ones(len(keys), np.uint32))
+
+
+def _checksum(summary: Mapping[str, Any]) -> str:
+    """Return SHA-256 over everything else in the summary."""
+    rest = {name: value for name, value in summary.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,442 @@
+"""`evokit`: the three programs of the PARL 1.x manual, their loop in one process, and a look into logs and settings.
+
+    init-solver ─► [ online-sampling ─► log ─► offline-update ─► next model directory ] ...
+
+Exit codes: see `options`.
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parl_core.training.curve import draw_curve
+from parl_core.training.events import Episode, Evaluation
+from parl_evokit._locking import update_lock
+from parl_evokit._report import UpdateReport
+from parl_evokit._solver_dir import read_history, read_summary
+from parl_evokit._version import __version__
+from parl_evokit._warehouse import Warehouse
+from parl_evokit.agent import ESAgent
+from parl_evokit.cli._options import (
+    CONFIG_PATH,
+    DAMAGED,
+    DIFFERENT,
+    ENV,
+    EPISODES,
+    JSON,
+    LOG_PATHS,
+    MAX_DAMAGE,
+    MODEL,
+    MODEL_DIR,
+    REVERTED,
+    WAIT,
+    Commands,
+    exits,
+    open_agent,
+    open_solver,
+    option,
+    print_result,
+    report_fields,
+)
+from parl_evokit.config import Config
+from parl_evokit.environments import NamedEpisode
+from parl_evokit.errors import EvolutionError, LogError
+from parl_evokit.log import LogContents, read_log
+from parl_evokit.log._frames import SUFFIX
+from parl_evokit.models._find import built_in
+from parl_evokit.online import offline_update as update_directory
+from parl_evokit.online import online_rounds, play, sample_episodes, write_samples
+
+__all__ = ["main"]
+
+
+COUNT = click.IntRange(min=1)
+PATHS = click.argument("paths", nargs=-1, required=True, type=Path)
+
+
+@click.group(cls=Commands)
+@click.version_option(__version__, prog_name="evokit")
+def main() -> None:
+    """Evolution online: sample with noise, log a few bytes, update offline."""
+    if "" not in sys.path:  # as `python -m` has it, so that --model and --env find a module beside the user
+        sys.path.append("")
+
+
+@main.command("init-solver")
+@MODEL_DIR
+@CONFIG_PATH
+@MODEL
+@WAIT
+@JSON
+@exits
+def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: float, as_json: bool) -> None:
+    """Make a new solver for the weights in a directory, and save it beside them."""
+    with update_lock(model_dir, wait_s, _say):
+        agent = open_agent(model_dir, config_path, model)
+        agent.init_solver()
+        agent.save_solver(model_dir)
+    size = agent.param_size()
+    fields = {"model_dir": str(model_dir), "parameters": size, "model_iter_id": agent.model_iter_id}
+    print_result(as_json, fields, f"solver for {size} parameters in {model_dir}")
+
+
+@main.command("online-sampling")
+@option("--log-path", required=True, type=Path, help="Directory of the log; with --raw a file.")
+@MODEL_DIR
+@CONFIG_PATH
+@MODEL
+@ENV
+@EPISODES
+@option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that play side by side.")
+@option("--raw", is_flag=True, help="Write a new file in the raw form in place of a segment.")
+@JSON
+@exits
+def online_sampling(
+    log_path: Path,
+    model_dir: Path,
+    config_path: Path,
+    model: str | None,
+    env: str,
+    episodes: int,
+    workers: int,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Evaluate perturbed models, and log each one's record and reward.
+
+    The two halves of a mirrored pair get the same episode.
+    """
+    agent = open_solver(model_dir, config_path, model)
+    with write_samples(log_path, raw) as log:
+        rewards = sample_episodes(agent, NamedEpisode(env), episodes, log, workers)
+    mean = sum(rewards) / episodes
+    fields = {"model_iter_id": agent.model_iter_id, "episodes": episodes, "mean_reward": mean, "rewards": rewards}
+    print_result(as_json, fields, f"{episodes} episodes of model {agent.model_iter_id}: mean reward {mean:.4g}")
+
+
+@main.command("offline-update")
+@LOG_PATHS
+@MODEL_DIR
+@option("--updated-model-dir", required=True, type=Path, help="Where the new model goes.")
+@CONFIG_PATH
+@MODEL
+@MAX_DAMAGE
+@WAIT
+@JSON
+@exits
+def offline_update(
+    log_paths: tuple[Path, ...],
+    model_dir: Path,
+    updated_model_dir: Path,
+    config_path: Path,
+    model: str | None,
+    max_damage: float,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Update the model from what is new in the log; write weights and solver in one step."""
+    report, contents = update_directory(
+        lambda: open_solver(model_dir, config_path, model),
+        log_paths,
+        model_dir,
+        updated_model_dir,
+        max_damage=max_damage,
+        wait_s=wait_s,
+        waiting=_say,
+    )
+    for segment in contents.segments:
+        if segment.damage:
+            kept = segment.save_damaged()
+            _say(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, kept in {kept}")
+    _print_update(as_json, report, contents)
+    if report.rolled_back:
+        raise click.exceptions.Exit(REVERTED)
+
+
+@main.command("replay")
+@LOG_PATHS
+@MODEL_DIR
+@option("--updated-model-dir", required=True, type=Path, help="What the update wrote that is to be recomputed.")
+@CONFIG_PATH
+@MODEL
+@MAX_DAMAGE
+@JSON
+@exits
+def replay(
+    log_paths: tuple[Path, ...],
+    model_dir: Path,
+    updated_model_dir: Path,
+    config_path: Path,
+    model: str | None,
+    max_damage: float,
+    as_json: bool,
+) -> None:
+    """Recompute an update from the log, and compare digests; exit with 4 where they differ.
+
+    The log may have grown since: what the update did not use is left out. The chain of digests in the new model's
+    history is checked as well. Nothing is written.
+    """
+    agent = open_solver(model_dir, config_path, model)
+    wanted = read_summary(updated_model_dir)["parameters_sha256"]
+    read_history(updated_model_dir)  # which is checked
+    report, _ = agent.replay_log(log_paths, updated_model_dir, max_damage=max_damage)
+    same = report.parameters_sha256 == wanted
+    fields = {"same": same, "parameters_sha256": report.parameters_sha256, "expected_sha256": wanted}
+    text = f"{report.used} samples of {model_dir} give {report.parameters_sha256}"
+    print_result(
+        as_json,
+        fields | {"used": report.used},
+        f"{text}, {'as' if same else f'not {wanted} as'} in {updated_model_dir}",
+    )
+    if not same:
+        raise click.exceptions.Exit(DIFFERENT)
+
+
+@main.command("loop")
+@CONFIG_PATH
+@option("--log-path", default="sampling_log", show_default=True, type=Path, help="Directory of the log.")
+@option("--warehouse", default="model_warehouse", show_default=True, type=Path, help="Where model_dir_N are.")
+@option("--rounds", default=200, show_default=True, type=COUNT, help="Updates from here on.")
+@EPISODES
+@option("--workers", default=1, show_default=True, type=COUNT, help="Processes that play side by side.")
+@option("--evaluate-every", default=10, show_default=True, type=click.IntRange(min=0), help="Rounds; 0 for never.")
+@option("--evaluate-episodes", default=10, show_default=True, type=COUNT, help="Without noise, at each evaluation.")
+@option("--target", type=float, help="End when an evaluation has this mean reward.")
+@option("--picture", default="curve.png", show_default=True, type=Path, help="Where the curve goes; a dash for none.")
+@MODEL
+@ENV
+@WAIT
+@JSON
+@exits
+def loop(
+    config_path: Path,
+    log_path: Path,
+    warehouse: Path,
+    rounds: int,
+    episodes: int,
+    workers: int,
+    evaluate_every: int,
+    evaluate_episodes: int,
+    target: float | None,
+    picture: Path,
+    model: str | None,
+    env: str,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Sample online and update offline, over and over; goes on from the newest model in the warehouse.
+
+    In an empty warehouse a built-in model is put as model_dir_0; weights of another go there before.
+    """
+    drawing = str(picture) != "-"
+    if drawing and importlib.util.find_spec("matplotlib") is None:
+        raise EvolutionError("the picture needs matplotlib: pip install parl-evokit[loop], or give --picture=-")
+    episode = NamedEpisode(env)
+    episode.open()  # what is missing is said before anything is written
+    with update_lock(warehouse, wait_s, _say):
+        agent = _newest(warehouse, config_path, model)
+        means: list[tuple[int, float]] = []
+        reverted: list[int] = []
+        evaluations: list[tuple[int, list[float]]] = []
+        with click.progressbar(length=rounds, label=f"model {agent.model_iter_id}", file=sys.stderr) as bar:
+            for done in online_rounds(
+                agent, episode, log_path, warehouse, rounds=rounds, episodes=episodes, workers=workers
+            ):
+                means.append((done.model_iter_id, sum(done.rewards) / len(done.rewards)))
+                if done.report is not None and done.report.rolled_back:
+                    reverted.append(done.model_iter_id)
+                if evaluate_every and (done.number % evaluate_every == 0 or done.number == rounds):
+                    evaluations.append((done.model_iter_id, play(agent, episode, evaluate_episodes)))
+                bar.label = _label(means, evaluations)
+                bar.update(1)
+                if target is not None and evaluations and _mean(evaluations[-1][1]) >= target:
+                    break
+    if drawing:
+        _draw(picture, means, evaluations, target)
+    fields: dict[str, Any] = {
+        "model_iter_id": agent.model_iter_id,
+        "rounds": len(means),
+        "sampled": means,
+        "evaluated": [(model_iter_id, _mean(returns)) for model_iter_id, returns in evaluations],
+        "rolled_back": reverted,
+        "picture": str(picture) if drawing else None,
+    }
+    text = _label(means, evaluations) + (f"; {len(reverted)} models taken back" if reverted else "")
+    print_result(as_json, fields, text + (f"; curve in {picture}" if drawing else ""))
+
+
+@main.group("log", cls=Commands)
+def log_group() -> None:
+    """Look into logs."""
+
+
+@log_group.command("show")
+@PATHS
+@JSON
+@exits
+def log_show(paths: tuple[Path, ...], as_json: bool) -> None:
+    """Print each sample with its reward, one JSON object a line; with --json all in one object."""
+    contents = read_log(paths, max_damage=1.0)
+    samples = [
+        {
+            "key": info.key,
+            "model_iter_id": info.model_iter_id,
+            "fingerprint": f"{info.fingerprint:08x}",
+            "reward": reward,
+        }
+        for info, reward in zip(contents.infos, contents.rewards, strict=True)
+    ]
+    if as_json:
+        click.echo(json.dumps({"samples": samples, "pending": contents.pending, "damaged": contents.damaged_bytes}))
+        return
+    for sample in samples:
+        click.echo(json.dumps(sample))
+
+
+@log_group.command("verify")
+@PATHS
+@JSON
+@exits
+def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
+    """Count good records and damaged bytes of each segment; exit with 4 where something is damaged."""
+    contents = read_log(paths, max_damage=1.0)
+    segments = [
+        {
+            "path": str(segment.path),
+            "segment": segment.segment,
+            "records": segment.records,
+            "damage": segment.damage,
+            "damaged": segment.damaged_bytes,
+            "unread": segment.unread,
+        }
+        for segment in contents.segments
+    ]
+    lines = [
+        f"{segment.path}: {segment.records} records, {segment.damaged_bytes} bytes damaged in "
+        f"{len(segment.damage)} places, {segment.unread} bytes unfinished at the end"
+        for segment in contents.segments
+    ]
+    print_result(as_json, {"segments": segments, "pending": contents.pending}, "\n".join(lines) or "no segments")
+    if contents.damaged_bytes:
+        raise click.exceptions.Exit(DAMAGED)
+
+
+@log_group.command("convert")
+@click.argument("source", type=Path)
+@click.argument("target", type=Path)
+@JSON
+@exits
+def log_convert(source: Path, target: Path, as_json: bool) -> None:
+    """Write the samples of a log in the raw form, or those of such a file as segments.
+
+    The form of SOURCE decides: a directory or a segment becomes a file in the raw form, anything else a
+    directory of segments, which must be empty or new. Several rewards of a sample become one, their mean; samples
+    without reward are left out, and damaged ones.
+    """
+    contents = read_log(source, max_damage=1.0)
+    raw = source.is_dir() or source.suffix == SUFFIX
+    if raw and target.is_dir():
+        raise LogError(f"{target} is a directory; the raw form is a file")
+    if not raw and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise LogError(f"{target} holds something already: its samples would be there twice")
+    with write_samples(target, raw) as write:
+        for info, reward in zip(contents.infos, contents.rewards, strict=True):
+            write(info, reward)
+    if contents.damaged_bytes:
+        click.echo(f"{contents.damaged_bytes} damaged bytes were left out", err=True)
+    fields = {"samples": len(contents.infos), "target": str(target), "damaged": contents.damaged_bytes}
+    print_result(as_json, fields | {"pending": contents.pending}, f"{len(contents.infos)} samples written to {target}")
+
+
+@main.group("config", cls=Commands)
+def config_group() -> None:
+    """Check and convert configurations."""
+
+
+@config_group.command("check")
+@click.argument("path", type=Path)
+@JSON
+@exits
+def config_check(path: Path, as_json: bool) -> None:
+    """Say whether a configuration can be used."""
+    config = Config.load(path)
+    print_result(as_json, {"path": str(path), "solver": config.solver.type.name}, f"{path} is a configuration")
+
+
+@config_group.command("convert")
+@click.argument("path", type=Path)
+@JSON
+@exits
+def config_convert(path: Path, as_json: bool) -> None:
+    """Print a configuration, of whichever form, with all its settings in the nested form."""
+    text = Config.load(path).to_prototxt()
+    print_result(as_json, {"prototxt": text}, text.removesuffix("\n"))
+
+
+def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) -> None:
+    if report.rolled_back:
+        _say(f"reverted to the model before: {report.rolled_back}")
+    unread = sum(segment.unread for segment in contents.segments)
+    if unread:
+        _say(f"{unread} bytes at the ends of segments are not whole records: not yet written, or cut off")
+    log: dict[str, Any] = {
+        "pending": contents.pending,
+        "expired": contents.expired,
+        "damaged": contents.damaged_bytes,
+        "unread": unread,
+    }
+    text = (
+        f"model {report.model_iter_id}: {report.used} samples ({report.pairs} pairs), "
+        f"mean reward {report.mean_reward:.4g}, best {report.best_reward:.4g}; "
+        f"stale {sum(report.stale.values())}, waiting {contents.pending}, set aside: {report.set_aside}"
+    )
+    print_result(as_json, report_fields(report) | log, text)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _newest(warehouse: Path, config_path: Path, model: str | None) -> ESAgent:
+    found = Warehouse(warehouse).newest()
+    directory = warehouse / "model_dir_0" if found is None else found[1]
+    if found is None:
+        first = built_in(model or "cartpole")
+        if first is None:
+            raise EvolutionError(f"{warehouse} is empty: put the first weights of your model into {directory}")
+        directory.mkdir(parents=True)
+        first.save(directory)
+    if (directory / "solver.json").exists():
+        return open_solver(directory, config_path, model)
+    agent = open_agent(directory, config_path, model)
+    agent.init_solver()
+    agent.save_solver(directory)
+    return agent
+
+
+def _label(means: list[tuple[int, float]], evaluations: list[tuple[int, list[float]]]) -> str:
+    text = f"model {means[-1][0]}: sampled {means[-1][1]:.4g}"
+    return text + (f", without noise {_mean(evaluations[-1][1]):.4g}" if evaluations else "")
+
+
+def _mean(returns: list[float]) -> float:
+    return sum(returns) / len(returns)
+
+
+def _draw(
+    path: Path, means: list[tuple[int, float]], evaluations: list[tuple[int, list[float]]], target: float | None
+) -> None:
+    draw_curve(
+        path,
+        "evolution online",
+        [model_iter_id for model_iter_id, _ in means],
+        [mean for _, mean in means],
+        [Evaluation([Episode(r, 0) for r in returns], model_iter_id) for model_iter_id, returns in evaluations],
+        target,
+        xlabel="updates",
+        label="mean of a round's samples",
+    )

@@ -1,0 +1,206 @@
+"""Options, exit codes and errors that the commands share, and how they open an agent.
+
+0 done   2 usage   3 nothing new   4 damaged or foreign input   5 the guard refused
+1 what is needed cannot be done here: no permission, the disk is full   6 another update is at it
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from parl_evokit import _solver_dir
+from parl_evokit._directories import read_unchanged
+from parl_evokit._report import UpdateReport
+from parl_evokit.agent import ESAgent
+from parl_evokit.environments import load_object
+from parl_evokit.errors import (
+    EvolutionError,
+    LayoutMismatch,
+    LogError,
+    NoiseDataError,
+    NothingToUpdate,
+    RecordError,
+    SolverError,
+    StorageError,
+    UpdateLocked,
+)
+from parl_evokit.models._find import adapt, built_in, model_in
+from parl_evokit.models.adapter import ModelAdapter
+from parl_evokit.models.numpy_model import WEIGHTS
+
+__all__ = [
+    "CONFIG_PATH",
+    "DAMAGED",
+    "DIFFERENT",
+    "ENV",
+    "EPISODES",
+    "JSON",
+    "LOG_PATHS",
+    "MAX_DAMAGE",
+    "MODEL",
+    "MODEL_DIR",
+    "REVERTED",
+    "WAIT",
+    "Commands",
+    "exits",
+    "open_agent",
+    "open_solver",
+    "option",
+    "print_result",
+    "report_fields",
+]
+
+
+FAILED, USAGE, NOTHING_NEW, DAMAGED, REVERTED, LOCKED = 1, 2, 3, 4, 5, 6
+DIFFERENT = DAMAGED
+CODES: dict[type[Exception], int] = {
+    StorageError: FAILED,
+    UpdateLocked: LOCKED,
+    LayoutMismatch: DAMAGED,
+    LogError: DAMAGED,
+    NoiseDataError: DAMAGED,
+    RecordError: DAMAGED,
+    SolverError: DAMAGED,
+}
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
+    """Return a click option in both spellings: --model_dir, as in the PARL 1.x manual, and --model-dir."""
+    spellings = dict.fromkeys((name.replace("-", "_").replace("__", "--", 1), name))
+    return click.option(*spellings, *more, **settings)
+
+
+MODEL_DIR = option("--model-dir", required=True, type=Path, help="Directory of weights and solver.")
+CONFIG_PATH = option("--config-path", required=True, type=Path, help=".prototxt, .toml or .json.")
+LOG_PATHS = option("--log-path", "log_paths", required=True, multiple=True, type=Path, help="Log; may be given often.")
+MODEL = option(
+    "--model",
+    help="Code: `cartpole` (4-20-2), another built-in model such as mlp:4-32-2:tanh, or package.module:function that "
+    "returns a model. Default: the built-in model that the solver remembers, or the program that is in the directory.",
+)
+ENV = option("--env", default="cartpole", show_default=True, help="`cartpole`, or package.module:function.")
+EPISODES = option("--episodes", default=10, show_default=True, type=click.IntRange(min=1), help="A round has so many.")
+MAX_DAMAGE = option(
+    "--max-damage",
+    default=0.01,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0),
+    help="Part of a segment's bytes that may be damaged.",
+)
+WAIT = option(
+    "--wait",
+    "wait_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Seconds to wait for another update of the same directory.",
+)
+JSON = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+class Commands(click.Group):
+    """A group whose commands may be spelt with `_` as in the PARL 1.x manual, or with `-`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        return super().get_command(ctx, cmd_name.replace("_", "-"))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click."""
+        return super().resolve_command(ctx, [args[0].replace("_", "-"), *args[1:]])
+
+
+def exits(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn errors into one line on stderr and an exit code, with --json into an object on stdout as well."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (EvolutionError, OSError) as error:
+            code, more = _code(error), {}
+            if isinstance(error, NothingToUpdate):
+                click.echo(f"nothing to update: {error}", err=True)
+                more = {} if error.report is None else {"report": report_fields(error.report)}
+            else:
+                click.echo(f"error: {error}", err=True)
+            if kwargs.get("as_json"):
+                click.echo(json.dumps({"error": type(error).__name__, "message": str(error), "exit": code} | more))
+            sys.exit(code)
+
+    return wrapped
+
+
+def print_result(as_json: bool, fields: dict[str, Any], text: str) -> None:
+    """Print what a command has done, for programs or for people."""
+    click.echo(json.dumps(fields) if as_json else text)
+
+
+def report_fields(report: UpdateReport) -> dict[str, Any]:
+    """Return an update's report for JSON: all but the parameters, of which it has the digest."""
+    fields = {name: value for name, value in asdict(report).items() if name != "parameters"}
+    return fields | {"parameters_sha256": report.parameters_sha256}
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, NothingToUpdate):
+        aside = None if error.report is None else error.report.set_aside
+        return DAMAGED if aside is not None and aside.total > aside.too_old else NOTHING_NEW
+    if isinstance(error, OSError):
+        return FAILED
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), USAGE)
+
+
+def open_agent(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
+    """Return an agent with its settings and weights, without a solver."""
+    agent = ESAgent()
+    agent.load_config(config_path)
+    agent.load_inference_model(model_dir, model=_model(model_dir, model))
+    return agent
+
+
+def open_solver(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
+    """Return an agent with its settings, weights and solver, all of one moment."""
+
+    def opened() -> ESAgent:
+        agent = open_agent(model_dir, config_path, model)
+        agent.load_solver(model_dir)
+        return agent
+
+    return read_unchanged(model_dir, opened)
+
+
+def _model(directory: Path, name: str | None) -> ModelAdapter:
+    if name is not None:
+        return built_in(name) or _users(name)
+    found = model_in(directory)
+    if found is not None:
+        return found
+    if (directory / _solver_dir.SUMMARY).exists():
+        raise SolverError(
+            f"the solver in {directory} belongs to a model of your own, and files never name code: "
+            "give --model package.module:function"
+        )
+    default = built_in("cartpole")
+    assert default is not None
+    if not (directory / WEIGHTS).exists():
+        raise SolverError(
+            f"{directory} holds neither a program of paddle nor weights of a built-in model ({WEIGHTS}): check the "
+            "path, or give --model package.module:function for a model of your own"
+        )
+    return default
+
+
+def _users(name: str) -> ModelAdapter:
+    found = load_object(name)
+    return adapt(found() if isinstance(found, type) else found)

@@ -1,0 +1,278 @@
+"""Weighted sums of noise that no order, thread count, BLAS or CPU can change: they are sums of whole numbers.
+
+float32 holds every whole number up to 2**24, and products and sums of such numbers exactly as long as they stay below
+that. Units of noise are at most `LARGEST_UNIT` in size. So weights are cut into digits of a few bits, digits are
+multiplied with runs of a few rows by whatever matrix product numpy has (the fastest code there is), and the outcomes,
+exact each, are added up in 64 bits. What powers of two all weights share comes last (ranks of pairs are all even):
+
+    weight = 2**zeros * (d0 + 64 * d1 + 4096 * d2 ...)         digits from -32 to 31, or small weights as they are
+    sum    = 2**zeros * sum over runs and digits of  64**i * (digits of the run @ rows of the run)
+"""
+
+from __future__ import annotations  # so that functions within functions cost nothing to define
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.errors import EvolutionError
+from parl_evokit.noise._gaussian import MOST_KEPT, GaussianNoise, chunks
+from parl_evokit.noise._keys import CONTROL_KEY, check_keys
+from parl_evokit.noise._spec import LARGEST_UNIT
+
+__all__ = ["ExactSum", "sum_of_squares", "weighted_moments"]
+
+BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may add up to
+DIGIT_BITS = 6
+HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
+FEWEST, LONGEST = 8, 32  # rows of a run
+MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
+COLUMNS = 2**14  # coordinates summed at a time
+ENTRIES = 2**17  # of noise held at a time: well within a second-level cache
+SMALLEST_ROOM = 2**15  # entries: below that the allocator has memory at hand
+FLOAT64_SUM, FLOAT64_BUDGET = 2**53 // LARGEST_UNIT, 2**53 // LARGEST_UNIT**2  # the same in float64, and for squares
+Keys = Sequence[int] | NDArray[np.uint64]
+_Number = TypeVar("_Number", np.int64, np.float64)
+
+
+class ExactSum:
+    """The sum of weight times unit over samples, for any stretch of coordinates.
+
+    It depends on nothing but the set of (key, weight).
+
+    Args:
+        noise: Whose units.
+        keys: `[k]`, in any order; halves of a pair are joined, the control key adds nothing.
+        weights: `[k]`; their sizes add up to at most 2**48.
+
+    Raises:
+        EvolutionError: The weights are too large, or their number is not that of the keys.
+        InvalidKey: See `check_key`.
+    """
+
+    def __init__(
+        self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
+    ) -> None:
+        pairs, joined = _joined_pairs(keys, weights)
+        self._zeros = _common_zeros(joined)
+        joined = joined >> self._zeros
+        sizes = np.abs(joined)
+        size = int(sizes.sum())
+        self._fits_float64 = size << self._zeros <= FLOAT64_SUM
+        if 0 < len(pairs) <= LONGEST and size <= BUDGET:  # the usual case of few samples
+            digits, self._runs = [(0, joined)], 1
+        else:
+            order = sizes.argsort(kind="stable")  # so that each run gets large weights and small ones
+            pairs, joined = pairs[order], joined[order]
+            digits = _digits(joined)
+            self._runs = _run_count([digit for _, digit in digits])
+        self._run = -(-len(pairs) // max(1, self._runs))
+        surplus = self._runs * self._run - len(pairs)  # rows of weight 0 fill up the last ones
+
+        def dealt(rows: NDArray[Any], filling: Any) -> NDArray[Any]:
+            if not surplus:
+                return rows.reshape(self._run, self._runs).T
+            return np.append(rows, np.full(surplus, filling, rows.dtype)).reshape(self._run, self._runs).T
+
+        self._room = np.empty(0, np.float32)
+        self._pairs = dealt(pairs, pairs[0] if len(pairs) else 0).ravel()
+        self._digits = [(shift, dealt(digit, 0).astype(np.float32)[:, None]) for shift, digit in digits]
+        self._row_chunk, self._rows_of = noise.row_chunk, noise.rows(self._pairs)
+
+    def part(self, start: int, count: int, out: NDArray[_Number] | None = None) -> NDArray[_Number]:
+        """Return the sum for the coordinates `start` to `start + count - 1`.
+
+        Args:
+            start: First coordinate.
+            count: How many coordinates.
+            out: Where it goes, int64 or float64 `[count]`; float64 has what int64 would have, rounded once. Default: a
+                new array of int64.
+
+        Returns:
+            `out`.
+        """
+        if out is not None and out.dtype == np.float64 and not self._fits_float64:
+            out[...] = self.part(start, count)
+            return out
+        total: NDArray[Any] = np.empty(count, np.int64) if out is None else out
+        columns = min(self._row_chunk, COLUMNS)
+        at_once = min(MOST_RUNS, max(1, ENTRIES // max(1, self._run * min(count, columns))))
+        for chunk in chunks(count, columns, start):
+            size, here = chunk.stop - chunk.start, total[chunk.start - start : chunk.stop - start]
+            sums: list[NDArray[Any]] = []
+            begun, waiting = False, 0
+            for first in range(0, self._runs, at_once):
+                run_count = min(at_once, self._runs - first)
+                found = self._products(first, run_count, chunk.start, size)
+                if run_count < self._runs:
+                    found = [new.astype(np.int32, copy=False) for new in found]
+                sums = [np.add(sum_, new, out=sum_) for sum_, new in zip(sums, found, strict=True)] if sums else found
+                waiting += run_count
+                if waiting + at_once > MOST_RUNS or first + run_count == self._runs:
+                    for (shift, _), sum_ in zip(self._digits, sums, strict=True):
+                        if begun:
+                            here += sum_.astype(here.dtype) * 2**shift
+                        else:
+                            here[...], begun = sum_, True  # the lowest digits, whose shift is 0, come first
+                    sums, waiting = [], 0
+            if not begun:
+                here.fill(0)
+            elif self._zeros:
+                here *= 2**self._zeros
+        return total
+
+    def _products(self, first: int, run_count: int, start: int, size: int) -> list[NDArray[Any]]:
+        """Yield for each digit the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
+        line, count = first * self._run, run_count * self._run
+        fitting = max(1, ENTRIES // size)
+        if count <= fitting:
+            rows = self._rows_of(slice(line, line + count), start, size, self._room_for(count, size))
+            rows = rows.reshape(run_count, self._run, size)
+            return [_product(digits[first : first + run_count], rows) for _, digits in self._digits]
+        sums = [np.zeros(size, np.float32) for _ in self._digits]  # of one run, which float32 holds as a whole
+        for part in chunks(self._run, fitting):
+            rows = self._rows_of(
+                slice(line + part.start, line + part.stop), start, size, self._room_for(part.stop - part.start, size)
+            )
+            for sum_, (_, digits) in zip(sums, self._digits, strict=True):
+                sum_ += digits[first, 0, part] @ rows
+        return sums
+
+    def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
+        """Return room for large rows: the same memory each time, for new memory costs more than what is put there."""
+        if lines * size < SMALLEST_ROOM:
+            return None
+        if self._room.size < lines * size:
+            self._room = np.empty(lines * size, np.float32)
+        return self._room[: lines * size].reshape(lines, size)
+
+
+def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[Any]:
+    """Return the sum over runs of digits `[runs, 1, rows a run]` times rows `[runs, rows a run, size]`, `[size]`."""
+    products = np.matmul(digits, rows)[:, 0]
+    total: NDArray[Any] = products[0]
+    return total if len(products) == 1 else np.add.reduce(products.astype(np.int32), 0, np.int32)
+
+
+def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return one weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left out."""
+    numbers = check_keys(keys)
+    if numbers.shape != np.shape(weights):
+        raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
+    if not numbers.size:
+        return numbers, np.zeros(0, np.int64)
+    if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
+        raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
+    if _are_ordered_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
+        pairs, joined = numbers[::2] >> np.uint64(1), weights[::2] - weights[1::2]
+        kept = joined != 0
+    else:
+        signed = np.where(numbers & np.uint64(1), -weights, weights)
+        pairs = numbers >> np.uint64(1)
+        order = pairs.argsort()
+        pairs = pairs[order]
+        first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
+        pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
+        kept = (joined != 0) & (pairs != CONTROL_KEY)
+    return (pairs, joined) if np.count_nonzero(kept) == len(kept) else (pairs[kept], joined[kept])
+
+
+def _are_ordered_pairs(numbers: NDArray[np.uint64]) -> bool:
+    """Return whether these are both halves of pairs, ascending."""
+    if len(numbers) % 2 or np.count_nonzero(numbers[1:] <= numbers[:-1]):
+        return False
+    return not np.count_nonzero(numbers[::2] ^ numbers[1::2] != 1)
+
+
+def _common_zeros(weights: NDArray[np.int64]) -> int:
+    """Return how many of the lowest bits are 0 in all weights, none of which is 0."""
+    bits = int(np.bitwise_or.reduce(weights))
+    return max(0, (bits & -bits).bit_length() - 1)
+
+
+def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Cut weights into (shift, digits), such that they are the sum of the digits times 2**shift.
+
+    Small weights, such as the ranks of 200 samples, stay whole: one product of short runs costs less than two of long.
+    """
+    if int(np.abs(weights).sum()) * FEWEST <= BUDGET * len(weights):
+        return [(0, weights)]
+    digits, shift = [], 0
+    while weights.any():
+        lowest = (weights + HALF_DIGIT) % (2 * HALF_DIGIT) - HALF_DIGIT
+        digits.append((shift, lowest))
+        weights = (weights - lowest) >> DIGIT_BITS
+        shift += DIGIT_BITS
+    return digits
+
+
+def _run_count(digits: Sequence[NDArray[np.int64]]) -> int:
+    """Return into how many runs to deal the rows, for no product to exceed what float32 holds."""
+    sizes = [np.abs(digit) for digit in digits]
+    rows = len(sizes[0]) if sizes else 0
+    count = max([-(-rows // LONGEST), *(-(-int(size.sum()) // BUDGET) for size in sizes)])
+    while count > 1 and any(int(np.bincount(np.arange(rows) % count, size).max()) > BUDGET for size in sizes if rows):
+        count += max(1, count // 8)
+    return count
+
+
+def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """Return the sum of weight times squared unit over samples, `[size]`: exact in any order, then rounded once.
+
+    Args:
+        noise: Whose units.
+        keys: `[k]`.
+        weights: `[k]`; their sizes add up to less than 2**34, so that no sum reaches 2**63.
+        size: How many coordinates, from 0 on.
+
+    Raises:
+        EvolutionError: The weights are too large.
+    """
+    budget = int(np.abs(weights).sum())
+    if budget >= 2**34:
+        raise EvolutionError("the weights of a sum of squares add up to less than 2**34, these do not: scale them down")
+    # Up to 2**53 a float64 holds every whole number, and numpy multiplies floats several times faster.
+    kind: type[Any] = np.float64 if budget < 2**24 else np.int64
+    pairs = np.asarray(keys, np.uint64) >> np.uint64(1)
+    scaled = weights.astype(kind)
+    total = np.empty(size)
+    most = max(1, ENTRIES // 4 // max(1, min(size, noise.row_chunk)))
+    rows_of = noise.rows(pairs)
+    for chunk in chunks(size, noise.row_chunk):
+        here = (chunk.start, chunk.stop - chunk.start)
+        runs = (slice(first, first + most) for first in range(0, len(pairs), most))
+        total[chunk] = sum((scaled[run] @ np.square(rows_of(run, *here).astype(kind)) for run in runs), kind(0))
+    return total
+
+
+def weighted_moments(
+    noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sums of weight times unit, and of weight times squared unit, `[size]` each: exact in any order.
+
+    Quick where the candidates were made of the same noise a moment ago, see `GaussianNoise.units_of`.
+
+    Args:
+        noise: Whose units.
+        keys: `[k]`.
+        weights: `[k]`; their sizes add up to less than 2**24.
+        size: How many coordinates, from 0 on.
+
+    Raises:
+        EvolutionError: The weights are too large.
+    """
+    numbers, counting = check_keys(keys), weights != 0
+    numbers, weights = numbers[counting], weights[counting]
+    if len(numbers) * size > MOST_KEPT or int(np.abs(weights).sum()) > FLOAT64_BUDGET:
+        first = ExactSum(noise, numbers, weights).part(0, size).astype(np.float64)
+        return first, sum_of_squares(noise, numbers, weights, size)
+    units, scaled = noise.units_of(numbers, size), weights.astype(np.float64)
+    first, second = np.empty(size), np.empty(size)
+    for part in chunks(size, COLUMNS // 2):
+        rows = units[:, part].astype(np.float64)
+        np.matmul(scaled, rows, out=first[part])
+        np.square(rows, out=rows)
+        np.matmul(scaled, rows, out=second[part])
+    return first, second

@@ -1,0 +1,380 @@
+"""Normal noise as a pure function of (specification, key, coordinate).
+
+    key ──► pair = key >> 1, sign = key & 1
+    without a table:  unit[c] = quantiles[16 bits of stream `pair` at coordinate c]
+    with a table:     unit[c] = table[window(pair, c // block) + c % block]
+                      table[i] = quantiles[16 bits of stream 0 at i]
+                      window(pair, b) = splitmix64(pair, b) % (cache_size - block + 1)
+    noise[c] = std * unit[c] / 4096, negated when sign is 1
+
+Units are integers, so sums over samples are exact; floats appear in one place, where noise is added to parameters.
+"""
+
+from __future__ import annotations  # so that functions within functions cost nothing to define
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit._params import FlatVector
+from parl_evokit.noise._generators import random_bits, random_bits_of, splitmix64, splitmix64_array
+from parl_evokit.noise._keys import CONTROL_KEY, check_key, check_keys
+from parl_evokit.noise._spec import UNITS_PER_ONE, NoiseSpec, quantiles
+
+__all__ = ["GaussianNoise", "are_pairs", "chunks"]
+
+TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
+CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
+ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
+MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
+LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
+LONG_ROW = 2**12  # coordinates from which copying windows one by one beats gathering a few at a time
+PIECE = 2**14  # entries of these few: little enough for the allocator to have memory at hand
+FEW = 4  # samples from which pairs are gathered together
+FEW_WINDOWS = 16  # up to which integers find them sooner than arrays
+GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
+
+_Unit = TypeVar("_Unit", np.int16, np.float32)
+
+
+class RowsOf(Protocol):
+    """See `GaussianNoise.rows`."""
+
+    def __call__(
+        self, run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]: ...
+
+
+class GaussianNoise:
+    """The noise of one specification; immutable, safe to share among threads, small to pickle.
+
+    Args:
+        spec: Seed and table.
+    """
+
+    def __init__(self, spec: NoiseSpec) -> None:
+        self.spec = spec
+        self._block, self._window_count = spec.block, spec.windows
+        self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
+        self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
+
+    def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
+        return GaussianNoise, (self.spec,)
+
+    def units(self, key: int, start: int, count: int) -> NDArray[np.int16]:
+        """Return the noise of coordinates `start` to `start + count - 1`, in units of std / 4096.
+
+        Args:
+            key: A sample's key.
+            start: First coordinate, 0 or more; any stretch can be had alone.
+            count: How many coordinates.
+
+        Returns:
+            An array `[count]`, all zero for the control key.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        if check_key(key) == CONTROL_KEY:
+            return np.zeros(count, np.int16)
+        pair = key >> 1
+        if self.spec.cached:
+            units = np.empty(count, np.int16)
+            for part, window in self._windows(pair, start, count):
+                units[part] = self._table[window]
+        else:
+            units = np.empty(count, np.int16)
+            for part in chunks(count):
+                bits = random_bits(self.spec.seed, pair, start + part.start, part.stop - part.start)
+                quantiles().take(bits, out=units[part], mode="wrap")
+        return np.negative(units, out=units) if key & 1 else units
+
+    def units_of(self, keys: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
+        """Return `units` of the first `count` coordinates for several keys, read-only `[k, count]`.
+
+        The last ones are kept, for an update wants again what its candidates were made of.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        numbers = check_keys(keys)
+        kept_keys, kept = self._kept
+        if len(kept_keys) >= len(numbers) and kept.shape[1] == count:
+            if len(kept_keys) == len(numbers) and (kept_keys == numbers).all():
+                return kept
+            order = kept_keys.argsort()
+            rows = order.take(kept_keys.searchsorted(numbers, sorter=order), mode="clip")
+            if (kept_keys[rows] == numbers).all():
+                return kept[rows]
+        units = self._units_of(numbers, count)
+        units.flags.writeable = False
+        if units.size <= MOST_KEPT:
+            self._kept = (numbers.copy(), units)
+        return units
+
+    def _units_of(self, numbers: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
+        if len(numbers) * count > GATHER or count > self._block:
+            units = np.empty((len(numbers), count), np.int16)
+            for row, key in zip(units, numbers.tolist(), strict=True):
+                row[...] = self.units(key, 0, count)
+            return units
+        pairs = numbers >> np.uint64(1)
+        if self.spec.cached:
+            units = _windows_at(self._table, self._window_starts(pairs, 0), count)
+        else:
+            units = quantiles().take(random_bits_of(self.spec.seed, pairs.tolist(), count), mode="wrap")
+        odd = (numbers & np.uint64(1)).astype(np.bool_)
+        if odd.any():
+            np.negative(units, out=units, where=odd[:, None])
+        units[numbers == CONTROL_KEY] = 0
+        return units
+
+    def perturb(
+        self, parameters: FlatVector, key: int, std: float | FlatVector, out: FlatVector | None = None
+    ) -> FlatVector:
+        """Return parameters plus noise, in one pass over memory.
+
+        Args:
+            parameters: `[n]`.
+            key: The sample's key.
+            std: Standard deviation, one for all or `[n]`.
+            out: Where the result goes, `[n]`; it may be `parameters` itself. Default: a new array.
+
+        Returns:
+            `out`. Each element is float32(parameters + float32(unit * float32(std / 4096))), as IEEE 754 rounds it.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        if out is None:
+            out = np.empty_like(parameters)
+        if check_key(key) == CONTROL_KEY:
+            np.copyto(out, parameters)
+            return out
+        pair, size = key >> 1, len(parameters)
+        combine = np.subtract if key & 1 else np.add
+        if isinstance(std, np.ndarray):
+            step = std * np.float32(1 / UNITS_PER_ONE)
+            for part in chunks(size):
+                units = self.units(2 * pair, part.start, part.stop - part.start)
+                combine(parameters[part], units * step[part], out=out[part])
+            return out
+        scaled = self._scaled_by(float(std))
+        if not self.spec.cached:
+            for part in chunks(size):
+                bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
+                combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
+        elif size <= self._block:  # small models: one window, and no arrays to find it
+            start = splitmix64(pair, 0) % self._window_count
+            combine(parameters, scaled[start : start + size], out=out)
+        else:
+            block, low = self._block, 0
+            for start in self._block_starts(pair, range(-(-size // block))):
+                high = min(low + block, size)
+                combine(parameters[low:high], scaled[start : start + high - low], out[low:high])
+                low = high
+        return out
+
+    def perturb_many(
+        self,
+        parameters: FlatVector,
+        keys: Sequence[int] | NDArray[np.uint64],
+        std: float | FlatVector,
+        out: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Do `perturb` for several keys at once: to the same bits, and much faster for small models.
+
+        Args:
+            parameters: `[n]`.
+            keys: The samples' keys `[k]`.
+            std: Standard deviation, one for all or `[n]`.
+            out: Where the results go, `[k, n]`. Default: a new array.
+
+        Returns:
+            `out`.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        size = len(parameters)
+        out = np.empty((len(keys), size), np.float32) if out is None else out
+        if isinstance(std, np.ndarray) and out.size <= MOST_KEPT:
+            units, step = self.units_of(check_keys(keys), size), std * np.float32(1 / UNITS_PER_ONE)
+            for run in chunks(len(units), max(1, GATHER // max(1, size))):
+                np.multiply(units[run], step, out=out[run])
+                out[run] += parameters
+            return out
+        numbers = check_keys(keys)
+        if self.spec.cached and not isinstance(std, np.ndarray):
+            if len(numbers) >= FEW and size <= min(LARGEST_GATHERED, self._block) and are_pairs(numbers):
+                self._add_and_subtract(parameters, numbers[::2] >> np.uint64(1), std, out)
+            else:
+                self._perturb_block_by_block(parameters, numbers, std, out)
+            return out
+        for row, key in zip(out, numbers.tolist(), strict=True):
+            self.perturb(parameters, key, std, out=row)
+        return out
+
+    def _add_and_subtract(
+        self, parameters: FlatVector, pairs: NDArray[np.uint64], std: float, out: NDArray[np.float32]
+    ) -> None:
+        """Write both halves of each pair, for models within one window: many windows are gathered at once."""
+        size, scaled = len(parameters), self._scaled_by(std)
+        starts = self._window_starts(pairs, 0)
+        for run in chunks(len(pairs), max(1, GATHER // max(1, size))):
+            noise, halves = _windows_at(scaled, starts[run], size), out[2 * run.start : 2 * run.stop]
+            np.add(parameters, noise, out=halves[::2])
+            np.subtract(parameters, noise, out=halves[1::2])
+
+    def _perturb_block_by_block(
+        self, parameters: FlatVector, numbers: NDArray[np.uint64], std: float, out: NDArray[np.float32]
+    ) -> None:
+        """Write one block of coordinates of all samples after the other, while the parameters' is in the cache."""
+        size, block, scaled = len(parameters), self._block, self._scaled_by(std)
+        combine = [np.subtract if odd else np.add for odd in (numbers & np.uint64(1)).tolist()]
+        starts = self._starts_by_block(numbers >> np.uint64(1), -(-size // block))
+        for part, firsts in zip(chunks(size, block), starts, strict=True):
+            here, count = parameters[part], part.stop - part.start
+            for row, add_or_subtract, first in zip(out[:, part], combine, firsts, strict=True):
+                add_or_subtract(here, scaled[first : first + count], row)
+        out[numbers == CONTROL_KEY] = parameters
+
+    @property
+    def row_chunk(self) -> int:
+        """The most coordinates that `rows` gives at once; its stretches end at multiples of this."""
+        return self._block if self.spec.cached else ROW_CHUNK
+
+    def rows(self, pairs: NDArray[np.uint64]) -> RowsOf:
+        """Return the noise of pairs (keys without lowest bit) as rows of whole numbers in float32, for exact sums.
+
+        Args:
+            pairs: `[k]`.
+
+        Returns:
+            A function from a slice of the pairs, a first coordinate and their number to an array
+            `[pairs in it, coordinates]`, a new one unless one in row order is given; the coordinates lie within one
+            multiple of `row_chunk`.
+        """
+        if not self.spec.cached:
+
+            def computed(
+                run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
+            ) -> NDArray[np.float32]:
+                wide, streams = _wide_quantiles(), pairs[run].tolist()
+                rows = np.empty((len(streams), count), np.float32) if out is None else out
+                for row, stream in zip(rows, streams, strict=True):
+                    wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
+                return rows
+
+            return computed
+        table, present, starts = self._wide_table, -1, np.empty(0, np.int64)
+
+        def from_table(
+            run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
+        ) -> NDArray[np.float32]:
+            nonlocal present, starts
+            number, offset = divmod(start, self._block)
+            if number != present:  # many calls have the same block
+                present, starts = number, self._window_starts(pairs, number)
+            places = starts[run] + offset
+            if out is not None and count >= LONG_ROW:
+                _copy_windows(table, places, out)
+                return out
+            if out is None:
+                return _windows_at(table, places, count)
+            for part in chunks(len(places), max(1, PIECE // count)):
+                out[part] = _windows_at(table, places[part], count)
+            return out
+
+        return from_table
+
+    def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
+        """Yield slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
+        block = self._block
+        blocks = range(start // block, -(-(start + count) // block))
+        for number, first in zip(blocks, self._block_starts(pair, blocks), strict=True):
+            low = max(start, number * block)
+            high = min(start + count, (number + 1) * block)
+            shift = first - number * block
+            yield slice(low - start, high - start), slice(low + shift, high + shift)
+
+    def _starts_by_block(self, pairs: NDArray[np.uint64], blocks: int) -> list[list[int]]:
+        """Yield where in the table each pair's window begins, for one block after the other."""
+        if len(pairs) * blocks <= FEW_WINDOWS:
+            streams = pairs.tolist()
+            return [[splitmix64(pair, number) % self._window_count for pair in streams] for number in range(blocks)]
+        numbers = np.arange(blocks, dtype=np.uint64)[:, None]
+        return cast("list[list[int]]", self._window_starts(pairs, numbers).tolist())
+
+    def _block_starts(self, pair: int, blocks: range) -> list[int]:
+        if len(blocks) <= FEW_WINDOWS:
+            return [splitmix64(pair, number) % self._window_count for number in blocks]
+        numbers = np.arange(blocks.start, blocks.stop, dtype=np.uint64)
+        return cast("list[int]", self._window_starts(np.array([pair], np.uint64), numbers).tolist())
+
+    def _window_starts(self, pairs: NDArray[np.uint64], blocks: NDArray[np.uint64] | int) -> NDArray[np.int64]:
+        starts = splitmix64_array(pairs, blocks)
+        starts %= np.uint64(self._window_count)
+        return starts.view(np.int64)
+
+    @functools.cached_property
+    def _table(self) -> NDArray[np.int16]:
+        table = np.empty(self.spec.cache_size, np.int16)
+        for part in chunks(self.spec.cache_size):
+            bits = random_bits(self.spec.seed, TABLE_STREAM, part.start, part.stop - part.start)
+            quantiles().take(bits, out=table[part], mode="wrap")
+        table.flags.writeable = False
+        return table
+
+    @functools.cached_property
+    def _wide_table(self) -> NDArray[np.float32]:
+        return self._table.astype(np.float32)
+
+    def _scaled_by(self, std: float) -> FlatVector:
+        """Return the table, or the quantiles, times std: kept for the next call, which mostly has the same std."""
+        kept, scaled = self._scaled
+        if kept != std or not scaled.size:
+            units = self._table if self.spec.cached else quantiles()
+            scaled = units * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
+            self._scaled = (std, scaled)
+        return scaled
+
+
+def _windows_at(table: NDArray[_Unit], places: NDArray[np.int64], count: int) -> NDArray[_Unit]:
+    """Return the windows of `count` entries from these places of the table on, a new array `[places, count]`.
+
+    To numpy a window is one item here, so that it is copied at the speed of memory and not number by number.
+    """
+    window = np.dtype((np.void, count * table.itemsize))
+    windows: NDArray[np.void] = np.ndarray((len(table) - count + 1,), window, table, 0, (table.itemsize,))
+    return windows[places].view(table.dtype).reshape(len(places), count)
+
+
+def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Fill rows of `out` from these places of the table; as bytes, since assigning arrays takes half as long again."""
+    source, target, size = table.data.cast("B"), out.data.cast("B"), out.strides[0]
+    for low, place in zip(range(0, len(target), size), (places * table.itemsize).tolist(), strict=True):
+        target[low : low + size] = source[place : place + size]
+
+
+def are_pairs(numbers: NDArray[np.uint64]) -> bool:
+    """Return whether these are mirrored pairs, the even half of each just before the odd one."""
+    even, odd = numbers[::2], numbers[1::2]
+    return len(even) == len(odd) and bool(((even | np.uint64(1) == odd) & (even != odd)).all())
+
+
+@functools.cache
+def _wide_quantiles() -> NDArray[np.float32]:
+    return quantiles().astype(np.float32)
+
+
+def chunks(count: int, size: int = CHUNK, start: int = 0) -> Iterator[slice]:
+    """Yield slices that cover `count` coordinates from `start` on, each up to the next multiple of `size`."""
+    stop = start + count
+    while start < stop:
+        end = min(stop, (start // size + 1) * size)
+        yield slice(start, end)
+        start = end

@@ -1,0 +1,354 @@
+"""Pools of workers that evaluate samples: what each has been sent, what it does, and when it is given up.
+
+sample ──► Pool.run(round) ──► Schedule (who does what)
+                │ equip, take, evaluate     ▲ Answer
+                ▼                           │
+      parl_core.worker_pool.WorkerPool: spawns workers, and replaces those that were lost
+                │                           ▲
+                ▼                           │
+      parl_core.actors: threads, processes, or actors on other machines
+
+A batch is sent at once, as calls of one sample, or of so many that the caller is not kept busy by answers: no worker
+waits for the way there and back, and the death of one costs little.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from parl_core._subprocess_actors import SubprocessActors
+from parl_core.actors import ActorSystem, ThreadActors, open_actors, usable_cores
+from parl_core.errors import LostActor
+from parl_core.worker_pool import Answer, Work, WorkerPool
+from parl_evokit._records import SamplingInfo
+from parl_evokit._sampler import Sampler
+from parl_evokit._sampling_agent import SamplingAgent
+from parl_evokit.errors import EvaluationFailed, EvolutionError, WorkersLost
+from parl_evokit.parallel._observations import Normalizer
+from parl_evokit.parallel._schedule import MOST_DEATHS, Schedule
+from parl_evokit.parallel._worker import Done, Evaluate, Failure, Model, Reply, Worker
+
+__all__ = ["Pool", "ProcessPool", "ThreadPool"]
+
+MOST_FAILED_STARTS = 3
+MOST_LOST_HOSTS = 20  # in a row, before anything was evaluated: what is evaluated may bring hosts down
+CALLS_PER_S = 1000  # of all workers together, each of which takes the caller some 0.1 ms
+UNKNOWN_AHEAD = 2  # calls that a worker has while it is not known how long a sample takes
+
+
+@dataclass(eq=False)
+class _Member:
+    """What a worker has been sent: the job it is equipped for, the model, and calls."""
+
+    job: object = None
+    model: Model | None = None
+    unsent: deque[int] = field(default_factory=deque)  # of its batch
+    calls: int = 0  # that evaluate, and are not answered
+    each_s: float = 0.0  # a sample's time; 0 while it is not known
+    proved: bool = False  # it has answered once
+
+
+class _Losses:
+    """The `RestartPolicy` of a pool: it takes note, and the round decides once all answers are counted."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, Exception]] = []
+
+    def lost(self, slot: int, work: Work | None, error: LostActor) -> None:  # noqa: ARG002
+        self.found.append((slot, error))
+
+    def not_spawned(self, slot: int, error: Exception) -> None:
+        self.found.append((slot, error))
+
+
+class Pool:
+    """A pool of actors that evaluate samples, used by `sample`; `ThreadPool` and `ProcessPool` choose the actors.
+
+    Workers stay from round to round. Use it in a `with` statement, or close it.
+
+    Args:
+        actors: Where workers are made: an `ActorSystem`, which stays open when the pool is closed; or the name of one
+            for `parl_core.actors.open_actors`, which closes with the pool.
+        workers: How many. Default: as many as the system says it has room for, else one a core.
+        options: For `open_actors`, such as `address="10.0.0.1:8010"` of a cluster, or `cpu_num=4` of a private one;
+            with `remote` and none, the connection that the program has, or a private cluster of this machine.
+
+    Raises:
+        ImportError: No installed package offers actors of that name: `pip install parl-evokit[remote]`.
+        ValueError: There are less than one worker.
+    """
+
+    def __init__(self, actors: ActorSystem | str = "remote", workers: int | None = None, **options: Any) -> None:
+        if workers is not None:
+            _require_some(workers)
+        self._owned = isinstance(actors, str)
+        self._actors = open_actors(actors, **options) if isinstance(actors, str) else actors
+        self._size = workers or self._actors.slots or usable_cores()
+        self._losses = _Losses()
+        self._workers = WorkerPool(lambda _: self._actors.create(Worker), self._size, self._losses)
+        self._members = [_Member() for _ in range(self._size)]
+        self._started = self._closed = False
+        self._next_number = 0
+        self._schedule = Schedule()
+        self._infos: dict[int, SamplingInfo] = {}  # handed out and not returned, of all rounds
+        self._job: tuple[object, Evaluate] | None = None
+        self._clone: Callable[[], SamplingAgent] | None = None
+        self._model: Model | None = None
+        self._stored: tuple[Model, Any] | None = None  # the model, and what workers are sent of it
+        self._failed_starts = self._lost_hosts = 0
+        self._start_hint = ""
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that the pool keeps."""
+        return self._size
+
+    def assign(self, agent: Any, evaluate: Evaluate) -> None:
+        """Work for this agent with this function from now on; late samples of another are dropped.
+
+        Raises:
+            EvolutionError: The pool is closed.
+        """
+        if self._closed:
+            raise EvolutionError("the pool is closed: open another one")
+        if self._job is None or self._job[0] is not agent or self._job[1] is not evaluate:
+            self._infos.clear()
+            self._job, self._clone = (agent, evaluate), agent.clone
+
+    def model_of(self, sampler: Sampler, normalizer: Normalizer | None) -> Model:
+        """Return what workers get of a model: the same object while nothing has changed, so that it is sent once."""
+        if self._model is None or self._model.sampler is not sampler or self._model.normalizer is not normalizer:
+            self._model = Model(sampler, normalizer)
+        return self._model
+
+    def run(
+        self,
+        infos: list[SamplingInfo],
+        model: Model,
+        *,
+        share: float,
+        grace_s: float,
+        collect: Callable[[SamplingInfo, Done], None],
+    ) -> None:
+        """Evaluate samples, until all are done, or `share` of them and the rest are stragglers.
+
+        Args:
+            infos: Samples of `model`.
+            model: What the workers shall have.
+            share: See `Schedule.begin`.
+            grace_s: See there.
+            collect: Called with each sample that has come back, late ones of earlier rounds among them.
+
+        Raises:
+            EvaluationFailed: The user's function raised.
+            WorkersLost: Workers end again and again.
+            EvolutionError: Something cannot be sent to the workers.
+        """
+        numbers = range(self._next_number, self._next_number + len(infos))
+        self._next_number += len(infos)
+        late = self._schedule.running()
+        self._infos = {number: info for number, info in self._infos.items() if number in late}
+        self._infos.update(zip(numbers, infos, strict=True))
+        self._failed_starts = self._lost_hosts = 0  # what ended workers before need not end these
+        self._schedule.begin(numbers, share=share, grace_s=grace_s)
+        try:
+            if not self._started:
+                self._started = True
+                self._workers.start()
+            errors: list[EvolutionError] = list(self._count_losses())
+            while not errors:
+                self._hand_out(model)
+                now = time.monotonic()
+                if self._schedule.complete(now):
+                    break
+                if stuck := self._schedule.stuck(now):
+                    for slot in stuck:  # they hold a late sample, and no other is free
+                        self._forget(slot)
+                        self._workers.replace(slot)
+                    continue
+                answers = self._workers.gather(self._schedule.wait_s(now), or_spawned=True)
+                errors = [*self._take(answers, collect), *self._count_losses()]  # all are counted before one ends it
+            for error in errors:
+                raise error
+        finally:
+            self._schedule.abandon()
+
+    def close(self) -> None:
+        """End all workers; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._workers.stop()
+            if self._owned:
+                self._actors.close()
+            self._infos.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hand_out(self, model: Model) -> None:
+        assert self._job is not None
+        assert self._clone is not None
+        ready = self._workers.ready()
+        for slot in ready:
+            if self._schedule.busy(slot):
+                continue
+            batch = self._schedule.next_batch(slot, len(ready), time.monotonic())
+            if not batch:
+                continue
+            member = self._members[slot]
+            if member.job is not self._job:
+                self._submit(slot, "equip", self._clone(), self._job[1])
+                member.job, member.model = self._job, None
+            if member.model is not model:
+                self._submit(slot, "take", self._store(model))
+                member.model = model
+            member.unsent = deque(batch)
+            self._send_calls(slot)
+
+    def _store(self, model: Model) -> Any:
+        if self._stored is None or self._stored[0] is not model:
+            self._stored = model, self._actors.put(model)
+        return self._stored[1]
+
+    def _submit(self, slot: int, method: str, *args: Any, numbers: Sequence[int] = ()) -> None:
+        self._workers.submit(Work(slot, method, args, (self._members[slot], numbers)))
+
+    def _send_calls(self, slot: int) -> None:
+        member = self._members[slot]
+        if needless := [number for number in member.unsent if number not in self._infos]:
+            # Others have returned them, or they were drawn for another agent or function.
+            self._schedule.settle(slot, needless, time.monotonic())
+            member.unsent = deque(number for number in member.unsent if number in self._infos)
+        while member.unsent and (member.each_s or member.calls < UNKNOWN_AHEAD):
+            # Alone goes what may hold up its worker: an answer comes when all samples of a call are done.
+            alone = not member.each_s or self._schedule.is_shared(member.unsent[0])
+            size = 1 if alone else max(1, int(self._size / CALLS_PER_S / member.each_s))
+            numbers = [member.unsent.popleft() for _ in range(min(size, len(member.unsent)))]
+            member.calls += 1
+            keys = [self._infos[number].noise_key for number in numbers]
+            self._submit(slot, "evaluate", keys, numbers=numbers)
+
+    def _take(
+        self, answers: Sequence[Answer], collect: Callable[[SamplingInfo, Done], None]
+    ) -> Iterator[EvolutionError]:
+        """Take in answers; yield the errors that end the round."""
+        for work, value, failed in answers:
+            member, numbers = work.tag
+            if self._members[work.slot] is not member or isinstance(value, LostActor):
+                continue  # of a worker that was given up, or is about to be
+            if failed:  # what the user's function raises comes in a reply: this is what was sent, or the actor itself
+                self._forget(work.slot)
+                yield EvolutionError(
+                    f"this cannot be sent to a worker: {value}. Models and functions for a ProcessPool are defined at "
+                    "the top level of a module; threads and remote actors take any"
+                )
+            elif isinstance(value, Failure):  # it could not be made ready: next time anew
+                self._forget(work.slot)
+                yield EvaluationFailed(value.summary, value.trace)
+            elif isinstance(value, Reply):
+                member.calls -= 1
+                yield from self._take_reply(work.slot, numbers, value, collect)
+
+    def _take_reply(
+        self, slot: int, numbers: Sequence[int], reply: Reply, collect: Callable[[SamplingInfo, Done], None]
+    ) -> Iterator[EvaluationFailed]:
+        member, done = self._members[slot], dict(zip(numbers, reply.done(), strict=False))
+        member.proved = True
+        self._failed_starts = self._lost_hosts = 0
+        if done:
+            member.each_s = max(reply.seconds / len(done), 1e-9)
+        for number in self._schedule.settle(slot, done, time.monotonic()):
+            if (info := self._infos.pop(number, None)) is not None:
+                collect(info, done[number])
+        if reply.failure is None:
+            if all(slot != lost for lost, _ in self._losses.found):
+                self._send_calls(slot)
+            return
+        member.unsent.clear()
+        self._schedule.forget(slot)
+        if (info := self._infos.pop(numbers[len(done)], None)) is not None:
+            yield EvaluationFailed(reply.failure.summary, reply.failure.trace, info)
+
+    def _count_losses(self) -> Iterator[WorkersLost]:
+        """Count workers that were lost or could not be made; yield the errors that end the round."""
+        losses, self._losses.found = self._losses.found, []
+        for slot, error in losses:
+            proved, outside = self._members[slot].proved, isinstance(error, LostActor) and error.from_outside
+            reason = f"{type(error).__name__}: {error}"
+            culprit = self._forget(slot, from_outside=outside)
+            if culprit is not None:
+                yield WorkersLost(f"{MOST_DEATHS} workers ended while they evaluated the same sample, {reason}")
+            if not isinstance(error, LostActor):
+                if not self._workers.is_alive:  # else fewer workers do it as well
+                    yield WorkersLost(f"no worker could be made: {error}")
+                continue
+            if proved:
+                continue
+            if outside:
+                self._lost_hosts += 1
+            else:
+                self._failed_starts += 1
+            if self._failed_starts >= MOST_FAILED_STARTS or self._lost_hosts >= MOST_LOST_HOSTS:
+                ended = self._failed_starts + self._lost_hosts
+                yield WorkersLost(
+                    f"{ended} workers in a row ended before they had evaluated anything, {reason}{self._start_hint}"
+                )
+
+    def _forget(self, slot: int, *, from_outside: bool = False) -> int | None:
+        """Forget what a worker has been sent and does; return a sample that has ended too many workers."""
+        self._members[slot] = _Member()
+        return self._schedule.lost(slot, from_outside=from_outside)
+
+
+class ThreadPool(Pool):
+    """A pool of threads of this process: for models and environments whose work releases the interpreter's lock.
+
+    Nothing is copied or pickled, and functions and models may be anything.
+
+    Args:
+        workers: How many threads. Default: one for each core that this process may use.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        workers = usable_cores() if workers is None else _require_some(workers)
+        super().__init__(ThreadActors(workers), workers)
+        self._owned = True
+
+
+class ProcessPool(Pool):
+    """A pool of processes on this machine, for evaluations in plain Python; they end with this one, however it ends.
+
+    Args:
+        workers: How many processes. Default: one for each core that this process may use.
+        start_method: `spawn` works beside threads and frameworks; functions must then be importable by name, and a
+            program that makes a pool needs `if __name__ == "__main__":`. `fork` (Linux) is safe while neither threads
+            nor a framework are in use, and needs no such line.
+
+    Raises:
+        ValueError: There is no such start method.
+    """
+
+    def __init__(self, workers: int | None = None, *, start_method: str = "spawn") -> None:
+        workers = usable_cores() if workers is None else _require_some(workers)
+        super().__init__(SubprocessActors(workers, start_method=start_method), workers)
+        self._owned = True
+        if start_method == "fork":  # not beside a thread
+            self._workers.in_thread = False
+        if start_method == "spawn":
+            self._start_hint = (
+                ' (see its message above; programs that make a ProcessPool need `if __name__ == "__main__":`)'
+            )
+
+
+def _require_some(workers: int) -> int:
+    if workers < 1:
+        raise ValueError(f"a pool has 1 worker or more, not {workers}")
+    return workers

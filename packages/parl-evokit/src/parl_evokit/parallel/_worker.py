@@ -1,0 +1,157 @@
+"""A worker of parallel sampling: it perturbs a clone, calls the user's function, and returns rewards.
+
+    equip(clone, evaluate) ─► take(model) ─► evaluate(keys) ─► Reply: a reward a key, or how far it came
+
+`Worker` is the class of an actor (`parl_core.actors`): here are no queues, pipes or threads.
+"""
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parl_evokit._records import SamplingInfo
+from parl_evokit._sampler import Sampler
+from parl_evokit._sampling_agent import FixedModel, SamplingAgent
+from parl_evokit.noise._generators import splitmix64
+from parl_evokit.parallel._observations import NormalizedAgent, Normalizer, ObservationSums
+
+__all__ = ["Done", "Evaluate", "Failure", "Model", "Reply", "Worker", "seed_of"]
+
+Evaluate = Callable[..., float]
+SEED_INDEX = 2**32 + 2  # blocks of noise, parents and control traffic have the indices below
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The model to sample; with a normalizer, observations are normalised and counted."""
+
+    sampler: Sampler
+    normalizer: Normalizer | None
+
+
+class Done(NamedTuple):
+    """One sample's reward, rounded to float32 as logs hold it, and what it saw if that was counted."""
+
+    reward: float
+    sums: ObservationSums | None = None
+
+
+class Failure(NamedTuple):
+    """The user's function raised; what was left has not been begun.
+
+    Attributes:
+        summary: The exception in one line.
+        trace: Its traceback.
+    """
+
+    summary: str
+    trace: str
+
+
+class Reply(NamedTuple):
+    """The outcome of some samples, in few bytes.
+
+    Attributes:
+        rewards: float32, in the order of the keys; fewer than these where one failed.
+        sums: What each of them saw, if that was counted.
+        failure: Of the first sample without a reward.
+        seconds: How long the evaluations took.
+    """
+
+    rewards: bytes
+    sums: list[ObservationSums | None] | None
+    failure: Failure | None
+    seconds: float
+
+    def done(self) -> list[Done]:
+        """Return the samples that have a reward."""
+        rewards = np.frombuffer(self.rewards, "<f4").tolist()
+        return list(map(Done, rewards, self.sums or [None] * len(rewards)))
+
+
+def seed_of(key: int) -> int:
+    """Return the seed of a sample's episodes, 0 to 2**31 - 1: both halves of a mirrored pair have the same."""
+    return splitmix64(key >> 1, SEED_INDEX) >> 33
+
+
+class Worker:
+    """One clone and the user's function."""
+
+    def __init__(self) -> None:
+        self._clone: SamplingAgent | None = None
+        self._source: FixedModel | None = None
+        self._call: Callable[[Any, int], float] = _not_equipped
+        self._agent: Any = None
+        self._counting: NormalizedAgent | None = None
+
+    def equip(self, clone: SamplingAgent, evaluate: Evaluate) -> Failure | None:
+        """Begin to work for an agent: with its clone, and the function (or class of functions) that evaluates."""
+        self._clone, self._source = clone, None
+        try:
+            self._call = _with_seed(evaluate() if isinstance(evaluate, type) else evaluate)
+        except (Exception, SystemExit) as error:  # of the user's class: it belongs to the caller
+            return _failure_of(error)
+        return None
+
+    def take(self, model: Model) -> None:
+        """Sample this model from now on."""
+        assert self._clone is not None
+        if self._source is None:
+            self._source = FixedModel(model.sampler, self._clone.source.keys)
+            self._clone.follow(self._source)
+        self._source.sampler = model.sampler
+        self._agent, self._counting = self._clone, None
+        if model.normalizer is not None:
+            self._agent = self._counting = NormalizedAgent(self._clone, model.normalizer, counts=True)
+
+    def evaluate(self, keys: Sequence[int]) -> Reply:
+        """Evaluate the samples with these keys."""
+        assert self._clone is not None
+        assert self._source is not None
+        sampler, info, began = self._source.sampler, SamplingInfo(), monotonic()
+        rewards: list[float] = []
+        sums: list[ObservationSums | None] | None = None if self._counting is None else []
+        failure = None
+        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and the update sets it aside
+            for key in keys:
+                info.fill(key, sampler.model_iter_id, sampler.fingerprint)
+                try:
+                    self._clone.apply_noise(info)
+                    reward = float(self._call(self._agent, seed_of(key)))
+                except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
+                    failure = _failure_of(error)
+                    break
+                rewards.append(reward)
+                if sums is not None and self._counting is not None:
+                    sums.append(self._counting.take_sums())
+            packed = np.array(rewards, "<f4").tobytes()
+        return Reply(packed, sums, failure, monotonic() - began)
+
+
+def _failure_of(error: BaseException) -> Failure:
+    """Return the exception that is being handled as text that any process can read."""
+    return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _with_seed(evaluate: Evaluate) -> Callable[[Any, int], float]:
+    """Return the function as one of agent and seed; many take the agent alone."""
+    if not callable(evaluate):
+        raise TypeError(f"evaluate is a function of an agent (and a seed), not {evaluate!r}")
+    try:
+        signature = inspect.signature(evaluate)
+    except ValueError:  # some functions written in C have none
+        return lambda agent, _: evaluate(agent)
+    try:
+        signature.bind(None, 0)
+    except TypeError:
+        return lambda agent, _: evaluate(agent)
+    return evaluate
+
+
+def _not_equipped(*_: object) -> float:
+    raise AssertionError("samples came before the function that evaluates it")

@@ -1,0 +1,128 @@
+"""Hooks around the runs of a program: numbers that change go in before each, counters go up after each.
+
+A program is recorded once and run often, so what an algorithm computes in Python (a schedule's value, whether a delayed
+step is due, the number of updates) would stay as it was while the program was built. Here it is kept up:
+
+    before a run:  value() ──> tensor of one number ──(shared memory)──> parameter of the program
+    after a run:   action(), such as counting the update and synchronising a target when it is due
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import paddle
+from paddle.utils import unique_name
+
+from parl_core.errors import ModelContractError
+from parl_paddle._static_graphs import as_value, eager, in_program
+
+__all__ = ["Hooks", "after_each_run", "at_each_run", "either", "is_recording", "no_figure", "recording"]
+
+static: Any = paddle.static  # paddle's types of it are incomplete
+
+
+@dataclass
+class _Number:
+    """A tensor that is given what `value` returns before each run."""
+
+    value: Callable[[], Any]
+    tensor: paddle.Tensor
+    given: Any
+
+    def renew(self) -> None:
+        now = self.value()
+        if now != self.given:
+            self.tensor.set_value(paddle.to_tensor(now, dtype=self.tensor.dtype, place=self.tensor.place))
+            self.given = now
+
+
+@dataclass
+class Hooks:
+    """The hooks of one program."""
+
+    program: Any  # kept, because it is found again by its identity
+    numbers: list[_Number] = field(default_factory=list)
+    actions: list[Callable[[], object]] = field(default_factory=list)
+
+    def before(self) -> None:
+        """Give the program the numbers that hold now."""
+        with eager():
+            for number in self.numbers:
+                number.renew()
+
+    def after(self) -> None:
+        """Call the actions that follow an update."""
+        with eager():
+            for action in self.actions:
+                action()
+
+
+_recorded: ContextVar[dict[int, Hooks] | None] = ContextVar("recorded", default=None)
+
+
+@contextlib.contextmanager
+def recording(hooks: dict[int, Hooks]) -> Iterator[None]:
+    """Collect the hooks of the programs that are built inside the block, by the identity of the program."""
+    token = _recorded.set(hooks)
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
+
+
+def is_recording() -> bool:
+    """Return True while a `build_program` is at work in this thread."""
+    return _recorded.get() is not None
+
+
+def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
+    """Return `value()`; while a program is built, a scalar of it that is given `value()` before each run."""
+    if not in_program():
+        return value()
+    hooks = _of_this_program()
+    with eager():
+        now = value()
+        tensor = paddle.to_tensor(now, dtype=dtype)
+    tensor.name = unique_name.generate("at_each_run")
+    hooks.numbers.append(_Number(value, tensor, now))
+    return as_value(tensor)
+
+
+def after_each_run(action: Callable[[], object]) -> None:
+    """Call `action` now; while a program is built, after each of its runs instead."""
+    if in_program():
+        _of_this_program().actions.append(action)
+    else:
+        action()
+
+
+def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """Return `yes()` where the condition holds, else `no()`; a program asks at each run.
+
+    There both have to return tensors of equal shapes and dtypes.
+    """
+    if in_program():
+        return static.nn.cond(at_each_run(condition, "bool"), yes, no)
+    return yes() if condition() else no()
+
+
+def no_figure(like: paddle.Tensor) -> paddle.Tensor | None:
+    """Return what stands for a loss that an update does not have: None, or NaN in a program, which needs a number."""
+    return paddle.full([], math.nan, like.dtype) if in_program() else None
+
+
+def _of_this_program() -> Hooks:
+    recorded = _recorded.get()
+    if recorded is None:
+        raise ModelContractError(
+            "static graphs are on (paddle.enable_static()) outside build_program(); an algorithm of PARL learns in a "
+            "program that its agent's build_program() builds, or with paddle.disable_static()"
+        )
+    program = static.default_main_program()
+    return recorded.setdefault(id(program), Hooks(program))

@@ -1,0 +1,544 @@
+"""The loop of one actor's process: reads calls from its callers, runs them in order, writes the replies.
+
+    worker  --CONFIGURE (environment, log file, ...)-->+
+    caller  --CREATE, CALL, ... ----------------------->| one epoll, one queue, one thread
+    caller  <--replies, coalesced ----------------------+
+
+Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
+`runners`, which read and write through the same process.
+
+It ends when nobody holds it any more (see `state`; what was sent before CLOSE is done first), when the worker's
+connection closes, and of course when it is killed. All threads of the process belong to the user's code, save those of
+its own connection to the cluster, which it has once it makes or holds other actors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from parl_remote import _current
+from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How
+from parl_remote._actor.reports import ExitReport, allow_stack_dumps
+from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
+from parl_remote._actor.state import ActorState, Holders
+from parl_remote._data import object_places
+from parl_remote._data.large_frames import TICKETS, Sharing
+from parl_remote._death import DeathKind
+from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of
+from parl_remote._system import processes
+from parl_remote._system.polling import IN, new_poller
+from parl_remote._system.thread_counts import limit_numeric_threads
+from parl_remote._transport import Buffer
+from parl_remote._transport.unix import Listening, UnixChannel, is_own_user
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+__all__ = ["ActorProcess", "FlushTimer", "Outbox", "run_actor"]
+
+
+_HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
+
+
+class Outbox:
+    """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
+
+    Attributes:
+        held: The replies that are not written yet.
+        guarded: Whether the flush timer will flush it.
+    """
+
+    __slots__ = ("_channel", "_lock", "guarded", "held")
+
+    def __init__(self, channel: UnixChannel) -> None:
+        self._channel = channel
+        self.held: deque[list[Buffer]] = deque()
+        self.guarded = False
+        self._lock = threading.Lock()  # keeps the order when both flush
+
+    def add(self, reply: list[Buffer]) -> None:
+        """Buffer a reply until the next `flush`."""
+        self.held.append(reply)
+
+    def flush(self) -> None:
+        """Write all buffered replies.
+
+        Raises:
+            ChannelClosed: The caller is gone.
+        """
+        held = self.held
+        with self._lock:
+            if len(held) == 1:
+                self._channel.send(held.popleft())
+            elif held:
+                self._channel.send_batch([held.popleft() for _ in range(len(held))])
+
+
+class FlushTimer:
+    """A timer thread that flushes the outboxes of owners that are busy with a call."""
+
+    def __init__(self) -> None:
+        self._posts: deque[Outbox] = deque()
+        self._idle = True
+        self._thread: threading.Thread | None = None
+
+    def guard(self, outbox: Outbox) -> None:
+        """Ensure that the replies in `outbox` are flushed within a millisecond."""
+        if outbox.guarded:
+            return
+        outbox.guarded = True
+        self._posts.append(outbox)
+        if self._idle:
+            self._idle = False
+            if self._thread is None:
+                self._bell = threading.Semaphore(0)  # most actors never need it
+                self._thread = threading.Thread(target=self._watch, name="parl-replies", daemon=True)
+                self._thread.start()
+            self._bell.release()
+
+    def _watch(self) -> None:
+        while True:
+            self._bell.acquire()
+            while self._posts:
+                time.sleep(_HOLD_S)
+                for _ in range(len(self._posts)):
+                    outbox = self._posts.popleft()
+                    outbox.guarded = False  # before the flush: what is added from now on needs another round
+                    with contextlib.suppress(ChannelClosed):  # its owner will find out
+                        outbox.flush()
+                if not self._posts:
+                    self._idle = True  # and look once more: `guard` may not have seen it
+
+
+_log = logging.getLogger("parl.remote")
+_CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
+_HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
+_AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED})  # the others wait for their turn in the queue
+_OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE})
+_MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
+_OWNER_AND_WORKER = 2  # connections; where there are no others, the answer uses the connection that the state used
+_SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
+
+
+class _Caller:
+    """One connection and its buffered replies."""
+
+    __slots__ = ("_sent", "channel", "has_joined", "knows_of_change", "on_their_way", "outbox", "sharing", "supervises")
+
+    def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
+        self.channel = channel
+        self._sent = sent
+        self.outbox = Outbox(channel)
+        self.sharing: Sharing | None = None
+        self.supervises = False
+        self.has_joined = False
+        self.on_their_way: dict[int, list[object]] = {}  # what references in answers to this caller lead to, by call
+        self.knows_of_change = False
+
+    def answer(self, reply: list[Buffer]) -> None:
+        """Buffer a reply until the next flush."""
+        if type(reply) is HoldingReply:
+            self.on_their_way[reply.call_id] = reply.references
+        self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
+
+    def flush(self) -> None:
+        """Trigger the sending of the buffered replies; for runners of several calls."""
+        self._sent(self)
+
+    def opened(self, frames: list[memoryview]) -> list[memoryview]:
+        """Return a received message with its frames in shared memory resolved."""
+        header = frames[0]
+        kind, flags = header[0], header[1]
+        if kind == _CREATE and flags & Flag.SHARES:
+            self.sharing = Sharing()
+        return self.sharing.unstow(frames) if flags & TICKETS and self.sharing is not None else frames
+
+
+class ActorProcess:
+    """Serves one host to its callers.
+
+    Args:
+        listening: The socket that callers connect to.
+        host: Runs the calls.
+    """
+
+    def __init__(self, listening: Listening, host: ActorHost) -> None:
+        self._listening = listening
+        self._listening.setblocking(False)
+        self._host = host
+        host.construct = self._construct
+        self._asyncio: asyncio.AbstractEventLoop | None = None
+        self._serving: ConcurrentServing | None = None
+        self.poller = new_poller()
+        self.poller.register(listening.fileno(), IN)
+        self._callers: dict[int, _Caller] = {}
+        self._holders = Holders()
+        host.on_new_names = self._tell_change
+        host.on_state = self._send_state
+        self._owner: _Caller | None = None
+        self._worker: _Caller | None = None
+        self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
+        # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
+        self._early: list[tuple[_Caller, list[memoryview]]] = []
+        self._flush_timer = FlushTimer()
+        self._leaving = False  # this loop, for good or for another one
+        self.over = False
+
+    def run(self) -> None:
+        """Serve until the process is to end."""
+        listening = self._listening.fileno()
+        while not self._leaving:
+            for fd, _ in self.poller.poll():
+                if fd == listening:
+                    self._accept()
+                elif fd in self._callers:
+                    self._read(self._callers[fd])
+            self._work()
+        if self._serving is not None:
+            self._hand_to_runner()
+            self._serving.serve()
+            self.flush_all()
+
+    def send_exit_report(self) -> None:
+        """Report to the worker that the end is regular, and its cause."""
+        for caller in self._callers.values():
+            if caller.supervises:
+                self._host.exit_report.say(caller.channel)
+
+    def _accept(self) -> None:
+        """Accept all connections that are waiting."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listening.accept()
+                if not is_own_user(connection):
+                    connection.close()
+                    continue
+                caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
+                self._callers[caller.channel.fileno()] = caller
+                self._holders.connected(caller)
+                self.poller.register(caller.channel.fileno(), IN)
+
+    def _read(self, caller: _Caller) -> None:
+        """Queue the messages of a caller."""
+        caller.knows_of_change = False
+        try:
+            for frames in caller.channel.receive_ready():
+                if len(frames[0]) < HEADER_BYTES:
+                    raise RemoteProtocolError(f"a frame of {len(frames[0])} bytes is too short for a call")
+                kind = frames[0][0]
+                if kind in _OF_WORKER:
+                    self._check_worker(caller, kind)
+                if kind in _AT_ONCE:
+                    self._do_at_once(caller, frames)
+                else:
+                    self._queue.append((caller, caller.opened(frames)))
+        except (ChannelClosed, RemoteProtocolError) as error:
+            _log.debug("a caller is gone: %s", error)
+            self._forget(caller)
+
+    def _check_worker(self, caller: _Caller, kind: int) -> None:
+        """Check that a message reserved for the worker comes from the worker.
+
+        Raises:
+            RemoteProtocolError: It comes from another caller.
+        """
+        if self._worker is None:
+            self._worker = caller  # no other process knows of this one before the worker has configured it
+        elif self._worker is not caller:
+            raise RemoteProtocolError(f"only the worker may send a message of kind {kind}")
+
+    def _turn_away(self, caller: _Caller, error: Exception) -> None:
+        """Disconnect a caller that broke the protocol; if it is the owner, end the actor."""
+        _log.error("disconnected a caller: %s", error)
+        if caller is self._owner or self._owner is None:
+            self._end()
+        else:
+            self._forget(caller)
+
+    def _forget(self, caller: _Caller) -> None:
+        if self._callers.pop(caller.channel.fileno(), None) is None:
+            return
+        self.poller.unregister(caller.channel.fileno())
+        caller.channel.close()
+        if caller.supervises:
+            os._exit(0)  # the worker is gone, and so is every possible caller of this actor
+        if self._serving is not None:
+            self._serving.runner.forget(caller)
+        self._holders.left(caller, closed=False)
+        self._end_if_unneeded()
+
+    def _do_at_once(self, caller: _Caller, frames: list[memoryview]) -> None:
+        kind, flags, index, number = header_of(frames[0])
+        if kind == _CANCEL:
+            self._cancel(caller, frames)
+        elif kind == _RECEIVED:
+            caller.on_their_way.pop(number, None)
+        elif kind == _HOLD:
+            self._holders.expect()
+        elif kind == _RELEASE:
+            self._holders.expect_nobody()
+            self._end_if_unneeded()
+        else:
+            caller.has_joined = True
+            if flags & Flag.SHARES:
+                caller.sharing = Sharing()
+            if index:
+                self._holders.does_not_hold(caller)
+                self._end_if_unneeded()
+
+    def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
+        """Release a caller that needs the actor no more; its calls are done, and no answer to it is pending."""
+        if header_of(frames[0])[2] and caller is self._owner:  # he takes it along
+            self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
+            self._end()
+            return
+        self.flush_all()
+        self._holders.left(caller, closed=True)
+        self._end_if_unneeded()
+        if not self.over:
+            self._forget(caller)
+
+    def _end_if_unneeded(self) -> None:
+        if self.over or not self._holders.nobody_left:
+            return
+        self._accept()  # a connection may be waiting, or be announced by the worker
+        for other in list(self._callers.values()):
+            if other.supervises:
+                self._read(other)
+        if self._holders.nobody_left:
+            self._end()
+
+    def _tell_change(self) -> None:
+        """Notify all callers of changed attributes; the reply that follows has the names."""
+        for caller in list(self._callers.values()):
+            if not caller.supervises and not caller.knows_of_change:
+                caller.knows_of_change = True
+                caller.outbox.add(pack(Kind.CHANGED, 0, 0, 0))
+                self._sent(caller)
+
+    def _send_state(self, frames: list[Buffer]) -> None:
+        """Send a saved state to the owner, before the answer to the caller whose call changed it."""
+        owner = self._owner
+        if owner is not None and owner.channel.fileno() in self._callers:
+            owner.outbox.add(frames)  # not through shared memory, which nobody can open once this process has died
+            if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
+                self._write_to(owner)
+
+    def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
+        """Drop a call that has not started, or cancel a coroutine; any other call is answered as usual."""
+        call_id = header_of(frames[0])[3]
+        for waiting in self._queue:
+            if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
+                self._queue.remove(waiting)
+                caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
+                self.flush_all()
+                return
+        if self._serving is not None:
+            self._serving.runner.cancel(caller, call_id)
+
+    def _work(self) -> None:
+        """Run the queued calls; replies of quick calls are sent together."""
+        queue = self._queue
+        while queue and not self._leaving:
+            caller, frames = queue.popleft()
+            started = time.perf_counter()
+            self._serve(caller, frames)
+            del frames  # its memory may be the caller's, who uses it again
+            took_s = time.perf_counter() - started
+            if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
+                self.flush_all()
+            else:
+                self._flush_timer.guard(caller.outbox)
+            if took_s > _SLOW_S:
+                for other in list(self._callers.values()):
+                    self._read(other)
+                self._host.meter.waiting(len(queue))
+        if self._host.meter.has_waiting:
+            self._host.meter.waiting(0)
+        if self._leaving:
+            self.flush_all()
+
+    def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
+        kind = frames[0][0]
+        if kind == _CLOSE:
+            self._close(caller, frames)
+        elif kind == _CONFIGURE:
+            caller.supervises = True
+            self._holders.does_not_hold(caller)
+            self._holders.is_kept = configure(frames, self._host)
+        else:
+            if kind == _CREATE and self._owner is None:
+                self._owner = caller
+                self._queue.extendleft(reversed(self._early))
+                self._early.clear()
+            elif kind != _CREATE and self._owner is None and caller.has_joined:
+                self._early.append((caller, frames))
+                return
+            elif kind == _CREATE or self._owner is None:
+                self._turn_away(caller, RemoteProtocolError(f"no message of kind {kind} may come now"))
+                return
+            try:
+                caller.answer(self._host.handle(frames))
+            except RemoteProtocolError as error:
+                self._turn_away(caller, error)
+                return
+            if self._host.machine.state is ActorState.CLOSED:
+                self.send_exit_report()  # before the caller can hear of it and have this process killed
+                self._end()
+            elif kind == _CREATE and self._host.concurrency.how is not How.SERIAL:
+                self._leave_for_concurrency()
+
+    def _end(self) -> None:
+        self.over = self._leaving = True
+
+    # -- several calls at a time, see `runners` -----------------------------------------------------------
+
+    def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
+        if concurrency.how is not How.LOOP:
+            return make()
+        from parl_remote._actor.loop_runner import construct_on, new_loop  # 14 ms, see there
+
+        self._asyncio = new_loop()
+        return construct_on(self._asyncio, make)
+
+    def _leave_for_concurrency(self) -> None:
+        if self._asyncio is not None:
+            from parl_remote._actor.loop_runner import LoopServing
+
+            self._serving = LoopServing(self, self._host, self._host.concurrency.limit, self._asyncio)
+        else:
+            self._serving = ThreadServing(self, self._host, self._host.concurrency.limit)
+        self._leaving = True
+
+    def take_in(self, timeout_s: float | None) -> None:
+        """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
+        for fd, _ in self.poller.poll(timeout_s):
+            if fd == self._listening.fileno():
+                self._accept()
+            elif fd in self._callers:
+                self._read(self._callers[fd])
+        for caller in [caller for caller in self._callers.values() if caller.channel.has_read_ahead]:
+            self._read(caller)
+        self._hand_to_runner()
+
+    def _write_to(self, caller: _Caller) -> None:
+        """Write one caller's buffered replies, ignoring a closed connection; callable from any thread."""
+        with contextlib.suppress(ChannelClosed):  # reading from it finds out
+            caller.outbox.flush()
+        if caller.channel.has_read_ahead and self._serving is not None:
+            self._serving.wake()
+
+    def _sent(self, caller: _Caller) -> None:
+        if self._serving is not None and not self._serving.postpones():
+            self._write_to(caller)
+
+    def _hand_to_runner(self) -> None:
+        serving, queue = self._serving, self._queue
+        while queue and serving is not None and not self.over:
+            caller, frames = queue.popleft()
+            kind = frames[0][0]
+            if kind in (_CLOSE, _CONFIGURE, _CREATE):
+                self._serve(caller, frames)
+            else:
+                try:
+                    serving.runner.take(Job(self._host.accept(frames), caller))
+                except RemoteProtocolError as error:
+                    self._turn_away(caller, error)
+
+    def flush_all(self) -> None:
+        """Write all buffered replies."""
+        for caller in [caller for caller in self._callers.values() if caller.outbox.held]:
+            try:
+                caller.outbox.flush()
+            except ChannelClosed:
+                self._forget(caller)
+            else:
+                if caller.channel.has_read_ahead:
+                    self._read(caller)
+
+
+def configure(frames: list[memoryview], host: ActorHost) -> bool:
+    """Configure the process for its lease: log file, environment, directory, thread counts, access to its cluster.
+
+    Returns:
+        Whether the actor lives without holders.
+    """
+    settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
+    processes.redirect_output(settings["log"])
+    processes.set_name(f"parl:{settings['class_name']}")
+    limit_numeric_threads(settings["threads"])
+    os.environ.update(settings["environment"])  # after that, because the program's own thread counts win
+    if settings["working_dir"]:
+        try:
+            os.chdir(settings["working_dir"])
+        except OSError as error:
+            _log.warning("cannot work in %s: %s", settings["working_dir"], error)
+    if settings.get("calls"):
+        try:
+            host.meter.publish(settings["calls"])
+            allow_stack_dumps(settings["calls"])
+        except OSError as error:
+            _log.warning("this actor's call statistics are not visible: %s", error)
+    if settings.get("cluster"):
+        reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
+
+        def connect() -> _current.ActorMaker:
+            from parl_remote._actor import nested  # 25 ms; most actors neither make others nor have handles of them
+
+            return nested.connect(reach, lease_id, name)
+
+        _current.connect_when_needed(connect)
+    return bool(settings.get("detached"))
+
+
+def run_actor(listening: Listening, parent: int) -> None:
+    """Run as an actor's process, from just after the fork to its end; never returns.
+
+    Args:
+        listening: The socket that callers connect to.
+        parent: The zygote's process id.
+    """
+    code = 1
+    try:
+        processes.die_with_parent(parent)
+        processes.reset_signals()
+        os.environ["XPARL"] = "True"
+        _current.become_actor()
+        if not object_places.has_place():  # the zygote has told it to all its actors
+            object_places.look_in(os.path.dirname(listening.getsockname()))
+        sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
+        host = ActorHost()
+        process = ActorProcess(listening, host)
+        process.run()
+        host.drop_instance()
+        client = _current.clear()
+        if client is not None:
+            client.close()  # and with it the actors that this one has made
+        atexit._run_exitfuncs()
+        _flush_output()  # before the report: a process that has sent it may be killed at once
+        process.send_exit_report()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _flush_output()
+        os._exit(code)
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()

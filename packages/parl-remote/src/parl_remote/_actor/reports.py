@@ -1,0 +1,373 @@
+"""Reports of an actor's process to its worker: numbers of its calls, stacks on demand, and why it ends.
+
+    numbers  CallMeter.began, runs, ended --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
+    stacks   STACK_SIGNAL --> faulthandler appends the stacks of all threads to the same file --> StackFile.read
+    exit     ExitReport.send --> the worker's connection, before an end that is in order
+
+    offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, waiting, time of begin, of error
+           128  the method that began last: length, UTF-8
+           256  the last error: length, UTF-8
+
+The actor only stores numbers, so a worker can look at one that is busy in C code, stopped or deadlocked. Numbers are
+stored in one piece each; two of them may be from different moments, which is good enough to look at. Times are those
+of `time.perf_counter`, the same for all processes of a host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import mmap
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parl_remote._death import DeathKind
+from parl_remote._links.call_messages import Kind, header_of, pack, payload_of
+from parl_remote._records import Record, record
+from parl_remote._system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+
+if TYPE_CHECKING:
+    from parl_remote._transport.unix import UnixChannel
+
+__all__ = [
+    "PAGE_BYTES",
+    "STACK_SIGNAL",
+    "CallMeter",
+    "CallStats",
+    "ExitReport",
+    "SharedCallMeter",
+    "StackFile",
+    "allow_stack_dumps",
+    "ignore_stack_signal",
+    "last_method",
+    "read_stats",
+]
+
+
+_LAYOUT = 1.0
+PAGE_BYTES = 1024
+_VERSION, _CALLS, _ERRORS, _BUSY, _BEGUN, _WAITING, _SINCE, _ERROR_AT = range(8)
+_NUMBERS = 8
+_METHOD = 128
+_ERROR = 256
+_clock = time.perf_counter
+
+
+@record
+class CallStats(Record):
+    """A snapshot of an actor's page.
+
+    Attributes:
+        calls: Calls that it has answered, errors included.
+        errors: How many of them raised.
+        busy_s: Seconds spent in calls, including the current ones.
+        in_flight: Calls running now; more than one with `max_concurrency`.
+        waiting: Calls received and not begun.
+        running: The running method, the last that began if there are several; empty if none runs.
+        running_s: Seconds since it began.
+        last_error: The last error that a call raised, one line; empty if none did.
+        error_age_s: Seconds since that error.
+    """
+
+    calls: int = 0
+    errors: int = 0
+    busy_s: float = 0.0
+    in_flight: int = 0
+    waiting: int = 0
+    running: str = ""
+    running_s: float = 0.0
+    last_error: str = ""
+    error_age_s: float = 0.0
+
+
+class CallMeter:
+    """The actor's side, for calls of one thread. It counts from the start and is visible to others once published.
+
+    Attributes:
+        has_waiting: Whether it reports waiting calls.
+    """
+
+    __slots__ = ("_bytes", "_method", "_numbers", "_page", "has_waiting")
+
+    _method: str
+
+    def __init__(self) -> None:
+        self._use(bytearray(PAGE_BYTES))
+
+    def publish(self, path: str | os.PathLike[str]) -> None:
+        """Move the page into a file of its own, which the worker reads.
+
+        Raises:
+            OSError: The file cannot be made, for example because its disk is full; counting goes on unseen.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
+        try:
+            _take_room(descriptor)  # or a disk that fills up later would end the process
+            page = mmap.mmap(descriptor, PAGE_BYTES)
+        finally:
+            os.close(descriptor)
+        page[:] = bytes(self._bytes)
+        self._use(page)
+
+    def began(self) -> float:
+        """Begin a call and return the time; give it to `ended` or `failed`."""
+        numbers = self._numbers
+        numbers[_BEGUN] += 1.0
+        numbers[_SINCE] = since = _clock()
+        return since
+
+    def runs(self, method: str) -> None:
+        """Record the method of the call that began last."""
+        if method is not self._method:
+            self._method = method
+            self._write(_METHOD, method, _ERROR - _METHOD)
+
+    def ended(self, began: float) -> None:
+        """Record the end of a call."""
+        numbers = self._numbers
+        numbers[_BUSY] += _clock() - began
+        numbers[_CALLS] += 1.0
+
+    def failed(self, began: float, error: BaseException) -> None:
+        """Record the end of a call that raised."""
+        self._note(error)
+        self.ended(began)
+
+    def constructed(self, began: float) -> None:
+        """Record the end of the constructor, which counts as no call; only its time is added."""
+        self._numbers[_BUSY] += _clock() - began
+        self._numbers[_BEGUN] -= 1.0
+
+    def waiting(self, count: int) -> None:
+        """Record the number of calls received and not begun."""
+        self.has_waiting = count > 0
+        self._numbers[_WAITING] = count
+
+    def _note(self, error: BaseException) -> None:
+        self._numbers[_ERRORS] += 1.0
+        self._numbers[_ERROR_AT] = _clock()
+        self._write(_ERROR, _one_line(error), PAGE_BYTES - _ERROR)
+
+    def _use(self, page: bytearray | mmap.mmap) -> None:
+        self._page = page  # a view alone would not keep the mapping's object
+        self._bytes = memoryview(page)
+        self._numbers = self._bytes[: _NUMBERS * 8].cast("d")
+        self._numbers[_VERSION] = _LAYOUT
+        self._method = ""
+        self.has_waiting = self._numbers[_WAITING] > 0
+
+    def _write(self, offset: int, text: str, room: int) -> None:
+        data = text.encode(errors="replace")[: room - 2]
+        self._bytes[offset + 2 : offset + 2 + len(data)] = data
+        self._bytes[offset : offset + 2] = len(data).to_bytes(2, "little")
+
+
+class SharedCallMeter(CallMeter):
+    """A meter for concurrent calls of several threads.
+
+    Args:
+        before: The meter used so far; it must not be used any more.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, before: CallMeter) -> None:
+        self._lock = threading.Lock()
+        self._use(before._page)
+
+    def began(self) -> float:
+        """See `CallMeter.began`."""
+        with self._lock:
+            return super().began()
+
+    def runs(self, method: str) -> None:
+        """See `CallMeter.runs`."""
+        with self._lock:
+            super().runs(method)
+
+    def ended(self, began: float) -> None:
+        """See `CallMeter.ended`."""
+        with self._lock:
+            super().ended(began)
+
+    def failed(self, began: float, error: BaseException) -> None:
+        """See `CallMeter.failed`."""
+        with self._lock:
+            self._note(error)
+            super().ended(began)
+
+
+def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
+    """Return the statistics on an actor's page, or None if there is no page."""
+    page = _page(path)
+    if len(page) != PAGE_BYTES:
+        return None
+    numbers = memoryview(page)[: _NUMBERS * 8].cast("d")
+    if numbers[_VERSION] != _LAYOUT:
+        return None
+    now = _clock()
+    in_flight = max(0, round(numbers[_BEGUN] - numbers[_CALLS]))
+    running_s = max(0.0, now - numbers[_SINCE]) if in_flight else 0.0
+    return CallStats(
+        calls=int(numbers[_CALLS]),
+        errors=int(numbers[_ERRORS]),
+        busy_s=numbers[_BUSY] + running_s * in_flight,
+        in_flight=in_flight,
+        waiting=max(0, int(numbers[_WAITING])),
+        running=_read(page, _METHOD, _ERROR - _METHOD) if in_flight else "",
+        running_s=running_s,
+        last_error=_read(page, _ERROR, PAGE_BYTES - _ERROR),
+        error_age_s=max(0.0, now - numbers[_ERROR_AT]) if numbers[_ERROR_AT] else 0.0,
+    )
+
+
+def last_method(path: str | os.PathLike[str]) -> str:
+    """Return the method that began last, whether it still runs or not; empty if none did."""
+    page = _page(path)
+    return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == PAGE_BYTES else ""
+
+
+def _take_room(descriptor: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+    else:
+        os.write(descriptor, bytes(PAGE_BYTES))
+
+
+def _page(path: str | os.PathLike[str]) -> bytes:
+    """Return the page without any stack dump behind it (see `stack_dumps`); empty if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(PAGE_BYTES)
+    except OSError:
+        return b""
+
+
+def _read(page: bytes, offset: int, room: int) -> str:
+    size = min(int.from_bytes(page[offset : offset + 2], "little"), room - 2)
+    return page[offset + 2 : offset + 2 + size].decode(errors="replace")
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the user's own class, whose __str__ may do anything
+        text = "its text could not be made"
+    lines = text.strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class ExitReport:
+    """The exit report that an actor sends to its worker before it ends by itself.
+
+    Attributes:
+        kind: RELEASED, CLIENT_GONE, CONSTRUCTOR or IMPORT.
+        detail: The error, in one line.
+    """
+
+    kind: DeathKind
+    detail: str = ""
+
+    def because_of(self, error: BaseException) -> ExitReport:
+        """Return a copy with the error in one line as detail."""
+        lines = str(error).strip().splitlines()
+        return ExitReport(self.kind, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+
+    def say(self, channel: UnixChannel) -> None:
+        """Send the report to the worker; a worker that is gone or does not read misses it."""
+        said = json.dumps({"kind": self.kind.value, "detail": self.detail}).encode()
+        with contextlib.suppress(ChannelClosed, ResultTimeout):
+            channel.send(pack(Kind.CLOSE, 0, 0, 0, [said]), 0.0)
+
+    @classmethod
+    def heard(cls, channel: UnixChannel) -> ExitReport | None:
+        """Return the exit report that an actor has sent, None if it sent none."""
+        with contextlib.suppress(ResultTimeout, ChannelClosed, RemoteProtocolError, ValueError, KeyError, IndexError):
+            while True:
+                frames = channel.receive(0.0)
+                kind, flags, _, _ = header_of(frames[0])
+                if kind == Kind.CLOSE:
+                    said = json.loads(bytes(payload_of(flags, frames)[0]))
+                    return cls(DeathKind(said["kind"]), str(said["detail"]))
+        return None
+
+
+# One that nobody else uses: the usual ones belong to the user's code.
+STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 0))) - 2 * hasattr(signal, "SIGRTMAX")
+_MOST_BYTES = 256 * 1024  # a thousand threads of some ten frames
+
+
+def ignore_stack_signal() -> None:
+    """Ignore the stack signal until `allow_stack_dumps`, so that an early one does not end this process; inherited."""
+    if STACK_SIGNAL:  # Windows has none for this
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+
+
+def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
+    """Make this process print its stacks behind its page on `STACK_SIGNAL`, from now on.
+
+    Args:
+        path: The file of the page, see `CallMeter.publish`.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    if not hasattr(faulthandler, "register"):
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW)
+    faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)  # keeps the descriptor for good
+
+
+class StackFile:
+    """The worker's side of one actor's stack file.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def clear(self) -> None:
+        """Truncate the file to the page, for a new dump.
+
+        Raises:
+            OSError: There is no such file.
+        """
+        os.truncate(self._path, PAGE_BYTES)
+
+    def size(self) -> int:
+        """Return how many bytes of a dump are there."""
+        try:
+            return max(0, self._path.stat().st_size - PAGE_BYTES)
+        except OSError:
+            return 0
+
+    def read(self) -> str:
+        """Return the dump."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(PAGE_BYTES)
+                return _without_origin(file.read(_MOST_BYTES).decode(errors="replace"))
+        except OSError:
+            return ""
+
+
+def _without_origin(text: str) -> str:
+    """Return the dump without the lowest frames of every main thread, which show how the process was forked."""
+    kept, skipping = [], False
+    for line in text.splitlines():
+        if not line.startswith("  "):
+            skipping = False
+        if not skipping:
+            kept.append(line)
+        skipping = skipping or line.endswith(" in run_actor")
+    return "\n".join(kept) + "\n"

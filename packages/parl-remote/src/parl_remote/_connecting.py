@@ -1,0 +1,344 @@
+"""`connect` and `disconnect` open and close a program's connection; `get_actor` and `kill` reach actors by name.
+
+What goes wrong while connecting is looked into at once (`doctor.reach`), and the error says what to do. Modules that
+only some connections need are imported in functions: the client (21 ms) while the node of a private cluster starts, the
+rest (12 to 38 ms each) with their kind of cluster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parl_remote import _current
+from parl_remote._config import Environment, environment
+from parl_remote._files.places import Places
+from parl_remote._program.private_cluster import PrivateCluster
+from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
+from parl_remote._system.facilities import cpu_count
+from parl_remote._transport.addresses import Address
+from parl_remote._version import __version__
+from parl_remote.errors import RemoteError
+
+if TYPE_CHECKING:
+    from parl_remote._program.client import Client
+
+__all__ = ["connect", "disconnect", "get_actor", "get_global_client", "kill", "mind_forks"]
+
+
+@functools.cache
+def write_debug_log() -> None:
+    """Write debug logs from now on; a second call does nothing."""
+    log = logging.getLogger("parl.remote")
+    try:
+        handler = logging.FileHandler("parl_debug.log")
+    except OSError as error:
+        log.warning("cannot write parl_debug.log, which DEBUG asks for: %s", error)
+        return
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    log.debug("parl-remote %s, connects", __version__)
+
+
+PRIVATE = "local"  # the address of a private cluster
+
+
+def open_private(
+    slots: int,
+    preload: tuple[str, ...],
+    lease_timeout_s: float | None,
+    log_dir: str | os.PathLike[str] | None,
+    files: Sequence[str],
+) -> Client:
+    """Start a private cluster and connect to it; the arguments are those of `connect`.
+
+    Raises:
+        ClusterUnreachable: The private cluster did not start.
+    """
+    places = Places(files)
+    found = environment()
+    logs = None if log_dir is None else Path(log_dir)
+    with _explaining(PRIVATE, found):
+        cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
+        try:
+            from parl_remote._program.client import Client  # only now, while the node starts
+
+            return Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
+        except BaseException:
+            cluster.kill()
+            raise
+
+
+def open_cluster(
+    address: str, key_file: str | os.PathLike[str] | None, lease_timeout_s: float | None, files: Sequence[str]
+) -> Client:
+    """Connect to the cluster at an address; the arguments are those of `connect`.
+
+    Raises:
+        RemoteError: The cluster cannot be reached, has another key or speaks another protocol version.
+    """
+    from parl_remote._program.client import Client
+    from parl_remote._program.rendezvous import ClusterAddress, RealCluster
+
+    found = environment()
+    with _explaining(address, found):
+        return Client(
+            address,
+            RealCluster(ClusterAddress(address, found, key_file)),
+            limits=found.limits,
+            lease_timeout_s=lease_timeout_s,
+            places=Places(files, same_host_shortcut=found.same_host_shortcut),
+            same_host_shortcut=found.same_host_shortcut,
+        )
+
+
+@contextlib.contextmanager
+def _explaining(address: str, found: Environment) -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        from parl_remote._doctor.reach import explained  # only where something is wrong
+
+        explained(error, address, found)
+        raise
+
+
+if TYPE_CHECKING:
+    pass
+
+
+_LOCAL = PRIVATE
+_DEBUG = "debug"
+_RAY = "ray"
+# How long creating an object waits for a free slot by default: a program that frees slots does so in seconds, and one
+# that never does should fail while its user is still watching.
+_LEASE_TIMEOUT_S = 30.0
+
+_changing = threading.RLock()
+
+
+def connect(
+    master_address: str | None = None,
+    distributed_files: Sequence[str] = (),
+    *,
+    cpu_num: int | None = None,
+    preload: Sequence[str] = (),
+    debug: bool = False,
+    lease_timeout_s: float | None = _LEASE_TIMEOUT_S,
+    key_file: str | os.PathLike[str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    logs: bool = False,
+) -> None:
+    """Connect this program to a cluster, or to a private one that ends with the program.
+
+    A second call with the same address does nothing.
+
+    Args:
+        master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
+            machine, without any daemon. "ray" and "ray://host:port" run actors on Ray (`parl-remote[ray]`): on one of
+            this machine that ends with the program, or on one that runs elsewhere.
+        distributed_files: Patterns of files that actors find at the same relative paths, for example
+            `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
+            them; `!` takes matches away. Actors then run in a directory of their own, which holds these files as they
+            are now. The program's own modules need not be listed.
+        cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). It may be more
+            than there are.
+        preload: Modules that a private cluster imports once for all actors, for example `["torch"]`.
+        debug: Make actors within this process, for breakpoints; everything else is the same.
+        lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits without limit.
+        key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and the key file of this user's
+            own `xparl start` on this machine.
+        log_dir: Where actors of a private cluster write their output, one file each; by default their files are gone
+            once the program has ended.
+        logs: Show what actors print, and what they write to stderr, as lines of this program's own output that begin
+            with the actor's class, name and process. Without it the lines are in files only (`xparl logs`).
+
+    Raises:
+        RemoteError: This program is connected to another cluster; `disconnect` first.
+        ClusterUnreachable: Nothing answers at the address, or the private cluster did not start.
+        AuthenticationFailed: The key is missing or wrong.
+        VersionMismatch: The cluster speaks another version of the protocol.
+        ModuleNotFoundError: There is no module of a name in `preload`.
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of its range, or does not go with the address; a pattern in `distributed_files`
+            is absolute, leads upwards or matches nothing.
+        OSError: A file that `distributed_files` names cannot be read.
+    """
+    if not isinstance(master_address, str | None):
+        raise TypeError(f"master_address must be text such as 'localhost:8037', not {master_address!r}")
+    if not isinstance(lease_timeout_s, int | float | None):
+        raise TypeError(f"lease_timeout_s must be a number or None, not {lease_timeout_s!r}")
+    if isinstance(preload, str):
+        raise TypeError(f"preload is a list of names; did you mean {[preload]}?")
+    if lease_timeout_s is not None and not 0 <= lease_timeout_s < float("inf"):
+        raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait for ever, not {lease_timeout_s!r}")
+    if cpu_num is not None and (not isinstance(cpu_num, int) or cpu_num < 1):
+        raise ValueError(f"cpu_num must be a whole number of 1 or more, not {cpu_num!r}")
+    if not isinstance(logs, bool):
+        raise TypeError(f"logs must be True or False, not {logs!r}")
+    address = _normal(master_address, debug)
+    if environment().debug:
+        write_debug_log()
+    if _is_ray(address):
+        _refuse_on_ray(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir, key_file=key_file)
+    elif address not in {_LOCAL, _DEBUG}:
+        _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
+    elif key_file is not None:
+        raise ValueError("a private cluster needs no key_file")
+    for name in preload:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise ModuleNotFoundError(f"preload names {name!r}, which this program cannot import either", name=name)
+    with _changing:
+        if _current.inside_actor():
+            raise RemoteError(
+                "an actor is connected already, to the cluster that it belongs to. If this is the "
+                "program's own parl.connect(), in a module that actors import, put it under if __name__ == '__main__'"
+            )
+        open_now = _current.peek()
+        if open_now is not None:
+            if open_now.address == address and not distributed_files:
+                return
+            if open_now.address == address:
+                raise RemoteError("this program is connected already; disconnect before sending other files")
+            raise RemoteError(
+                f"this program is connected to {open_now.address!r}; call parl.disconnect() before connecting to "
+                f"{address!r}"
+            )
+        if address == _DEBUG:
+            from parl_remote._debug_client import DebugClient
+
+            Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
+            _current.install(DebugClient(cpu_num or cpu_count()))
+        elif _is_ray(address):
+            from parl_remote._ray.client import open_ray
+
+            _current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
+        else:
+            client = (
+                open_private(cpu_num or cpu_count(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
+                if address == _LOCAL
+                else open_cluster(address, key_file, lease_timeout_s, distributed_files)
+            )
+            if logs:
+                client.forward_logs()
+            _current.install(client)
+        atexit.register(disconnect)
+        mind_forks()
+
+
+def disconnect() -> None:
+    """End this program's actors and close its connection; without a connection it does nothing."""
+    with _changing:
+        old = _current.clear()
+        if old is not None:
+            atexit.unregister(disconnect)
+            old.close()
+
+
+def get_global_client() -> _current.ActorMaker:
+    """Return the connection, under PARL's name for it; its `actor_num` is the number of its actors.
+
+    Raises:
+        NotConnected: There is no connection.
+    """
+    return _current.client()
+
+
+def _normal(address: str | None, debug: bool) -> str:
+    if debug:
+        return _DEBUG
+    if address is None or address == _LOCAL:
+        return _LOCAL
+    if _is_ray(address):
+        return address
+    return str(Address.parse(address))
+
+
+def _refuse_private_options(address: str, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"{' and '.join(given)} only makes sense for a private cluster, not for the one at {address}")
+
+
+def _is_ray(address: str) -> bool:
+    return address == _RAY or address.startswith(f"{_RAY}://")
+
+
+def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if cpu_num is not None and address != _RAY:
+        given.append("cpu_num")
+    if given:
+        raise ValueError(f"{' and '.join(given)} makes no sense for Ray at {address}")
+
+
+@functools.cache
+def mind_forks() -> None:
+    """Register the fork handler, on the first connection; importing alone registers nothing."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    """Drop the copies of the parent's connections in a forked child, because only the parent may use them."""
+    global _changing
+    _changing = threading.RLock()  # whoever held it was not copied
+    old = _current.clear()
+    if old is not None:
+        atexit.unregister(disconnect)
+        old.abandon()
+
+
+_LOOK_UP_S = 30.0  # as long as making an actor may wait for a slot: one that is still being made is waited for
+
+
+def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
+    """Return a handle of the actor with this name, made by this program or another one of the cluster.
+
+    Args:
+        name: The name.
+        timeout_s: Seconds to wait for an actor that is just being made; None waits without limit.
+
+    Raises:
+        NoSuchActor: No actor has the name; the message has a similar name.
+        ActorLost: The actor ended during the look-up.
+        ResultTimeout: It was not made in time.
+        NotConnected: There is no connection.
+        TypeError: The name is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"get_actor takes the name of an actor, not {name!r}")
+    client = _current.client()
+    found = client.find(name, timeout_s)
+    spec, proxies = unpacked(found.shipped)
+    return make_proxy(proxies, client.borrow(found.place, spec, None), wait=found.wait)
+
+
+def kill(actor: object) -> None:
+    """End an actor at once, regardless of its state and owner; it is not restarted.
+
+    Args:
+        actor: A handle of the actor, or its name.
+
+    Raises:
+        NoSuchActor: No actor has the name.
+        NotConnected: There is no connection.
+        TypeError: The argument is neither.
+    """
+    if isinstance(actor, str):
+        _current.client().kill(actor)
+        return
+    ref = reference_of(actor)
+    if ref is None:
+        hint = "; kill takes the object, not a method of it" if isinstance(actor, RemoteMethod) else ""
+        raise TypeError(f"kill takes a remote object or the name of one, not {actor!r}{hint}")
+    ref.destroy()

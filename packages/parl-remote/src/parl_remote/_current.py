@@ -1,0 +1,198 @@
+"""This process's current connection to a cluster.
+
+`parl_remote.connect` opens it, `disconnect` or the end of the program closes it. An actor's process is connected to the
+cluster that it belongs to, when it first needs that. All other code gets the client passed in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+
+from parl_remote.errors import NotConnected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from parl_remote._data.class_spec import ClassSpec, ShippedSpec
+    from parl_remote._options import ActorOptions
+    from parl_remote._program.actor_ref import ActorRef
+
+__all__ = [
+    "HERE",
+    "ActorMaker",
+    "FoundActor",
+    "acting",
+    "become_actor",
+    "clear",
+    "client",
+    "connect_when_needed",
+    "construct_here",
+    "inside_actor",
+    "install",
+    "local_objects",
+    "maker_of",
+    "peek",
+]
+
+
+class FoundActor(NamedTuple):
+    """The result of a look-up by name.
+
+    Attributes:
+        place: Where the actor is, for `borrow`.
+        shipped: Its class.
+        wait: Whether its methods wait for their results.
+    """
+
+    place: object
+    shipped: ShippedSpec
+    wait: bool
+
+
+class ActorMaker(Protocol):
+    """A place where actors are made: a cluster, or this process."""
+
+    @property
+    def address(self) -> str:
+        """The address given to `connect`, in its normal form."""
+
+    def create(
+        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ActorRef:
+        """Make an actor and run its constructor."""
+
+    def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
+        """Return the reference to an actor that somebody else has made, or this program before; see `proxy`.
+
+        Args:
+            place: The `place` of the sender's reference.
+            spec: Its class.
+            attributes: Names of its attributes; None if they are not known.
+        """
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:
+        """Return the actor with a name; see `named_actors.get_actor`."""
+
+    def kill(self, name: str) -> None:
+        """End the actor with a name; see `named_actors.kill`."""
+
+    @property
+    def actor_num(self) -> int:
+        """The number of actors that this program has now."""
+
+    def close(self) -> None:
+        """End all actors of this client, and close the connection."""
+
+    def abandon(self) -> None:
+        """Drop the connection without sending anything, in the child of a fork."""
+
+
+class _State:
+    """The connection state of this process."""
+
+    def __init__(self) -> None:
+        self.client: ActorMaker | None = None
+        self.inside_actor = False
+        self.make: Callable[[], ActorMaker] | None = None
+        self.making = threading.Lock()
+        self.local = threading.local()
+
+
+_state = _State()
+
+
+HERE: Final = "here"
+
+
+def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
+    """Return where the next object of a remote class is made: `HERE`, by a connection, or nowhere (None)."""
+    local = _state.local
+    if getattr(local, "active", False) or (_state.inside_actor and _state.make is None):
+        return HERE
+    if getattr(local, "constructed", None) is cls:  # the object that `construct_here` is making; said once
+        local.constructed = None
+        return HERE
+    return client() if _state.client is not None or _state.make is not None else None
+
+
+def client() -> ActorMaker:
+    """Return the connection.
+
+    Raises:
+        NotConnected: There is no connection.
+    """
+    if _state.client is None:
+        if _state.make is None:
+            raise NotConnected("call parl.connect() before making objects of remote classes")
+        with _state.making:
+            if _state.client is None:
+                _state.client = _state.make()
+    return _state.client
+
+
+def peek() -> ActorMaker | None:
+    """Return the connection, or None if there is none."""
+    return _state.client
+
+
+def install(new: ActorMaker) -> None:
+    """Set the connection."""
+    _state.client = new
+
+
+def clear() -> ActorMaker | None:
+    """Forget the connection and return it, to be closed."""
+    old, _state.client = _state.client, None
+    return old
+
+
+def become_actor() -> None:
+    """Mark this process as an actor; until its cluster is known, remote classes make ordinary objects in it."""
+    _state.client = None
+    _state.inside_actor = True
+
+
+def connect_when_needed(make: Callable[[], ActorMaker]) -> None:
+    """Register `make` to make the connection on the first call of `client`."""
+    _state.make = make
+
+
+@contextlib.contextmanager
+def acting() -> Iterator[None]:
+    """Mark this thread as running the code of an actor that lives in this process, within the block."""
+    before = getattr(_state.local, "acting", False)
+    _state.local.acting = True
+    try:
+        yield
+    finally:
+        _state.local.acting = before
+
+
+def inside_actor() -> bool:
+    """Return whether the running code is that of an actor."""
+    return _state.inside_actor or getattr(_state.local, "acting", False)
+
+
+def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Construct this actor's own object; remote objects that its constructor makes become actors of their own."""
+    before = getattr(_state.local, "constructed", None)
+    _state.local.constructed = cls
+    try:
+        return cls(*args, **kwargs)
+    finally:
+        _state.local.constructed = before
+
+
+@contextlib.contextmanager
+def local_objects() -> Iterator[None]:
+    """Make remote classes create ordinary objects in this thread, within the block."""
+    before = getattr(_state.local, "active", False)
+    _state.local.active = True
+    try:
+        yield
+    finally:
+        _state.local.active = before

@@ -1,0 +1,317 @@
+"""Shared memory of values stored by `put`: written once, read by any process of this host, freed by the kernel.
+
+    owner    MemoryPool.store(frames) --> Memory --place()--> (pid, descriptor, inode, size, serial), sent in messages
+    reader   read(place) --> views without a copy, read-only; unmapped with the last array that uses them
+
+    file     serial number, number of frames, length and kind of each; the frames, each at a multiple of 64 bytes
+
+The files are those of `parl_core.shared_memory`. Each reader opens one anew and holds a shared lock on it for as long
+as it is mapped. The kernel releases mapping and lock when the last array goes, and also when the process is killed: an
+owner that gets the exclusive lock knows that there are no readers, and may reuse the memory, because fresh pages cost
+ten times what the copy does. Memory that is not reused is freed after a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parl_core import shared_memory
+from parl_core.shared_memory import MemoryAddress, MemoryGone
+from parl_remote._transport import Buffer
+
+with contextlib.suppress(ImportError):  # not on Windows, where values travel in their references
+    import fcntl
+
+__all__ = ["FrameKind", "Memory", "MemoryGone", "MemoryPool", "Place", "adopt", "read", "read_image"]
+
+_NAME = "parl-object"  # what /proc shows; no name in any directory
+_ALIGNMENT = 64  # a cache line, and more than any element type asks for
+_SERIAL = struct.Struct("<Q")  # which of the values that the file has held
+_HEAD = struct.Struct("<QQ")  # that, and the number of frames
+_ENTRY = struct.Struct("<QQ")  # length, kind
+_KEPT_S = 1.0  # longer than the time between two broadcasts of a training loop
+_MOST_KEPT = 2**28  # bytes that may idle
+
+
+class FrameKind:
+    """The permitted use of a frame: READ_ONLY, or OWN_COPY if writes must work and stay within the process."""
+
+    READ_ONLY = 0
+    OWN_COPY = 1
+
+
+class Place(NamedTuple):
+    """The address of a value, for processes of this host.
+
+    Attributes:
+        pid: The id of a process that has the file open.
+        descriptor: The descriptor in that process.
+        inode: The file's inode, to detect that pid and descriptor were reused.
+        size: The file's size in bytes.
+        serial: The serial number of the value in the file.
+    """
+
+    pid: int
+    descriptor: int
+    inode: int
+    size: int
+    serial: int
+
+    @property
+    def address(self) -> MemoryAddress:
+        """The file, whatever value it holds."""
+        return MemoryAddress(self.pid, self.descriptor, self.inode, self.size)
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """An anonymous file that this process has open; its owner writes it, a borrower holds it."""
+
+    descriptor: int
+    inode: int
+    size: int
+    serial: int = 0
+    mapped: mmap.mmap | None = None
+
+    def place(self) -> Place:
+        """Return the location for other processes, valid while this process has the file open."""
+        return Place(os.getpid(), self.descriptor, self.inode, self.size, self.serial)
+
+    def seize(self) -> bool:
+        """Lock the memory exclusively if no process has it mapped or holds it; `write` readmits readers."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def write(self, parts: Sequence[tuple[int, Buffer]]) -> None:
+        """Write another value; its serial number is not among the parts.
+
+        Raises:
+            OSError: No memory is left.
+        """
+        self.serial += 1
+        self._put(_SERIAL.pack(self.serial), 0)
+        for at, part in parts:
+            self._put(part, at)
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def _put(self, frame: Buffer, at: int) -> None:
+        if self.mapped is None:
+            shared_memory.fill(self.descriptor, frame, at)
+        else:
+            shared_memory.copy_into(self.mapped, frame, at)
+
+    def close(self) -> None:
+        """Close the file; readers keep their mappings."""
+        self.mapped = None
+        os.close(self.descriptor)
+
+
+def read(place: Place) -> tuple[list[memoryview], list[int]]:
+    """Return the frames of a value, without a copy, and their kinds.
+
+    Raises:
+        MemoryGone: The process that held it is gone.
+    """
+    descriptor = _open(place)
+    try:
+        shared = mmap.mmap(descriptor, place.size, mmap.MAP_SHARED, mmap.PROT_READ)
+        entries, at = _table(shared)
+        own: mmap.mmap | None = None
+        if any(kind == FrameKind.OWN_COPY for _, kind in entries):  # a page is copied when it is written to
+            own = mmap.mmap(descriptor, place.size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(descriptor)
+    frames = []
+    for length, kind in entries:
+        memory = own if own is not None and kind == FrameKind.OWN_COPY else shared
+        frames.append(memoryview(memory)[at : at + length])
+        at = _aligned(at + length)
+    return frames, [kind for _, kind in entries]
+
+
+def read_image(place: Place) -> memoryview:
+    """Return the memory image of a value, to be stored elsewhere with `MemoryPool.store_image`.
+
+    Raises:
+        MemoryGone: The process that held it is gone.
+    """
+    descriptor = _open(place)
+    try:
+        memory = mmap.mmap(descriptor, place.size, mmap.MAP_SHARED, mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+    entries, at = _table(memory)
+    for length, _ in entries:
+        at = _aligned(at + length)
+    return memoryview(memory)[_SERIAL.size : at]
+
+
+def adopt(place: Place) -> Memory:
+    """Hold another process's memory, so that it stays when that process releases it.
+
+    Raises:
+        MemoryGone: That process is gone.
+    """
+    return Memory(_open(place), place.inode, place.size, place.serial)
+
+
+def _open(place: Place) -> int:
+    """Return a descriptor of this process's own, with a shared lock."""
+    descriptor = shared_memory.open_at(place.address, _NAME)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0))[0] != place.serial:
+            raise MemoryGone(f"process {place.pid} has freed it")
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise MemoryGone(f"process {place.pid} has freed it") from error
+    except MemoryGone:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
+    """Return the length and kind of each frame, and the offset of the first one.
+
+    Raises:
+        MemoryGone: The memory holds no value: a peer sent an invalid one.
+    """
+    count = _HEAD.unpack_from(memory)[1]
+    first = _aligned(_HEAD.size + _ENTRY.size * count)
+    if first <= len(memory):
+        entries = [_ENTRY.unpack_from(memory, _HEAD.size + i * _ENTRY.size) for i in range(count)]
+        if first + sum(_aligned(length) for length, _ in entries) <= len(memory):
+            return entries, first
+    raise MemoryGone(f"these {len(memory)} bytes hold no stored value")
+
+
+def _layout(frames: Sequence[Buffer], kinds: Sequence[int]) -> tuple[list[tuple[int, Buffer]], int]:
+    """Return the parts with their offsets, and the total size in bytes."""
+    table = _HEAD.pack(0, len(frames)) + b"".join(map(_ENTRY.pack, map(len, frames), kinds))
+    parts: list[tuple[int, Buffer]] = [(_SERIAL.size, table[_SERIAL.size :])]
+    at = _aligned(len(table))
+    for frame in frames:
+        parts.append((at, frame))
+        at = _aligned(at + len(frame))
+    return parts, at
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGNMENT) * _ALIGNMENT
+
+
+def _layout_of(frames: Sequence[Buffer]) -> int:
+    """Return the size of frames in a file, in bytes."""
+    return _aligned(_HEAD.size + _ENTRY.size * len(frames)) + sum(_aligned(len(frame)) for frame in frames)
+
+
+class MemoryPool:
+    """The shared memory that a process has stored; thread-safe.
+
+    Args:
+        on_first: Called once, in `store`, before there can be anything to `tidy`.
+    """
+
+    def __init__(self, on_first: Callable[[MemoryPool], None]) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        # Filled by finalizers, which may run at any point, even within this queue's own methods: it is re-entrant.
+        self._returned: queue.SimpleQueue[Memory] = queue.SimpleQueue()
+        self._idle: list[tuple[float, Memory]] = []
+        self._on_first: Callable[[MemoryPool], None] | None = on_first
+
+    def store(self, frames: Sequence[Buffer], kinds: Sequence[int]) -> Memory:
+        """Write frames into memory, reused if some fits.
+
+        Raises:
+            OSError: There is no memory or no descriptor left.
+        """
+        return self._fill(*_layout(frames, kinds))
+
+    def store_image(self, image: Buffer) -> Memory:
+        """Write an image returned by `read_image` elsewhere.
+
+        Raises:
+            OSError: There is no memory or no descriptor left.
+        """
+        return self._fill([(_SERIAL.size, image)], _SERIAL.size + len(image))
+
+    def _fill(self, parts: Sequence[tuple[int, Buffer]], needed: int) -> Memory:
+        with self._lock:
+            on_first, self._on_first = self._on_first, None
+            self._collect()
+            memory = self._find(needed)
+        if on_first is not None:
+            on_first(self)
+        memory = memory or _new(needed)
+        try:
+            memory.write(parts)
+        except BaseException:
+            memory.close()
+            raise
+        return memory
+
+    def give_back(self, memory: Memory) -> None:
+        """Return memory that this process does not refer to any more; callable from finalizers."""
+        if os.getpid() == self._pid:
+            self._returned.put(memory)
+        else:  # a forked copy: the memory is the parent's
+            memory.close()
+
+    def wait(self) -> None:
+        """Wait until memory is returned."""
+        memory = self._returned.get()
+        with self._lock:
+            self._idle.append((time.monotonic(), memory))
+
+    def tidy(self) -> bool:
+        """Free memory that has idled for a second, except for its remaining readers; return whether more idles.
+
+        To be called every half second while it returns True.
+        """
+        with self._lock:
+            self._collect()
+            before = time.monotonic() - _KEPT_S
+            kept = sum(memory.size for _, memory in self._idle)
+            while self._idle and (self._idle[0][0] <= before or kept > _MOST_KEPT):
+                memory = self._idle.pop(0)[1]
+                kept -= memory.size
+                memory.close()
+            return bool(self._idle)
+
+    def _collect(self) -> None:
+        now = time.monotonic()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.append((now, self._returned.get_nowait()))
+
+    def _find(self, needed: int) -> Memory | None:
+        """Return memory that fits and has no readers, exclusively locked, or None."""
+        fitting = [entry for entry in self._idle if needed <= entry[1].size <= 2 * needed]
+        for entry in sorted(fitting, key=lambda entry: entry[1].size):
+            memory = entry[1]
+            if memory.seize():
+                self._idle.remove(entry)
+                if memory.mapped is None:
+                    memory.mapped = mmap.mmap(memory.descriptor, memory.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                return memory
+        return None
+
+
+def _new(needed: int) -> Memory:
+    descriptor = shared_memory.create(_NAME, shared_memory.whole_size(needed))
+    address = shared_memory.address_of(descriptor)
+    return Memory(descriptor, address.inode, address.size)

@@ -1,0 +1,379 @@
+"""Serialization of Python objects; the only user of cloudpickle.
+
+    dumps(value) -> [pickle, buffer, buffer, ...]   large arrays stay where they are, outside the pickle stream
+    loads(pickle, buffers) -> value                 arrays are views of the buffers, writable as those are
+
+Plain pickle comes first, because it is ten times faster. cloudpickle takes over where plain pickle fails (lambdas,
+classes in functions) and where it would only send a name that means nothing in another process: everything defined in
+`__main__`, and modules for which `ship_by_value` was called.
+
+The pickler of a message collects the references in it (handles of actors, values of `put`), so that the sender keeps
+alive what they refer to until it has arrived. A pickle that a user makes by hand collects none.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import operator
+import pickle
+import sys
+import typing
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from parl_remote._data.ownership import new_unshared_modules
+from parl_remote._data.tensors import Reducers, reducers
+from parl_remote._future import FutureTravels
+from parl_remote._transport import Buffer
+from parl_remote.errors import SerializationError
+
+__all__ = [
+    "Reference",
+    "dumps",
+    "dumps_arguments",
+    "loads",
+    "look_at_new_modules",
+    "pickled",
+    "refusal",
+    "ship_by_value",
+    "stand_in",
+    "with_stand_ins",
+]
+
+# Below this a copy into the pickle stream is cheaper than one more frame.
+_OUT_OF_BAND_BYTES = 8192
+
+# Marks of modules whose names mean nothing in another process. It only grows, like cloudpickle's own registry,
+# which it mirrors in the form that can be searched for in a pickle.
+_by_value: list[bytes] = []
+_MAIN = b"__main__"  # whose names never do
+
+# In every pickle of a reference: it is read by a function of this package.
+_PACKAGE = __package__.partition(".")[0].encode()
+
+# Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
+_stand_ins: dict[type[Any], Callable[[Any], object]] = {}
+
+# How many modules were loaded when it was last asked which of them other processes cannot import.
+_counted = [0]
+
+_PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
+
+_modules = sys.modules
+_plain_dumps = pickle.dumps
+_plain_loads = pickle.loads
+
+
+class Reference:
+    """Base of objects whose referent has to stay alive while a message that contains them is in flight."""
+
+    __slots__ = ()
+
+    def _parl_referent(self) -> object:
+        """Return the object that keeps it alive."""
+        raise NotImplementedError
+
+
+def dumps(value: object, references: list[object] | None = None) -> list[Buffer]:
+    """Return the value as frames: its pickle and the buffers that stay outside of it.
+
+    Args:
+        value: The value to pickle.
+        references: Filled with the referents of the references contained in the value.
+
+    Raises:
+        Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
+    """
+    frames: list[Buffer] = [b""]
+
+    def keep_outside(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if len(raw) < _OUT_OF_BAND_BYTES:
+            return True
+        frames.append(raw)
+        return False
+
+    if "torch" in _modules or "paddle" in _modules:
+        frames[0] = pickled(value, keep_outside, reducers(), frames, references)
+        return frames
+    try:
+        data = _plain_dumps(value, 5, buffer_callback=keep_outside)
+    except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
+        data = _MAIN
+    if _MAIN in data or (_by_value and _names_shipped(data)):
+        del frames[1:]
+        data = _cloudpickled(value, keep_outside, None, references)
+    elif references is not None and _PACKAGE in data:  # a pickler that asks about every object costs a call too much
+        del frames[1:]
+        stream = io.BytesIO()
+        _CollectingPickler(stream, keep_outside, references).dump(value)
+        data = stream.getvalue()
+    frames[0] = data
+    return frames
+
+
+def pickled(
+    value: object,
+    keep_outside: Callable[[pickle.PickleBuffer], bool],
+    table: Reducers | None,
+    kept: list[Any],
+    references: list[object] | None = None,
+) -> bytes:
+    """Return the pickle, without the buffers.
+
+    Args:
+        value: The value to pickle.
+        keep_outside: Called with each buffer; returns False if it has kept it, True to put it into the pickle.
+        table: The reducers of some classes; None for no special ones.
+        kept: The list to which `keep_outside` adds buffers, after a first entry; truncated to that if plain pickle
+            failed.
+        references: See `dumps`.
+
+    Raises:
+        Exception: Whatever pickling raised.
+    """
+    stream = io.BytesIO()
+    found: list[object] = []
+    pickler = _CollectingPickler(stream, keep_outside, found)
+    if table is not None:
+        pickler.dispatch_table = table
+    try:
+        pickler.dump(value)
+        data = stream.getvalue()
+    except _PLAIN_ERRORS:
+        data = _MAIN
+    if _MAIN in data or _names_shipped(data):
+        del kept[1:]
+        return _cloudpickled(value, keep_outside, table, references)
+    if references is not None:
+        references.extend(found)
+    return data
+
+
+class _CollectingPickler(pickle.Pickler):
+    """A pickler that collects the references that it meets."""
+
+    dispatch_table: Mapping[Any, Any]
+
+    def __init__(
+        self, stream: io.BytesIO, keep_outside: Callable[[pickle.PickleBuffer], bool], references: list[object]
+    ) -> None:
+        super().__init__(stream, 5, buffer_callback=keep_outside)
+        self._references = references
+
+    def reducer_override(self, value: Any) -> Any:
+        if issubclass(type(value), Reference):
+            self._references.append(value._parl_referent())
+        return NotImplemented
+
+
+def _names_shipped(data: bytes) -> bool:
+    """Return whether a pickle names a module for which `ship_by_value` was called."""
+    return any(mark in data for mark in _by_value)
+
+
+def _cloudpickled(
+    value: object,
+    keep_outside: Callable[[pickle.PickleBuffer], bool],
+    table: Reducers | None,
+    references: list[object] | None,
+) -> bytes:
+    stream = io.BytesIO()
+    _by_value_pickler()(stream, table, keep_outside, [] if references is None else references).dump(value)
+    return stream.getvalue()
+
+
+def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
+    """Return the value of a `dumps`.
+
+    Raises:
+        Exception: Whatever unpickling raised.
+    """
+    return _plain_loads(data, buffers=buffers)
+
+
+def dumps_arguments(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    call: str,
+    names: Callable[[], list[str]],
+    references: list[object] | None = None,
+) -> list[Buffer]:
+    """Return arguments of a call as frames: `args` alone, or `(args, kwargs)` if there are keyword arguments.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        call: The name of the call, for the message: "Actor.add".
+        names: Returns the names of the positional parameters; called only on errors.
+        references: See `dumps`.
+
+    Raises:
+        SerializationError: An argument cannot be sent; the message names it.
+        FutureTravels: The arguments are or contain a future.
+    """
+    look_at_new_modules()
+    if _stand_ins:
+        args, kwargs = with_stand_ins(args, kwargs)
+    try:
+        return dumps((args, kwargs) if kwargs else args, references)
+    except FutureTravels:
+        raise
+    except Exception as error:
+        raise refusal(error, args, kwargs, call, names) from error
+
+
+def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the arguments of a call with those replaced that have a stand-in."""
+    if not _stand_ins.keys().isdisjoint(map(type, args)):
+        args = tuple(_stand_ins[type(one)](one) if type(one) in _stand_ins else one for one in args)
+    if kwargs and not _stand_ins.keys().isdisjoint(map(type, kwargs.values())):
+        kwargs = {key: _stand_ins[type(one)](one) if type(one) in _stand_ins else one for key, one in kwargs.items()}
+    return args, kwargs
+
+
+def stand_in(kind: type[Any], replace: Callable[[Any], object]) -> None:
+    """Register a replacement, made before pickling, for objects of a class that are arguments by themselves."""
+    _stand_ins[kind] = replace
+
+
+def refusal(
+    error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+) -> SerializationError:
+    """Return the error for arguments that cannot be sent, see `dumps_arguments`."""
+    what = _culprit(args, kwargs, names)
+    if isinstance(error, FutureTravels):
+        return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
+    return SerializationError(
+        f"{what} of {call}() cannot be sent to the actor: {type(error).__name__}: {error}. "
+        "Send plain data, or make it inside the actor.",
+        what=f"{what} of {call}",
+    )
+
+
+def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> str:
+    """Return the description of the argument that cannot be pickled."""
+    known = names()
+    named = {known[i] if i < len(known) else f"number {i + 1}": value for i, value in enumerate(args)}
+    for name, value in {**named, **kwargs}.items():
+        try:
+            dumps(value)
+        except Exception:
+            return f"argument {name!r} (a {type(value).__name__})"
+    return "the arguments together"
+
+
+def ship_by_value(module: ModuleType) -> None:
+    """Pickle the definitions in `module` by value, not by name, from now on."""
+    import cloudpickle
+
+    mark = module.__name__.encode()
+    if mark not in _by_value:
+        cloudpickle.register_pickle_by_value(module)
+        _by_value.append(mark)
+
+
+def look_at_new_modules() -> None:
+    """Call `ship_by_value` for own modules that other processes cannot import; cheap if no module is new."""
+    if len(_modules) != _counted[0]:
+        for module in new_unshared_modules():
+            ship_by_value(module)
+        _counted[0] = len(_modules)
+
+
+@functools.cache
+def _by_value_pickler() -> type[Any]:
+    """Return a subclass of cloudpickle's pickler whose classes do not overwrite existing ones on their return."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        dispatch_table: Mapping[Any, Any]
+
+        def __init__(
+            self,
+            stream: io.BytesIO,
+            table: Reducers | None,
+            keep_outside: Callable[[pickle.PickleBuffer], bool],
+            references: list[object],
+        ) -> None:
+            super().__init__(stream, 5, buffer_callback=keep_outside)
+            self._references = references
+            if table is not None:
+                self.dispatch_table = {**self.dispatch_table, **table}
+
+        def reducer_override(self, value: Any) -> Any:
+            if issubclass(type(value), Reference):
+                self._references.append(value._parl_referent())
+            if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
+                state = {name: part for name, part in value.__dict__.items() if name != "lock"}
+                return functools.cached_property, (value.func,), state
+            if type(value) is _Cached and not _has_name_elsewhere(value):
+                return _cached, (value.__wrapped__, value.cache_parameters())
+            if type(value) is typing.NewType and not _has_name_elsewhere(value):
+                return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
+            reduced = super().reducer_override(value)
+            if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+                _complete.add(value)
+                make, arguments, content, _, _, fill = reduced
+                return make, _with_bases(value, _with_slots(value, arguments)), (fill, content), None, None, _fill_once
+            return reduced
+
+    return Pickler
+
+
+# Among the arguments of cloudpickle's `_make_skeleton_class`: bases as written, and what the class has at first.
+_BASES, _NAMESPACE = 2, 3
+
+
+def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments that make the class, with its slots: given later, they would be an attribute."""
+    slots = cls.__dict__.get("__slots__")
+    if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
+        return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
+    if typing.NamedTuple in arguments[_BASES]:
+        return arguments  # which makes the slots itself, and takes none
+    namespace = {**arguments[_NAMESPACE], "__slots__": slots}
+    return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
+
+
+def _with_bases(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments that make the class, with `TypedDict` as the base of a typed dictionary."""
+    if type(cls).__name__ != "_TypedDictMeta":
+        return arguments
+    typed = getattr(_modules[type(cls).__module__], "TypedDict", typing.TypedDict)  # typing's, or typing_extensions'
+    generic = [base for base in arguments[_BASES] if typing.get_origin(base) is typing.Generic]
+    return *arguments[:_BASES], (typed, *generic), *arguments[_NAMESPACE:]
+
+
+_Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickle knows it by its name only
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return cached
+
+
+def _has_name_elsewhere(function: Any) -> bool:
+    """Return whether other processes find a function by its module and name."""
+    name = function.__module__
+    if name == _MAIN.decode() or any(f"{name}.".startswith(f"{mark.decode()}.") for mark in _by_value):
+        return False
+    try:
+        return operator.attrgetter(function.__qualname__)(_modules.get(name)) is function
+    except AttributeError:
+        return False
+
+
+# Classes that are whole in this process: they came from here, or have been received before.
+_complete: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _fill_once(cls: type, how: tuple[Callable[[type, Any], None], Any]) -> None:
+    """Fill a class that was sent by value with its methods, unless it is complete already."""
+    if cls not in _complete:
+        _complete.add(cls)
+        fill, state = how
+        fill(cls, state)

@@ -1,0 +1,322 @@
+"""`connect(debug=True)`: actors within the calling process, for breakpoints and step-by-step reading.
+
+The same messages go to the same `ActorHost` as in an actor's process, so arguments and results are copied, exceptions
+cross and names are checked exactly as there; only the process is missing. A call runs in the thread that makes it, at
+once, also with `wait=False`; those of objects that run several at a time run in threads or on a loop,
+see `LocalCalls`.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from parl_remote import _current
+from parl_remote._actor.host import ActorHost, Concurrency, Creation, How
+from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
+from parl_remote._actor.state import ActorState
+from parl_remote._current import FoundActor
+from parl_remote._data import serialize
+from parl_remote._data.answers import Answer, read_answer
+from parl_remote._data.class_spec import ClassSpec, dumps_class
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._future import Announced, RemoteFuture
+from parl_remote._links.call_messages import Kind, header_of, pack
+from parl_remote._options import ActorOptions
+from parl_remote._program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
+from parl_remote._resources import Resources
+from parl_remote._transport import Buffer
+from parl_remote.errors import ActorLost, NameTaken, NoResources, NoSuchActor, NotConnected
+
+__all__ = ["DebugClient", "DebugPlace", "LocalCalls"]
+
+
+class LocalCalls(Announced):
+    """Runs calls, carries their futures, and receives their answers.
+
+    Args:
+        host: The object.
+        on_names: Called with the names of the object's attributes when they have changed.
+    """
+
+    def __init__(self, host: ActorHost, on_names: Callable[[tuple[str, ...]], None]) -> None:
+        super().__init__()
+        self._host = host
+        self._on_names = on_names
+        self._runner: ClosableRunner | None = None
+        self._pending: dict[int, RemoteFuture[Any]] = {}
+        self._held: deque[list[Buffer]] = deque()
+        host.construct = self._construct
+
+    @property
+    def used(self) -> bool:
+        """Return whether the object runs several calls at a time."""
+        return self._runner is not None
+
+    def submit(self, frames: Sequence[memoryview], future: RemoteFuture[Any]) -> None:
+        """Run a call; the future is settled when it is answered."""
+        if self._runner is None:
+            raise RuntimeError("this object runs one call at a time")
+        run = self._host.accept(frames)
+        future.call_id = run.call_id
+        self._pending[run.call_id] = future
+        self._runner.take(Job(run, self))
+
+    def close(self, error: Callable[[], Exception]) -> None:
+        """Fail all calls that are not answered."""
+        if self._runner is not None:
+            self._runner.close()
+        while self._pending:
+            self._pending.popitem()[1].settle(None, error())
+
+    # -- runners.Answerer ----------------------------------------------------------------------------------------------
+
+    def answer(self, reply: list[Buffer]) -> None:
+        """Buffer a reply."""
+        self._held.append(reply)
+
+    def flush(self) -> None:
+        """Settle the futures of the buffered replies."""
+        while self._held:
+            try:
+                reply = self._held.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            frames = [memoryview(bytearray(frame)) for frame in reply]
+            future = self._pending.pop(header_of(frames[0])[3], None)
+            if future is not None:
+                answer = read_answer(frames, future.method)
+                if answer.names is not None:
+                    self._on_names(answer.names)
+                future.settle(answer.value, answer.error, cancelled=answer.cancelled)
+
+    # -- future.Carrier, beside what `Announced` has -----------------------------------------------------------------
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """See `Carrier.cancel`."""
+        if self._pending.pop(future.call_id, None) is None or self._runner is None:
+            self.wait_for(future, None)  # another thread is just settling it
+            return future.cancelled()
+        future.settle(None, cancelled=True)
+        self._runner.cancel(self, future.call_id)
+        return True
+
+    def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
+        if concurrency.how is How.SERIAL:
+            return make()
+        if concurrency.how is How.THREADS:
+            instance = make()
+            self._runner = ThreadRunner(self._host, concurrency.limit)
+            return instance
+        from parl_remote._actor.loop_runner import LoopThread
+
+        thread = LoopThread()
+        try:
+            instance = thread.construct(make)
+        except BaseException:
+            thread.close()
+            raise
+        thread.serve(self._host, concurrency.limit)
+        self._runner = thread
+        return instance
+
+
+class _LocalPath:
+    """The path to a host in this process."""
+
+    def __init__(self, spec: ClassSpec, names: AttributeNames) -> None:
+        self._host = ActorHost(lambda _: spec.cls)  # the class itself, where breakpoints are set
+        self._class_name = spec.name
+        self._names = names
+        self._numbers = itertools.count(1)
+        self._calls = LocalCalls(self._host, names.set)
+        self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
+
+    def submit(
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """See `actor_ref.CallPath`."""
+        if future is None:
+            future = RemoteFuture(None, owner)
+            future.method = method
+        with self._turn, _current.acting():
+            if self._host.machine.state is ActorState.CLOSED:
+                future.settle(None, self._lost())
+                return future
+            call = [memoryview(bytearray(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
+            if self._calls.used:
+                future._carrier = self._calls
+                self._calls.submit(call, future)
+                return future
+            sent = self._host.handle(call)
+            reply = [memoryview(bytearray(frame)) for frame in sent]
+        answer: Answer = read_answer(reply, method)
+        del sent  # the actors whose handles are in the reply; now it has been read
+        if answer.names is not None:
+            self._names.set(answer.names)
+        future.settle(answer.value, answer.error)
+        return future
+
+    def names_changed(self) -> bool:
+        """Return False: all callers share one list of names."""
+        return False
+
+    def close(self) -> None:
+        with self._turn:
+            self._host.machine.state = ActorState.CLOSED
+            self._calls.close(self._lost)
+            self._host.drop_instance()
+
+    def _lost(self) -> ActorLost:
+        return ActorLost(DeathCause(DeathKind.KILLED_BY_USER), class_name=self._class_name)
+
+
+class DebugPlace(NamedTuple):
+    """The address of an actor in this process, by its number."""
+
+    client: int
+    number: int
+
+
+class DebugClient:
+    """Makes actors in this process, limited by its slots.
+
+    Args:
+        slots: CPUs to give to actors, so that a program that requests too much fails here as well.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._total = self._free = Resources(cpu=slots)
+        self._lock = threading.RLock()
+        self._paths: set[_LocalPath] = set()
+        self._refs: weakref.WeakValueDictionary[object, ActorRef] = weakref.WeakValueDictionary()
+        self._names: dict[str, tuple[weakref.ref[ActorRef] | None, bool]] = {}
+        self._numbers = itertools.count(1)
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The address given to `connect`."""
+        return "debug"
+
+    @property
+    def actor_num(self) -> int:
+        """The number of actors now."""
+        return len(self._paths)
+
+    def create(
+        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ActorRef:
+        """Make an actor; see `Client.create`. It does not wait for a slot, because none can be freed meanwhile."""
+        if self._closed:
+            raise NotConnected("the connection is closed; call parl.connect() again")
+        if options.detached:
+            raise ValueError(
+                f"a detached {spec.name} would outlive this program, and with debug=True it is a part of it"
+            )
+        need = options.resources
+        args, kwargs = settled(args, kwargs)
+        arguments = serialize.dumps_arguments(
+            args, kwargs, f"{spec.name}.__init__", partial(spec.parameters, "__init__")
+        )
+        dumps_class(spec.cls)  # a class that could not be sent to an actor must not work here either
+        creation = Creation(
+            tuple(sys.path),
+            tuple(sys.argv),
+            spec.name,
+            b"",
+            spec.names,
+            bytes(arguments[0]),
+            bool(kwargs),
+            options.max_concurrency,
+        )
+        if not self._free.fits(need):
+            gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
+        with self._lock:
+            if not self._free.fits(need):
+                available = f"{self._total}, {self._free} free"
+                reason = f"{spec.name} asked for {need}; this process has {available}"
+                raise NoResources(reason, asked=str(need), available=available)
+            self._reserve(options.name)
+            self._free -= need
+        names = AttributeNames()
+        path = _LocalPath(spec, names)
+        self._paths.add(path)
+
+        def end() -> None:
+            with self._lock:
+                if path in self._paths:
+                    self._paths.discard(path)
+                    self._free += need
+                    self._names.pop(options.name, None)
+            path.close()
+
+        try:
+            payload = [*serialize.dumps(tuple(creation)), *arguments[1:]]
+            path.submit(Kind.CREATE, 0, 0, payload, "__init__", None).result()
+        except BaseException:
+            end()
+            raise
+        place = DebugPlace(id(self), next(self._numbers))
+        make = kind_of_reference(options)
+        ref = self._refs[place] = make(spec, path, let_go=end, destroy=end, attributes=names, place=place)
+        if options.name:
+            self._names[options.name] = weakref.ref(ref), options.wait
+        return ref
+
+    def _reserve(self, name: str) -> None:
+        if name in self._names:
+            raise NameTaken(f"the name {name!r} is taken; choose another, or use that one: parl.get_actor({name!r})")
+        if name:
+            self._names[name] = None, True
+
+    def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
+        """Return the reference to an actor of this process; see `_current.ActorMaker`.
+
+        Raises:
+            ActorLost: The actor has ended.
+            NotConnected: The handle belongs to another cluster.
+        """
+        ref = self._refs.get(place) if isinstance(place, DebugPlace) else None
+        if ref is not None:
+            return ref
+        if isinstance(place, DebugPlace) and place.client == id(self):
+            raise ActorLost(DeathCause(DeathKind.STOPPED, detail="nobody held it any more"), class_name=spec.name)
+        raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
+        """Return the actor with a name; see `named_actors.get_actor`."""
+        ref, wait = self._names.get(name, (None, True))
+        alive = ref() if ref is not None else None
+        if alive is None:
+            raise NoSuchActor(f"there is no actor called {name!r}; there are {sorted(self._names)}")
+        return FoundActor(alive.place, alive.spec.shipped(), wait)
+
+    def kill(self, name: str) -> None:
+        """End the actor with a name; see `named_actors.kill`."""
+        self._refs[self.find(name, None).place].destroy()
+
+    def close(self) -> None:
+        """End all actors."""
+        self._closed = True
+        for path in list(self._paths):
+            path.close()
+        self._paths.clear()
+
+    def abandon(self) -> None:
+        """Mark the client as closed in the child of a fork, whose copied objects belong to the parent."""
+        self._closed = True

@@ -1,0 +1,375 @@
+"""`@remote_class`, which makes the objects of a class in actors.
+
+    @remote_class               A(1)                    a proxy; the object itself is made in a process of its own
+    class A: ...                A.options(n_cpu=2)(1)   the same with other options
+
+The class itself stays the same: its name, docstring, pickling, `isinstance` and, for type checkers, its type. Only its
+`__new__` is replaced, by one that decides where an object is made, and `options` and `as_remote` added:
+
+    A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
+                         --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
+                                     that are not decorated themselves
+                         `--nowhere: an `UnconnectedObject`, where the program has no connection
+
+`options` belongs to the class alone: objects do not have it, a class that has an `options` of its own keeps that, and a
+subclass that is not decorated has none. Objects and classes that travel come out as what they were, see `reduce_object`
+and `RemoteNew.__reduce__`.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
+
+from parl_remote import _current
+from parl_remote._data.class_spec import ClassAttribute, ClassSpec
+from parl_remote._future import RemoteFuture
+from parl_remote._options import ActorOptions
+from parl_remote._program.proxy import (
+    RemoteMethod,
+    RemoteObject,
+    UnconnectedObject,
+    make_proxy,
+    proxy_class,
+    unconnected_class,
+)
+
+if TYPE_CHECKING:
+    from parl_remote._serving import Serving
+
+__all__ = ["remote_class", "submit", "with_options"]
+
+
+class RemoteNew:
+    """The `__new__` of a decorated class.
+
+    Args:
+        cls: The class.
+        options: The default options of its objects.
+    """
+
+    def __init__(self, cls: type, options: ActorOptions) -> None:
+        self.cls = cls
+        self.options = options
+        self.original = _own_new(cls)
+        self.__signature__ = _new_signature(cls)
+        self._spec: ClassSpec | None = None
+        self._proxies: type[RemoteObject] | None = None
+        self._unconnected: type[UnconnectedObject] | None = None
+
+    def __call__(self, cls: type, /, *args: Any, **kwargs: Any) -> Any:
+        if cls is not self.cls:
+            return self.local(cls, args, kwargs)
+        maker = _current.maker_of(cls)
+        if maker == _current.HERE:
+            return self.local(cls, args, kwargs)
+        return self.remote(maker, self.options, args, kwargs)
+
+    def local(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return an ordinary object; Python itself calls `__init__` next."""
+        if self.original is None:
+            inherited = super(self.cls, cls).__new__  # type: ignore[arg-type]  # a subclass is an instance of nothing here
+            if inherited is object.__new__:  # it takes no arguments; __init__ does
+                if (args or kwargs) and inspect.getattr_static(cls, "__init__") is object.__init__:  # it ignores them
+                    raise TypeError(f"{cls.__name__}() takes no arguments")
+                return inherited(cls)
+            return inherited(cls, *args, **kwargs)
+        return self.original(cls, *args, **kwargs)
+
+    def remote(
+        self, maker: _current.ActorMaker | None, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RemoteObject | UnconnectedObject:
+        """Return a proxy of a new actor; without a connection, an object that only `as_remote` can build."""
+        if self._spec is None or self._proxies is None:
+            self._spec = ClassSpec(self.cls)
+            self._proxies = proxy_class(self._spec)
+        if maker is None:
+            if self._unconnected is None:
+                self._unconnected = unconnected_class(self._spec)
+            return self._unconnected(args, kwargs)
+        ref = maker.create(self._spec, options, args, kwargs)
+        return make_proxy(self._proxies, ref, wait=options.wait)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[type, ActorOptions, Any]]:
+        return _rebuild, (self.cls, self.options, self.original)
+
+
+def _rebuild(cls: type, options: ActorOptions, original: Any) -> RemoteNew:
+    """Rebuild the hook of a class pickled by value; a class known here keeps its own."""
+    known = cls.__dict__.get("__new__")
+    if isinstance(known, RemoteNew):
+        return known
+    hook = RemoteNew.__new__(RemoteNew)
+    hook.cls, hook.options, hook.original = cls, options, original
+    hook.__signature__ = inspect.Signature()  # the class has no methods yet, and no code in an actor needs it
+    hook._spec = hook._proxies = hook._unconnected = None
+    return hook
+
+
+def _own_new(cls: type) -> Callable[..., Any] | None:
+    own = cls.__dict__.get("__new__")
+    if isinstance(own, RemoteNew):
+        return own.original  # decorated twice: the outer options win
+    if isinstance(own, staticmethod):
+        function: Callable[..., Any] = own.__func__
+        return function
+    return cast("Callable[..., Any] | None", own)
+
+
+def _new_signature(cls: type) -> inspect.Signature:
+    """Return the constructor's signature, as `help` and `inspect.signature` show it for the class."""
+    try:
+        signature = inspect.signature(cls)
+    except (TypeError, ValueError):
+        return inspect.Signature([inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)])
+    first = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)
+    return signature.replace(parameters=[first, *signature.parameters.values()])
+
+
+def reduce_object(self: Any, protocol: Any) -> Any:
+    """Pickle an object of a decorated class, in an actor, so that it is rebuilt as an object and not as an actor."""
+    decorated: Any = next(c for c in type(self).__mro__ if is_decorated(c))
+    reduced = super(decorated, self).__reduce_ex__(protocol)
+    if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]  # unknown to its stub
+        return (_make_local, reduced[1], *reduced[2:])
+    return reduced
+
+
+def _make_local(cls: type, *args: Any) -> Any:
+    with _current.local_objects():
+        return cls.__new__(cls, *args)
+
+
+def is_decorated(cls: type) -> bool:
+    """Return whether this class itself is decorated, not only a base class."""
+    return isinstance(cls.__dict__.get("__new__"), RemoteNew)
+
+
+def hook_of(cls: type) -> RemoteNew:
+    """Return the `__new__` hook of a decorated class.
+
+    Raises:
+        TypeError: The class is not decorated.
+    """
+    hook = cls.__dict__.get("__new__") if isinstance(cls, type) else None
+    if not isinstance(hook, RemoteNew):
+        raise TypeError(f"{cls!r} is not decorated with @remote_class")
+    return hook
+
+
+_NAME = "options"
+
+
+class ChosenClass:
+    """A remote class with options bound: calling it makes an object, other attributes are the class's.
+
+    Args:
+        hook: The class's `__new__`.
+        options: The options of the objects made.
+    """
+
+    def __init__(self, hook: RemoteNew, options: ActorOptions) -> None:
+        self._hook = hook
+        self._options = options
+        self.__doc__ = hook.cls.__doc__
+        self.__name__ = hook.cls.__name__
+        self.__signature__ = hook.__signature__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        maker = _current.maker_of(type(self))  # which is never being constructed
+        if maker == _current.HERE:
+            return self._hook.cls(*args, **kwargs)
+        return self._hook.remote(maker, self._options, args, kwargs)
+
+    def options(self, **options: Any) -> ChosenClass:
+        """Return the class with some options changed further; raise what `with_options` raises."""
+        return ChosenClass(self._hook, self._options.changed(options))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # looked up by copying and pickling before the object is complete
+            raise AttributeError(name)
+        return getattr(self._hook.cls, name)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, self._hook.cls)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _choose, (self._hook.cls, self._options)
+
+    def __repr__(self) -> str:
+        return f"<{self._hook.cls.__qualname__} with {self._options}>"
+
+
+def _choose(cls: type, options: ActorOptions) -> ChosenClass:
+    return ChosenClass(hook_of(cls), options)
+
+
+class OptionsAttribute(ClassAttribute):
+    """The attribute `options` of decorated classes."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is not None or not is_decorated(owner):
+            kind = "object" if instance is not None else "class (it is not decorated with @remote_class)"
+            raise AttributeError(f"{owner.__name__!r} {kind} has no attribute {_NAME!r}", name=_NAME)
+        hook = hook_of(owner)
+        return ChosenClass(hook, hook.options).options
+
+
+def add_options(cls: type) -> None:
+    """Add the attribute `options` to a decorated class, unless it defines one itself."""
+    for base in cls.__mro__:
+        own = base.__dict__.get(_NAME)
+        if own is not None and not isinstance(own, OptionsAttribute):
+            return
+        if _NAME in inspect.get_annotations(base):
+            return
+    setattr(cls, _NAME, OptionsAttribute())
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def remote_class(cls: type[T], /) -> type[T]: ...
+@overload
+def remote_class(
+    *,
+    wait: Literal[True] = True,
+    n_cpu: float = 1,
+    n_gpu: float = 0,
+    memory: float = 0,
+    max_memory: float | None = None,
+    labels: Mapping[str, float] = ...,
+    placement: Literal["spread", "pack"] = "spread",
+    node: str = "",
+    name: str = "",
+    detached: bool = False,
+    max_restarts: int = 0,
+    max_concurrency: int | None = None,
+    max_pending_calls: int | None = None,
+    when_full: Literal["wait", "raise"] = "wait",
+    lease_timeout_s: float | None = None,
+) -> Callable[[type[T]], type[T]]: ...
+@overload
+def remote_class(
+    *,
+    wait: bool,
+    n_cpu: float = 1,
+    n_gpu: float = 0,
+    memory: float = 0,
+    max_memory: float | None = None,
+    labels: Mapping[str, float] = ...,
+    placement: Literal["spread", "pack"] = "spread",
+    node: str = "",
+    name: str = "",
+    detached: bool = False,
+    max_restarts: int = 0,
+    max_concurrency: int | None = None,
+    max_pending_calls: int | None = None,
+    when_full: Literal["wait", "raise"] = "wait",
+    lease_timeout_s: float | None = None,
+) -> Callable[[type[Any]], Any]: ...  # what methods return then, no type checker can be told; `submit` is typed
+def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
+    """Make the objects of a class actors, in processes of their own on this machine or another of the cluster.
+
+    Use it with or without parentheses. Within an actor, objects of decorated classes are actors as well, of the same
+    cluster; they belong to the actor that makes them and end with it.
+
+    Args:
+        cls: The class.
+        **options: See below.
+
+    Options:
+        wait: Whether a method call waits for its result (default True). With `wait=False` it returns a
+            `RemoteFuture` at once and any number of calls may be outstanding, run in order.
+        n_cpu: CPUs that an actor takes (default 1); fractions share one.
+        n_gpu: GPUs that an actor takes (default 0).
+        memory: MiB of its node's memory that are set aside for an actor (default 0).
+        max_memory: MiB that the actor's process may grow by before it is ended (default: no limit).
+        labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}` (default: none).
+        placement: "spread" puts an actor on the node with the most free resources (default), "pack" on the fullest with
+            enough.
+        node: The only node that an actor may go to, by its name or id (default: any).
+        name: The actor's name for `get_actor`, unique in the cluster (default: none).
+        detached: Whether the actor outlives the program that made it (default False).
+        max_restarts: How often a lost actor is restarted with the same arguments, -1 for no limit (default 0). Calls
+            that were in flight raise `ActorLost`, later ones wait for the new actor.
+        max_concurrency: How many calls run in the actor at once. Default: 1, in order; 1000 for a class that has
+            `async def` methods, which run on an event loop in the actor. Above 1, methods of other classes run in
+            threads, started in order.
+        max_pending_calls: How many calls of one caller may be unanswered (default: no limit, all are kept in memory).
+        when_full: What a call above `max_pending_calls` does: "wait" for a slot (default), or "raise"
+            `TooManyPendingCalls`.
+        lease_timeout_s: Seconds that creating an object waits for free resources (default: that of `connect`).
+
+    Raises:
+        TypeError: An option is unknown, or the decorated object is not a class.
+        ValueError: An option is out of its range.
+    """
+    chosen = ActorOptions.of(options)
+
+    def decorate(decorated: type[Any]) -> type[Any]:
+        if not isinstance(decorated, type):
+            raise TypeError(f"@remote_class decorates classes, not {decorated!r}")
+        # setattr, because type checkers rightly reject assigning to a class's __new__
+        setattr(decorated, "__new__", RemoteNew(decorated, chosen))  # noqa: B010
+        if "__reduce_ex__" not in decorated.__dict__:
+            setattr(decorated, "__reduce_ex__", reduce_object)  # noqa: B010
+        add_options(decorated)
+        if not hasattr(decorated, "as_remote"):
+            setattr(decorated, "as_remote", ServeAttribute())  # noqa: B010
+        return decorated
+
+    return decorate if cls is None else decorate(cls)
+
+
+class ServeAttribute(ClassAttribute):
+    """The method `as_remote` of objects; a class with a method of that name keeps its own."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+
+        def as_remote(*args: Any, **kwargs: Any) -> Serving:
+            """Serve this object to the program with a `RemoteManager` at that address; see `parl_remote.as_remote`."""
+            from parl_remote._serving import as_remote  # 15 ms, the actor's side; few programs need it
+
+            return as_remote(instance, *args, **kwargs)
+
+        return as_remote
+
+
+def with_options(cls: type[T], /, **options: Any) -> type[T]:
+    """Return a remote class with other options, which apply to objects made through the returned callable.
+
+    `Actor.options(...)` is the same; this function is for classes with an `options` of their own and for type checkers,
+    which do not know an attribute that a decorator adds.
+
+    Example:
+        `fast = with_options(Actor, wait=False); actor = fast(1)`
+
+    Raises:
+        TypeError: The class is not decorated, or an option is unknown.
+        ValueError: An option is out of its range.
+    """
+    hook = hook_of(cls)
+    return cast("type[T]", ChosenClass(hook, hook.options.changed(options)))
+
+
+def submit(method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
+    """Call a remote object's method without waiting, whatever its class's `wait` says; typed like the method.
+
+    Example:
+        `futures = [submit(actor.run, n) for actor in actors]`
+
+    Raises:
+        TypeError: It is not a method of a remote object.
+        SerializationError: An argument cannot be sent.
+    """
+    if not isinstance(method, RemoteMethod):
+        raise TypeError(f"submit takes a method of a remote object, not {method!r}")
+    return method.submit(*args, **kwargs)

@@ -1,0 +1,12 @@
+"""`xparl doctor`: diagnoses of a program's access to its cluster, each with a one-line remedy.
+
+    here      this host: disk, limits, keys, remains of crashed clusters; the imports of a program
+    reach     from here to a port: name, route, answer; why a `connect` has just failed, in a second or two
+    cluster   through the port: key, versions, clocks, CPUs, each worker from both sides, modules
+
+Each check yields findings; none of them changes anything.
+"""
+
+from parl_remote._doctor.here import Finding, Severity
+
+__all__ = ["Finding", "Severity"]

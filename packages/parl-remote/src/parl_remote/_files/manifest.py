@@ -1,0 +1,194 @@
+"""The content of a job's folder: paths, sizes and hashes, as text that is checked before anything is written.
+
+An actor that runs in such a folder finds its manifest there, and passes all of it on to the actors that it makes.
+
+    {"entries": [["work/data/a.csv", 5120, "9f86d0...", false], ["work/empty", 0, "", false]]}
+
+A path is relative, with "/" as separator on every host; an entry without a hash is a directory. There are no links,
+owners or modes other than "executable", so a manifest cannot request any of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parl_remote._files.layout import WORK
+from parl_remote.errors import RemoteProtocolError
+
+__all__ = ["LARGEST_MANIFEST", "MANIFEST", "Entry", "Manifest", "inherited", "is_digest"]
+
+
+LARGEST_MANIFEST = 256 * 2**20  # some two million files
+_LONGEST_PART = 255  # bytes; what file systems take
+_LONGEST_PATH = 3000  # bytes; the kernel takes 4096, and the folder's own path comes before it
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a hash in this package's form: 64 lower-case hexadecimal digits of SHA-256."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file, or a directory.
+
+    Attributes:
+        path: Its path relative to the job's folder.
+        size: Its size in bytes.
+        digest: SHA-256 of its content; empty for a directory.
+        runs: Whether its owner may execute it.
+
+    Raises:
+        RemoteProtocolError: The path could lead out of the folder, or is not portable between hosts.
+    """
+
+    path: str
+    size: int = 0
+    digest: str = ""
+    runs: bool = False
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        if self.digest and not is_digest(self.digest):
+            raise RemoteProtocolError(f"{self.digest[:80]!r} is no SHA-256")
+        if not 0 <= self.size < 2**60 or (self.size and not self.digest):
+            raise RemoteProtocolError(f"a size of {self.size} cannot be, for {self.path[:80]!r}")
+
+    @property
+    def is_directory(self) -> bool:
+        """True for a directory."""
+        return not self.digest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All entries of a folder, in order of their paths.
+
+    Attributes:
+        entries: The entries.
+        content: The manifest's encoding.
+        digest: SHA-256 of the content, by which a worker identifies the folder.
+
+    Raises:
+        RemoteProtocolError: Two entries have the same path, or a file is a directory as well.
+    """
+
+    entries: tuple[Entry, ...]
+    content: bytes = field(repr=False)
+    digest: str
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Manifest:
+        """Return a manifest of entries."""
+        ordered = tuple(sorted(entries, key=lambda entry: entry.path))
+        _check_tree(ordered)
+        rows = [[entry.path, entry.size, entry.digest, entry.runs] for entry in ordered]
+        content = json.dumps({"entries": rows}, separators=(",", ":")).encode()
+        return cls(ordered, content, hashlib.sha256(content).hexdigest())
+
+    @classmethod
+    def parse(cls, content: bytes) -> Manifest:
+        """Return the manifest of untrusted bytes, fully validated."""
+        try:
+            rows = json.loads(content)["entries"]
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise RemoteProtocolError(f"a list of files of {len(content)} bytes cannot be read: {error!r}") from error
+        if not isinstance(rows, list):
+            raise RemoteProtocolError("a list of files must be a list")
+        entries = tuple(_entry(row) for row in rows)
+        _check_tree(entries)
+        return cls(entries, content, hashlib.sha256(content).hexdigest())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each content by its hash; equal files count once."""
+        return {entry.digest: entry.size for entry in self.entries if entry.digest}
+
+
+def _entry(row: Any) -> Entry:
+    match row:
+        case [str(path), int(size), str(digest), bool(runs)] if not isinstance(size, bool):
+            return Entry(path, size, digest, runs)
+    raise RemoteProtocolError(f"an entry is path, size, hash and executable flag, not {repr(row)[:80]}")
+
+
+def _check_path(path: str) -> None:
+    try:
+        raw = path.encode()
+    except UnicodeEncodeError:
+        raise RemoteProtocolError(f"the file name {path[:80]!r} is no Unicode text") from None
+    parts = path.split("/")
+    if (
+        not raw
+        or len(raw) > _LONGEST_PATH
+        or any(part in {"", ".", ".."} or len(part.encode()) > _LONGEST_PART for part in parts)
+        or any(character in path for character in "\0\\")
+        or ":" in parts[0]
+    ):
+        raise RemoteProtocolError(f"{path[:80]!r} is no path within a job's folder")
+
+
+def _check_tree(entries: Sequence[Entry]) -> None:
+    files: set[str] = set()
+    directories: set[str] = set()
+    for entry in entries:
+        if entry.path in files or (entry.path in directories and not entry.is_directory):
+            raise RemoteProtocolError(f"there are two files {entry.path[:80]!r}")
+        (directories if entry.is_directory else files).add(entry.path)
+        parent = entry.path.rpartition("/")[0]
+        while parent and parent not in directories:
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
+    if both := files & directories:
+        raise RemoteProtocolError(f"{min(both)[:80]!r} is both a file and a directory")
+
+
+MANIFEST = ".manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """The folder that this process runs in.
+
+    Attributes:
+        folder: Its path.
+        files: The path of each of its files, None for a directory, by its path in the folder.
+    """
+
+    folder: str
+    files: Mapping[str, str | None]
+
+    def holds(self, path: str) -> bool:
+        """Return whether a path lies in the folder."""
+        return path.startswith(self.folder + os.sep)
+
+    @property
+    def sys_path(self) -> tuple[str, ...]:
+        """The directories of the folder that are in `sys.path`, relative to it."""
+        return tuple(
+            os.path.relpath(entry, self.folder).replace(os.sep, "/") for entry in sys.path if self.holds(str(entry))
+        )
+
+
+def inherited() -> Inherited | None:
+    """Return the folder of this process, None if it has none."""
+    for entry in map(str, sys.path):
+        folder, name = os.path.split(entry)
+        if name == WORK and os.path.isfile(os.path.join(folder, MANIFEST)):
+            try:
+                with open(os.path.join(folder, MANIFEST), "rb") as file:
+                    entries = Manifest.parse(file.read()).entries
+            except (OSError, RemoteProtocolError):
+                continue  # an actor may have overwritten the file
+            places = {entry.path: None if entry.is_directory else os.path.join(folder, entry.path) for entry in entries}
+            there = {path: file for path, file in places.items() if os.path.exists(file or os.path.join(folder, path))}
+            return Inherited(folder, there)
+    return None

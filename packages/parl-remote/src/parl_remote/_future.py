@@ -1,0 +1,349 @@
+"""Futures of remote calls.
+
+It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work. One
+that is only asked for its result costs next to nothing: the condition that such machinery waits on is made when
+it is first touched, and only then does a background thread read in the caller's place.
+
+`wait_any` waits for the first of several and reads in the caller's own thread. `Announced` is a future that this
+process itself settles.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+
+from parl_remote._system.polling import wait_for_input
+from parl_remote.errors import ResultTimeout, SerializationError, unraised
+
+__all__ = ["Announced", "Carrier", "FutureTravels", "RemoteFuture", "wait_any"]
+
+
+_LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
+
+
+class Readable(Protocol):
+    """A carrier whose messages one thread at a time reads for all."""
+
+    def is_led_here(self) -> bool:
+        """Return whether this thread leads already, that is, calls from a callback."""
+
+    def lead(self) -> bool:
+        """Start reading for all threads; return False if another thread does."""
+
+    def leave(self) -> None:
+        """Stop reading for all threads, if this thread does."""
+
+    def drain(self) -> None:
+        """Settle the answers that have arrived; called by the leading thread."""
+
+    def has_read_ahead(self) -> bool:
+        """Return whether data has arrived that the descriptor does not signal."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when data arrives."""
+
+
+def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = None) -> None:
+    """Block until one of several calls has ended, or the time has passed.
+
+    Args:
+        futures: The futures of the calls, at least one.
+        timeout_s: How long to wait; None waits without limit.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    carriers = list(dict.fromkeys(future._carrier for future in futures))
+    if all(hasattr(carrier, "lead") for carrier in carriers):
+        readable = cast("list[Readable]", carriers)
+        others = [carrier for carrier in readable if not carrier.is_led_here()]
+        try:
+            if all(carrier.lead() for carrier in others):
+                _read(readable, futures, deadline)
+                return
+        finally:
+            for carrier in others:
+                carrier.leave()
+    some: list[concurrent.futures.Future[Any]] = list(futures)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    concurrent.futures.wait(some, left, concurrent.futures.FIRST_COMPLETED)
+
+
+def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], deadline: float | None) -> None:
+    ready = [carrier for carrier in carriers if carrier.has_read_ahead()]
+    while True:
+        for carrier in ready:
+            carrier.drain()
+        if any(future.settled for future in futures):
+            return
+        left = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - time.monotonic())
+        if left <= 0:
+            return
+        try:
+            by_descriptor = {carrier.fileno(): carrier for carrier in carriers}
+            ready = [by_descriptor[found] for found in wait_for_input(list(by_descriptor), 1000 * left)]
+        except ValueError:  # another thread has closed one of them, which is told when it is read
+            ready = []
+        if not ready:
+            ready = list(carriers)
+
+
+T = TypeVar("T")
+
+_making_condition = threading.Lock()
+
+
+class FutureTravels(SerializationError):
+    """A future was pickled; as a call's own argument it is awaited instead, anywhere else this is an error."""
+
+
+class Carrier(Protocol):
+    """The source of results: the connection that a call was sent on."""
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """Wait until the future is settled; return False once the time has passed."""
+
+    def look(self) -> None:
+        """Settle the futures whose answers have arrived, without waiting."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """Settle the future in the background, for waiters that do not call `wait_for`."""
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """Settle the future as cancelled unless its result has arrived, and tell the actor."""
+
+
+class RemoteFuture(concurrent.futures.Future[T]):
+    """The future of a call, returned by methods of `wait=False` actors and by `parl_remote.submit`.
+
+    Everything of `concurrent.futures.Future` works, `await` too, and PARL's `get`, `get_nowait` and `empty`.
+    """
+
+    # Defaults for what the base class would set one by one, and per instance only where needed.
+    _state: str = PENDING
+    _result: Any = None
+    _exception: BaseException | None = None
+    _made_condition: threading.Condition | None = None
+    _blocked: list[Any] | None = None
+    call_id: int = 0
+    method: str = ""
+
+    wait_any = staticmethod(wait_any)
+
+    def __init__(self, carrier: Carrier | None, owner: object = None) -> None:
+        # Not super().__init__(): making its condition costs as much as the rest of a call.
+        self._carrier = carrier
+        self._owner = owner  # keeps the actor alive until its result is there
+
+    def _condition_of(self) -> threading.Condition:
+        condition = self._made_condition
+        if condition is None:
+            with _making_condition:
+                condition = self._made_condition
+                if condition is None:
+                    self._waiters: list[Any] = []
+                    self._done_callbacks: list[Callable[[concurrent.futures.Future[T]], Any]] = []
+                    self._made_condition = condition = threading.Condition()
+            carrier = self._carrier
+            if carrier is not None:
+                carrier.watch(self)
+        return condition
+
+    if not TYPE_CHECKING:  # for type checkers it is the attribute that the base class has
+        _condition = property(_condition_of, doc="Made lazily, see the module's docstring.")
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the result, the exception or the cancellation has been set."""
+        return self._state is not PENDING
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the result and return it.
+
+        Args:
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            ResultTimeout: The time has passed; the call goes on.
+            concurrent.futures.CancelledError: The call was cancelled.
+            Exception: Whatever the method raised.
+        """
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED_AND_NOTIFIED:
+            raise concurrent.futures.CancelledError
+        if self._exception is not None:
+            # What is raised belongs to whoever catches it: its traceback holds the frames of all callers, with their
+            # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
+            # comes by. The future keeps one of the same kind for whoever asks again.
+            error = self._exception
+            self._exception = unraised(error)
+            try:
+                raise error
+            finally:
+                del self, error
+        result: T = self._result
+        return result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end of the call and return its exception, None if it raised none.
+
+        Raises:
+            ResultTimeout: The time has passed; the call goes on.
+            concurrent.futures.CancelledError: The call was cancelled.
+        """
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED_AND_NOTIFIED:
+            raise concurrent.futures.CancelledError
+        return self._exception
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        """Return the result; PARL's name for `result`. With `block=False` it does not wait.
+
+        Raises:
+            ResultTimeout: The result is not there yet.
+        """
+        if block:
+            return self.result(timeout)
+        return self.get_nowait()
+
+    def get_nowait(self) -> T:
+        """Return the result without waiting.
+
+        Raises:
+            ResultTimeout: The result is not there yet.
+        """
+        if not self.done():
+            raise ResultTimeout(f"the result of {self.method}() is not there yet")
+        return self.result()
+
+    def empty(self) -> bool:
+        """Return whether the result is not there yet."""
+        return not self.done()
+
+    def done(self) -> bool:
+        """Return whether the call has ended or was cancelled; reads arrived answers, but does not wait."""
+        if self._state is PENDING:
+            carrier = self._carrier
+            if carrier is not None:
+                carrier.look()
+        return self._state is not PENDING
+
+    def running(self) -> bool:
+        """Return whether the result is not there yet; the call may be queued or running."""
+        return not self.done()
+
+    def cancelled(self) -> bool:
+        """Return whether the call was cancelled."""
+        return self._state is CANCELLED_AND_NOTIFIED
+
+    def cancel(self) -> bool:
+        """Cancel the call.
+
+        The actor drops the call if it has not started; a running call is not interrupted, its result is discarded.
+
+        Returns:
+            False if the result is already there.
+        """
+        if self.done():
+            return self.cancelled()
+        carrier = self._carrier
+        return carrier.cancel(self) if carrier is not None else self.cancelled()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise FutureTravels(
+            f"the future of {self.method}() cannot be sent inside something else, returned or copied: "
+            "pass it as an argument of its own, or send its result()"
+        )
+
+    def __repr__(self) -> str:
+        return f"<RemoteFuture of {self.method or 'a call'}: {self._state.lower()}>"
+
+    def _wait(self, timeout: float | None) -> None:
+        carrier = self._carrier
+        if carrier is not None and not carrier.wait_for(self, timeout):
+            raise ResultTimeout(f"{self.method}() did not answer within {timeout} s; it goes on in the actor")
+
+    def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
+        """Set the outcome and wake all waiters; called once, by the carrier."""
+        self._result = result
+        self._exception = exception
+        self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
+        self._carrier = None
+        self._owner = None
+        # The state is set before these are looked at, and waiters look at the state after they have put themselves
+        # there: one of both sees the other.
+        if self._blocked is not None:
+            for waiter in tuple(self._blocked):
+                waiter.wake()
+        if self._made_condition is not None:
+            self._notify(cancelled)
+
+    def _notify(self, cancelled: bool) -> None:
+        with self._condition:
+            for waiter in self._waiters:
+                if cancelled:
+                    waiter.add_cancelled(self)
+                elif self._exception is not None:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
+
+
+class _Waiter:
+    """A waiting thread."""
+
+    def __init__(self) -> None:
+        event = threading.Event()
+        self.wake = event.set
+        self.sleep = event.wait
+
+
+class Announced:
+    """Fills `future.Carrier` for futures that some thread of this process settles.
+
+    Attributes:
+        future: Settled by `settle`.
+    """
+
+    def __init__(self, what: str = "") -> None:
+        self.future: RemoteFuture[Any] = RemoteFuture(self)
+        self.future.method = what
+
+    def settle(self) -> None:
+        """Settle the future and wake all waiting threads; a second call does nothing."""
+        if not self.future.settled:
+            self.future.settle(None)
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """See `Carrier.wait_for`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        waiter = _Waiter()
+        if future._blocked is None:
+            future._blocked = []
+        future._blocked.append(waiter)
+        while not future.settled:  # looked at again now that whoever settles it can see us
+            if not waiter.sleep(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                return future.settled
+        return True
+
+    def look(self) -> None:
+        """Do nothing: no answer has to be read. See `Carrier.look`."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """Do nothing: the future is settled without being read. See `Carrier.watch`."""
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # as the protocol has it
+        """Return False: such a future cannot be cancelled. See `Carrier.cancel`."""
+        return False

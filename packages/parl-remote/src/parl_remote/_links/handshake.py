@@ -1,0 +1,384 @@
+"""Hello and Welcome: how a link begins, on both ends, and the services and parts of a node that answer it.
+
+    caller                              node (one port, unix or tcp)
+    channel --Hello(to=worker)-->  Reception --opened(link)--> the worker's Service
+            <-----Welcome--------
+            ---- messages ------>  Reception --received(link, frames)--> the same
+
+A peer that sends another message, has another protocol version or requests a service that is not here gets Refused, is
+dropped and counted. A service never sees a peer that has not sent Hello, and loses one that makes it raise
+`RemoteProtocolError`.
+
+What a node does beside actors and leases is a part: it says which messages it takes, and is made, with everything it
+imports, when the first of them comes. `ClientIdentity` and `Cluster` are the calling end: how a client introduces
+itself, and how it reaches master and workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from parl_remote._config import Limits
+from parl_remote._links.identity import host_id, new_id, versions
+from parl_remote._links.loop import Loop
+from parl_remote._messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Failed,
+    Hello,
+    Message,
+    RefusalCode,
+    Refused,
+    Role,
+    Welcome,
+)
+from parl_remote._messages.wire import decode, encode
+from parl_remote._transport import Buffer, Channel, Closed, Listener, Opened, Received
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, VersionMismatch
+
+__all__ = ["ClientIdentity", "Cluster", "Link", "Part", "Parts", "Reception", "Service", "greet"]
+
+
+_log = logging.getLogger("parl.remote")
+
+
+def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
+    """Perform the handshake from the connecting end.
+
+    Args:
+        channel: A fresh channel; it is closed if this raises.
+        hello: The identity of this side and the requested role.
+        timeout_s: How long to wait for the answer.
+
+    Raises:
+        VersionMismatch: The sides have no common protocol version.
+        RemoteProtocolError: The peer refused for another reason, or is no node of PARL.
+        ChannelClosed: The peer closed without an answer.
+        ResultTimeout: The peer did not answer in time.
+    """
+    try:
+        channel.send([encode(hello)], timeout_s)
+        answer = decode(channel.receive(timeout_s)[0])
+        if isinstance(answer, Welcome) and hello.protocol_min <= answer.protocol <= hello.protocol_max:
+            return answer
+        if isinstance(answer, Refused):
+            raise _refusal(hello, answer)
+        raise RemoteProtocolError(f"the peer answered Hello with {answer!r}")
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _refusal(hello: Hello, answer: Refused) -> Exception:
+    if answer.code is not RefusalCode.VERSION:
+        return RemoteProtocolError(f"the peer refused the connection: {answer.reason}")
+    return VersionMismatch(
+        f"no common protocol version: this side (parl-remote {versions()['parl_remote']}) speaks "
+        f"{_span(hello.protocol_min, hello.protocol_max)}, the peer {_span(answer.protocol_min, answer.protocol_max)}; "
+        f"install the same parl-remote on both. {answer.reason}",
+        ours=(hello.protocol_min, hello.protocol_max),
+        theirs=(answer.protocol_min, answer.protocol_max),
+    )
+
+
+def _span(low: int, high: int) -> str:
+    return f"version {low}" if low == high else f"versions {low} to {high}"
+
+
+class Link:
+    """A service's link to a peer that has sent Hello."""
+
+    __slots__ = ("_drop", "_send", "hello", "protocol")
+
+    def __init__(
+        self, hello: Hello, protocol: int, send: Callable[[Sequence[Buffer]], None], drop: Callable[[], None]
+    ) -> None:
+        self.hello = hello
+        self.protocol = protocol
+        self._send = send
+        self._drop = drop
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Queue raw frames; return False if the peer is already gone (its `closed` follows or has been called)."""
+        try:
+            self._send(frames)
+        except ChannelClosed:
+            return False
+        return True
+
+    def tell(self, message: Message) -> bool:
+        """Queue one control message; return False if the peer is already gone."""
+        return self.send([encode(message)])
+
+    def drop(self) -> None:
+        """Close the connection after the queued messages; the service gets no `closed` for it."""
+        self._drop()
+
+
+class Service(Protocol):
+    """One role of a node, which serves the peers that request it."""
+
+    def opened(self, link: Link) -> None:
+        """Handle a peer that sent Hello and was welcomed."""
+
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        """Process a peer's message.
+
+        Raises:
+            RemoteProtocolError: The message is not allowed; the reception refuses and drops the peer and calls
+                `closed`.
+        """
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Handle a peer that is gone."""
+
+
+class Reception:
+    """Accepts peers at any number of listeners of one node and passes them to its services.
+
+    Attributes:
+        node_id: The node's id.
+        dropped: The number of peers dropped for breaking the protocol.
+    """
+
+    def __init__(self, loop: Loop, *, node_id: str, cluster_id: str, host_id: str, limits: Limits) -> None:
+        self._loop = loop
+        self.node_id = node_id
+        self._cluster_id = cluster_id
+        self._host_id = host_id
+        self._limits = limits
+        self._services: dict[Role, Service] = {}
+        self._waiting: dict[tuple[Listener, int], float] = {}
+        self._links: dict[tuple[Listener, int], tuple[Link, Service]] = {}
+        self._sweeping = False
+        self.dropped = 0
+
+    def serve(self, role: Role, service: Service) -> None:
+        """Register the service of a role."""
+        self._services[role] = service
+
+    def listen(self, listener: Listener) -> None:
+        """Accept the peers of a listener from now on, in the loop's thread."""
+        self._loop.add(listener, functools.partial(self._poll, listener))
+
+    def _poll(self, listener: Listener) -> None:
+        for event in listener.poll():
+            key = (listener, event.peer)
+            match event:
+                case Opened():
+                    self._expect_hello(key)
+                case Received(frames=frames):
+                    self._receive(key, frames)
+                case Closed(reason=reason):
+                    self._waiting.pop(key, None)
+                    if key in self._links:
+                        link, service = self._links.pop(key)
+                        service.closed(link, reason)
+
+    def _expect_hello(self, key: tuple[Listener, int]) -> None:
+        if len(self._waiting) >= self._limits.max_pending_hellos:
+            self._drop(next(iter(self._waiting)), "too many connections without a Hello")
+        self._waiting[key] = self._loop.now() + self._limits.hello_timeout_s
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(self._limits.hello_timeout_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """Drop the peers that have not sent Hello in time."""
+        now = self._loop.now()
+        while self._waiting:
+            key, deadline = next(iter(self._waiting.items()))  # in order of arrival, so in order of deadlines
+            if deadline > now:
+                self._loop.call_at(deadline, self._sweep)
+                return
+            self._drop(key, "no Hello in time")
+        self._sweeping = False
+
+    def _receive(self, key: tuple[Listener, int], frames: list[memoryview]) -> None:
+        if key in self._links:
+            link, service = self._links[key]
+            try:
+                if not frames:
+                    raise RemoteProtocolError("a message has at least one frame")
+                service.received(link, frames)
+            except RemoteProtocolError as error:
+                if self._links.pop(key, None) is not None:
+                    self._refuse(key, RefusalCode.PROTOCOL, str(error))
+                    service.closed(link, str(error))
+        elif self._waiting.pop(key, None) is not None:
+            self._welcome(key, frames)
+
+    def _welcome(self, key: tuple[Listener, int], frames: list[memoryview]) -> None:
+        try:
+            if len(frames) != 1 or len(frames[0]) > self._limits.max_control_bytes:
+                raise RemoteProtocolError(f"a Hello is one small frame, not {len(frames)}")
+            hello = decode(frames[0])
+            if not isinstance(hello, Hello):
+                raise RemoteProtocolError(f"the first message must be Hello, not {type(hello).__name__}")
+        except RemoteProtocolError as error:
+            self._refuse(key, RefusalCode.PROTOCOL, str(error))
+            return
+        protocol = min(PROTOCOL_MAX, hello.protocol_max)
+        if protocol < max(PROTOCOL_MIN, hello.protocol_min):
+            mine = versions()["parl_remote"]
+            self._refuse(key, RefusalCode.VERSION, f"The peer is parl-remote {mine}.")
+            return
+        service = self._services.get(hello.to)
+        if service is None:
+            self._refuse(key, RefusalCode.NOT_HERE, f"there is no {hello.to.value} here")
+            return
+        listener, peer = key
+        link = Link(hello, protocol, functools.partial(listener.send, peer), functools.partial(self._let_go, key))
+        self._links[key] = (link, service)
+        link.tell(Welcome(protocol, self.node_id, self._cluster_id, self._host_id, versions()))
+        service.opened(link)
+
+    def _refuse(self, key: tuple[Listener, int], code: RefusalCode, reason: str) -> None:
+        with contextlib.suppress(ChannelClosed):
+            key[0].send(key[1], [encode(Refused(code, reason))])
+        self._drop(key, reason)
+
+    def _drop(self, key: tuple[Listener, int], reason: str) -> None:
+        self.dropped += 1
+        _log.debug("dropped peer %d of %s: %s", key[1], key[0].address, reason)
+        self._waiting.pop(key, None)
+        key[0].drop(key[1])
+
+    def _let_go(self, key: tuple[Listener, int]) -> None:
+        if self._links.pop(key, None) is not None:
+            key[0].drop(key[1])
+
+
+class Part(Protocol):
+    """A service that handles some of a node's messages."""
+
+    def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
+        """Process a message; `frames` are those that arrived with it, its own first.
+
+        Raises:
+            RemoteProtocolError: The message is not allowed; the peer is dropped.
+            RemoteError: The request failed; the peer gets `Failed` if the message has a `request_id`.
+        """
+
+    def closed(self, link: Link) -> None:
+        """Handle a peer that is gone, which this part may not know."""
+
+    def close(self) -> None:
+        """Release all resources; the node ends."""
+
+
+class Parts:
+    """The parts of one role of a node, by the names of their messages."""
+
+    def __init__(self) -> None:
+        self._makers: dict[str, Callable[[], Part]] = {}
+        self._made: dict[Callable[[], Part], Part] = {}
+
+    def add(self, takes: Iterable[str], make: Callable[[], Part]) -> None:
+        """Register a part's messages; `make` creates the part on first use."""
+        for name in takes:
+            if name in self._makers:
+                raise ValueError(f"two parts want {name}")
+            self._makers[name] = make
+
+    def take(self, link: Link, message: Message, frames: Sequence[memoryview]) -> bool:
+        """Pass a message to its part; return False if there is none.
+
+        Raises:
+            RemoteProtocolError: The message is not allowed.
+        """
+        make = self._makers.get(type(message).__name__)
+        if make is None:
+            return False
+        if make not in self._made:
+            self._made[make] = make()
+        try:
+            self._made[make].received(link, message, frames)
+        except RemoteProtocolError:
+            raise
+        except (RemoteError, OSError) as error:
+            request_id = getattr(message, "request_id", None)
+            if request_id is None:
+                _log.warning("%s of %s: %s", type(message).__name__, link.hello.id, error)
+            else:
+                link.tell(Failed(request_id, str(error)))
+        return True
+
+    def closed(self, link: Link) -> None:
+        """Notify the parts of a peer that is gone."""
+        for part in self._made.values():
+            part.closed(link)
+
+    def close(self) -> None:
+        """Close all parts."""
+        for part in self._made.values():
+            part.close()
+
+
+class Cluster(Protocol):
+    """A cluster that a client can connect to."""
+
+    @property
+    def may_return(self) -> bool:
+        """Return whether a master that is gone may be started again."""
+
+    def connect_master(self) -> Channel:
+        """Return a channel to the master.
+
+        Raises:
+            ClusterUnreachable: The master does not answer.
+        """
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """Return a channel to a worker on another host.
+
+        Raises:
+            ClusterUnreachable: The worker does not answer.
+        """
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """Return the error for a master that accepted the connection and does not answer."""
+
+    def close(self) -> None:
+        """Shut down what ends with the connection; called once, after the last message is sent."""
+
+    def abandon(self) -> None:
+        """Drop all connections without closing them, in the child of a fork."""
+
+
+class ClientIdentity:
+    """A client's identity, the same on all its links.
+
+    Args:
+        name: The displayed name; empty for the program's own name.
+
+    Attributes:
+        id: Globally unique.
+        host_id: The host it runs on.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self.id = new_id("client")
+        self.host_id = host_id()
+        self._pid = os.getpid()
+
+    def hello(self, to: Role) -> Hello:
+        """Return the first message of a link."""
+        return Hello(
+            role=Role.CLIENT,
+            to=to,
+            id=self.id,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+            host_id=self.host_id,
+            pid=self._pid,
+            versions=versions(),
+            name=self._name or (os.path.basename(sys.argv[0]) if sys.argv else ""),
+        )

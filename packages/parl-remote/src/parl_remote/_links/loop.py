@@ -1,0 +1,142 @@
+"""A single-threaded event loop: readable sources, timers, and calls from other threads.
+
+    loop.add(listener, on_ready)      on_ready() runs in the loop's thread when there is something to do
+    loop.call_later(1.0, action)      so does action
+    loop.run()                        until stop()
+
+Master, worker and node run on one loop each, or share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable
+
+from parl_remote._system.facilities import Waker
+from parl_remote._transport import Pollable
+
+__all__ = ["Loop", "Timer"]
+
+Action = Callable[[], None]
+
+_LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be for the year after next
+
+
+class Timer:
+    """A scheduled call, which can be cancelled."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Action) -> None:
+        self._action: Action | None = action
+
+    def cancel(self) -> None:
+        """Cancel the call; a second call does nothing."""
+        self._action = None
+
+    def fire(self) -> None:
+        """Run the action unless it was cancelled; called by the loop."""
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+
+
+class Loop:
+    """A single-threaded event loop on the monotonic clock.
+
+    An exception that leaves a handler ends `run` and is raised there: handlers deal with bad input themselves, so one
+    that escapes is a bug, and a process that goes on after a bug is worse than one that ends with a traceback.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._sources: dict[int, tuple[Pollable, Action]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._calls: deque[Action] = deque()
+        self._waker: Waker | None = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ, None)
+        self._stopped = False
+
+    def now(self) -> float:
+        """Return the time on the loop's clock, in seconds."""
+        return self._clock()
+
+    def add(self, source: Pollable, on_ready: Action) -> None:
+        """Call `on_ready` whenever `source` is readable or pending; it must then take all that is available."""
+        fileno = source.fileno()
+        if fileno in self._sources:  # of a source that was closed before it was removed
+            self.remove(self._sources[fileno][0])
+        self._selector.register(fileno, selectors.EVENT_READ, fileno)
+        self._sources[fileno] = (source, on_ready)
+
+    def remove(self, source: Pollable) -> None:
+        """Stop watching a source; to be called before it is closed. Unknown sources are ignored."""
+        for fileno, (known, _) in list(self._sources.items()):
+            if known is source:
+                del self._sources[fileno]
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(fileno)
+
+    def call_at(self, when: float, action: Action) -> Timer:
+        """Run `action` in the loop once `now()` has reached `when`."""
+        timer = Timer(action)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def call_later(self, delay_s: float, action: Action) -> Timer:
+        """Run `action` in the loop after `delay_s` seconds."""
+        return self.call_at(self._clock() + delay_s, action)
+
+    def call_soon(self, action: Action) -> None:
+        """Run `action` in the loop's next turn; callable from any thread and any signal handler."""
+        self._calls.append(action)
+        waker = self._waker
+        if waker is not None:  # a closed loop needs no waking
+            waker.wake()
+
+    def run(self) -> None:
+        """Serve until `stop` is called."""
+        while not self._stopped:
+            self.run_once()
+
+    def run_once(self, timeout_s: float | None = None) -> None:
+        """Wait for events, at most `timeout_s` seconds, and handle all that have occurred."""
+        for key, _ in self._selector.select(self._patience(timeout_s)):
+            if key.data is None:
+                if self._waker is not None:
+                    self._waker.clear()
+            elif key.data in self._sources:  # an earlier handler of this turn may have removed it
+                self._sources[key.data][1]()
+        for source, on_ready in list(self._sources.values()):
+            if source.pending():
+                on_ready()
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+        now = self._clock()
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2].fire()
+
+    def stop(self) -> None:
+        """Make `run` return after the current turn; callable from any thread and any signal handler."""
+        self._stopped = True
+        self.call_soon(lambda: None)
+
+    def close(self) -> None:
+        """Close the loop's descriptors; sources stay open, they have their own owners. A second call does nothing."""
+        self._selector.close()
+        self._waker = None
+
+    def _patience(self, timeout_s: float | None) -> float | None:
+        if self._calls or any(source.pending() for source, _ in self._sources.values()):
+            return 0.0
+        if self._timers:
+            until_next_s = min(max(0.0, self._timers[0][0] - self._clock()), _LONGEST_WAIT_S)
+            return until_next_s if timeout_s is None else min(timeout_s, until_next_s)
+        return timeout_s

@@ -1,0 +1,188 @@
+"""Requests to a peer that answers with the same `request_id`, on a client's links or on a link of their own.
+
+    Requests.ask(...) --make(request_id)--> peer --answer with the request_id--> answered(...)
+
+The thread that asks sleeps until the loop has read the answer; `arrived_messages` reads for the loop. An `Inquiry` asks
+the questions of a command line, one after the other, on a link that it opens and closes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from types import TracebackType
+from typing import TypeVar
+
+from parl_remote._config import Limits
+from parl_remote._links.handshake import greet
+from parl_remote._links.identity import host_id, new_id, versions
+from parl_remote._messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Failed, Hello, Message, Role, Welcome
+from parl_remote._messages.wire import decode, encode
+from parl_remote._transport import Channel
+from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
+
+__all__ = ["Inquiry", "Requests", "arrived_messages"]
+
+
+class Requests:
+    """The requests that are not answered yet, over any number of links.
+
+    Attributes:
+        numbers: Gives each request an id that no other has.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+        self._open: dict[int, tuple[str, Future[Message]]] = {}
+        self._lock = threading.Lock()
+
+    def ask(
+        self, peer: str, make: Callable[[int], Message], send: Callable[[Message], None], timeout_s: float | None
+    ) -> Message:
+        """Send a request and wait for its answer; must not run in the loop's own thread, which reads it.
+
+        Args:
+            peer: The peer's name, for `lost`.
+            make: Makes the request from its request_id.
+            send: Sends it.
+            timeout_s: How long to wait; None for no limit while the peer lives.
+
+        Raises:
+            RemoteError: The request failed; the text is the peer's reason.
+            ResultTimeout: The peer did not answer in time.
+        """
+        number = next(self.numbers)
+        answer: Future[Message] = Future()
+        with self._lock:
+            self._open[number] = peer, answer
+        try:
+            request = make(number)
+            send(request)
+            try:
+                message = answer.result(timeout_s)
+            except NotYet:
+                asked = type(request).__name__
+                raise ResultTimeout(f"{peer} did not answer {asked} within {timeout_s:g} s") from None
+            if isinstance(message, Failed):
+                raise RemoteError(message.reason)
+            return message
+        finally:
+            with self._lock:
+                self._open.pop(number, None)
+            del answer  # it may hold an error, whose traceback holds this frame
+
+    def answered(self, message: Message) -> bool:
+        """Pass an answer to its caller; return False if no caller waits for it."""
+        number = getattr(message, "request_id", None)
+        with self._lock:
+            asked = self._open.pop(number, None) if isinstance(number, int) else None
+        if asked is None:
+            return False
+        asked[1].set_result(message)
+        return True
+
+    def lost(self, peer: str, error: Exception) -> None:
+        """Fail all pending requests to a peer that is gone."""
+        with self._lock:
+            numbers = [number for number, (asked, _) in self._open.items() if asked == peer]
+            waiting = [self._open.pop(number)[1] for number in numbers]
+        for answer in waiting:
+            answer.set_exception(error)
+
+
+def arrived_messages(channel: Channel) -> list[Message | None]:
+    """Return all control messages that have arrived; with None at the end if the peer is gone or broke the protocol."""
+    messages: list[Message | None] = []
+    try:
+        while True:
+            messages.append(decode(channel.receive(0.0)[0]))
+    except ResultTimeout:
+        pass
+    except (ChannelClosed, RemoteProtocolError):
+        messages.append(None)
+    return messages
+
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class Inquiry:
+    """A connection to a master or a worker for blocking requests.
+
+    Args:
+        channel: A fresh channel to it; closed with the inquiry.
+        to: The role of the peer.
+        limits: How long to wait for an answer unless a request says otherwise.
+        name: The displayed name of this client; the master's tables leave out names that begin with "xparl ".
+
+    Attributes:
+        welcome: The peer's answer to Hello.
+
+    Raises:
+        RemoteError: The peer refuses the link; see `handshake.greet`.
+    """
+
+    def __init__(self, channel: Channel, to: Role, limits: Limits, name: str) -> None:
+        self._channel = channel
+        self._limits = limits
+        self._numbers = itertools.count(1)
+        hello = Hello(
+            Role.CLIENT,
+            to,
+            new_id("client"),
+            PROTOCOL_MIN,
+            PROTOCOL_MAX,
+            host_id(),
+            os.getpid(),
+            versions(),
+            name,
+        )
+        self.welcome: Welcome = greet(channel, hello, limits.connect_timeout_s)
+
+    def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
+        """Send a request and wait for the answer.
+
+        Args:
+            make: Makes the request from its number.
+            kind: The expected class of the answer.
+            timeout_s: How long to wait.
+
+        Raises:
+            RemoteError: The request failed; the text is the peer's reason.
+            ResultTimeout: The peer does not answer in time.
+            ChannelClosed: The peer is gone.
+            RemoteProtocolError: The answer is of another class.
+        """
+        number = next(self._numbers)
+        patience_s = self._limits.connect_timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + patience_s
+        question = make(number)
+        self._channel.send([encode(question)], patience_s)
+        while True:
+            answer = decode(self._channel.receive(max(0.0, deadline - time.monotonic()))[0])
+            if isinstance(answer, Bye):
+                raise ChannelClosed(f"the peer ended the connection: {answer.reason}")
+            if getattr(answer, "request_id", None) != number:
+                continue  # the answer to a request that was given up, or a notification for other clients
+            if isinstance(answer, Failed):
+                raise RemoteError(answer.reason)
+            if not isinstance(answer, kind):
+                raise RemoteProtocolError(f"the peer answered {type(question).__name__} with {type(answer).__name__}")
+            return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Inquiry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,395 @@
+"""The master's tables, kept consistent, and the instructions that follow from an event.
+
+    client 1 --- n Lease n --- 1 Node        record() and free() keep both ends, the names and the amounts in step
+
+Beside nodes, clients and leases: names of actors, pending requests, the last lost actors, and signs of life.
+`ClusterState` applies events to the tables; `ClusterView` reads them for status and lists.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+from parl_remote._death import DeathCause, DeathKind, DeathRecord
+from parl_remote._master.placing import LeaseQueue, Node, NodePool
+from parl_remote._messages.leases import LeaseRequest
+from parl_remote._messages.overview import ActorNumbers
+from parl_remote._records import Message, Record, record
+from parl_remote._resources import Resources
+
+__all__ = ["Client", "ClusterTables", "DropNode", "Instruction", "Lease", "Liveness", "ToClient", "ToNode"]
+
+
+_Peer = TypeVar("_Peer", bound=Hashable)
+
+
+class Liveness(Generic[_Peer]):
+    """The time of each peer's last sign of life.
+
+    Peers are kept in the order in which they were heard, so that recording a heartbeat and finding silent peers cost
+    the same with ten peers as with ten thousand.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """Start with no peers.
+
+        Args:
+            limit_s: The silence after which a peer counts as lost, in seconds.
+        """
+        if not limit_s > 0:
+            raise ValueError(f"the limit must be above 0 seconds, not {limit_s!r}")
+        self.limit_s = limit_s
+        self._heard: OrderedDict[_Peer, float] = OrderedDict()
+
+    def heard(self, peer: _Peer, now: float) -> None:
+        """Record a sign of life of a new or known peer."""
+        self._heard[peer] = now
+        self._heard.move_to_end(peer)
+
+    def forget(self, peer: _Peer) -> None:
+        """Stop watching a peer; unknown ones are ignored."""
+        self._heard.pop(peer, None)
+
+    def silent_s(self, peer: _Peer, now: float) -> float:
+        """Return how long a watched peer has been silent, in seconds."""
+        return now - self._heard[peer]
+
+    def expired(self, now: float) -> list[_Peer]:
+        """Remove and return the peers that were silent for longer than the limit."""
+        dead = []
+        while self._heard:
+            peer, heard = next(iter(self._heard.items()))
+            if now - heard <= self.limit_s:
+                break
+            del self._heard[peer]
+            dead.append(peer)
+        return dead
+
+    def pardon(self, now: float) -> None:
+        """Restart all periods of silence at `now`, because this process itself was suspended."""
+        for peer in self._heard:
+            self._heard[peer] = now
+
+    def next_check(self) -> float | None:
+        """Return the earliest time at which a peer could be lost, None if there is no peer."""
+        return next(iter(self._heard.values())) + self.limit_s if self._heard else None
+
+
+_LOST_KEPT = 1000
+_RELEASED_KEPT = 200  # intended ends are many and of little interest
+
+
+class DeathLog:
+    """The latest death records.
+
+    Attributes:
+        total: The number of lost actors, including those no longer kept.
+    """
+
+    def __init__(self) -> None:
+        self._lost: deque[tuple[int, DeathRecord]] = deque(maxlen=_LOST_KEPT)
+        self._released: deque[tuple[int, DeathRecord]] = deque(maxlen=_RELEASED_KEPT)
+        self._order = itertools.count()
+        self.total = 0
+
+    def add(self, record: DeathRecord) -> None:
+        """Add a record."""
+        if record.cause.kind.is_loss:
+            self.total += 1
+            self._lost.append((next(self._order), record))
+        else:
+            self._released.append((next(self._order), record))
+
+    def latest(
+        self, limit: int, *, client_id: str = "", lease_id: str = "", released: bool = False
+    ) -> tuple[DeathRecord, ...]:
+        """Return up to `limit` records, the latest first; see `messages.overview.ListDeaths`."""
+        kept = sorted((*self._lost, *(self._released if released else ())), key=lambda entry: -entry[0])
+        wanted = (
+            record for _, record in kept if client_id in ("", record.client_id) and lease_id in ("", record.lease_id)
+        )
+        return tuple(itertools.islice(wanted, limit))
+
+
+@dataclass(slots=True)
+class NameHolder:
+    """The holder of a name.
+
+    Attributes:
+        client_id: The client that asked for it.
+        request_id: Its pending lease request; None once it was granted.
+        lease_id: The actor's lease; empty while the first one is pending.
+        is_lost: Whether that actor was lost, and the name is kept for its restart.
+    """
+
+    client_id: str
+    request_id: int | None
+    lease_id: str = ""
+    is_lost: bool = False
+
+
+class ActorNames:
+    """The names of a cluster's actors."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, NameHolder] = {}
+
+    def get(self, name: str) -> NameHolder | None:
+        """Return the holder of a name, or None."""
+        return self._holders.get(name)
+
+    def all(self) -> list[str]:
+        """Return all names that are taken."""
+        return list(self._holders)
+
+    def in_the_way_of(self, client_id: str, request: LeaseRequest) -> NameHolder | None:
+        """Return the holder that keeps a request from its name; None if the name is available to it.
+
+        A restart takes over the name of the actor that it replaces, and a program the name of an actor that it has
+        lost.
+        """
+        holder = self._holders.get(request.actor_name) if request.actor_name else None
+        if holder is None:
+            return None
+        of_same_client = holder.client_id == client_id and holder.request_id is None
+        if of_same_client and (holder.is_lost or (request.replaces and holder.lease_id == request.replaces)):
+            return None
+        return holder
+
+    def request(self, client_id: str, request: LeaseRequest) -> None:
+        """Reserve the name of a pending request, which must be available to it."""
+        if request.actor_name:
+            before = self._holders.get(request.actor_name)
+            lease_id, is_lost = (before.lease_id, before.is_lost) if before else ("", False)
+            self._holders[request.actor_name] = NameHolder(client_id, request.request_id, lease_id, is_lost)
+
+    def give_up(self, client_id: str, request: LeaseRequest) -> None:
+        """Release the name of a withdrawn request; an actor that it was to replace keeps the name while it lives."""
+        holder = self._holders.get(request.actor_name) if request.actor_name else None
+        if holder is not None and (holder.client_id, holder.request_id) == (client_id, request.request_id):
+            if holder.lease_id and not holder.is_lost:
+                holder.request_id = None
+            else:
+                del self._holders[request.actor_name]
+
+    def assign(self, name: str, client_id: str, lease_id: str) -> None:
+        """Assign a name to an actor that was granted a lease or reported by its worker."""
+        if name:
+            self._holders[name] = NameHolder(client_id, None, lease_id)
+
+    def end(self, name: str, lease_id: str, *, comes_back: bool) -> None:
+        """Release the name of an actor that has ended, or keep it for the restart."""
+        holder = self._holders.get(name) if name else None
+        if holder is None or holder.lease_id != lease_id:
+            return
+        if comes_back or holder.request_id is not None:
+            holder.is_lost = True
+        else:
+            del self._holders[name]
+
+    def forget_client(self, client_id: str) -> None:
+        """Release the names kept for restarts of a program that is gone."""
+        for name in [n for n, h in self._holders.items() if h.client_id == client_id and h.is_lost]:
+            del self._holders[name]
+
+
+_SUCCESSORS_KEPT = 10_000  # handles of an actor from many restarts ago are used again within minutes, if at all
+_NEVER_MADE_AGAIN = frozenset((DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT))
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A program that uses the cluster.
+
+    Attributes:
+        client_id: Its id.
+        name: Its displayed name.
+        pid: Its process id on its host.
+        host_id: Its host.
+        since: When it connected, on the loop's clock.
+        leases: The ids of its leases.
+        is_absent: Whether it has not come back yet since the master was restarted; its workers watch it meanwhile.
+    """
+
+    client_id: str
+    name: str = ""
+    pid: int = 0
+    host_id: str = ""
+    since: float = 0.0
+    leases: dict[str, None] = field(default_factory=dict)
+    is_absent: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name or self.client_id} (process {self.pid})" if self.pid else self.name or self.client_id
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """The resources allocated to one actor.
+
+    Attributes:
+        lease_id: Its id.
+        client_id: The client that requested it.
+        node: Its node.
+        resources: The amounts.
+        class_name: The actor's class.
+        actor_name: The actor's name for `get_actor`, empty for none.
+        detached: Whether the actor outlives its client.
+        restarts: The number of the actor's restarts.
+        max_restarts: The maximum number of restarts; -1 for no limit.
+        gpus: The GPUs that the actor sees.
+        since: When it began, on the loop's clock.
+        number: Leases count up, which is their order in lists.
+        numbers: The worker's last numbers on the actor.
+        is_ending: Whether the worker was told to end the actor.
+    """
+
+    lease_id: str
+    client_id: str
+    node: Node
+    resources: Resources
+    class_name: str
+    actor_name: str = ""
+    detached: bool = False
+    restarts: int = 0
+    max_restarts: int = 0
+    gpus: tuple[str, ...] = ()
+    since: float = 0.0
+    number: int = 0
+    numbers: ActorNumbers | None = None
+    is_ending: bool = False
+
+    @property
+    def may_come_back(self) -> bool:
+        """Return whether its client would restart the actor."""
+        return self.max_restarts < 0 or self.restarts < self.max_restarts
+
+
+class ClusterTables:
+    """The tables, with the operations that touch more than one of them.
+
+    Args:
+        liveness_limit_s: A node that is silent for longer counts as lost.
+    """
+
+    def __init__(self, liveness_limit_s: float) -> None:
+        self.pool = NodePool()
+        self.clients: dict[str, Client] = {}
+        self.leases: dict[str, Lease] = {}
+        self.names = ActorNames()
+        self.queue = LeaseQueue()
+        self.alive: Liveness[str] = Liveness(liveness_limit_s)
+        self.deaths = DeathLog()
+        self._successors: dict[str, str] = {}
+        self._coming_back: dict[str, str] = {}  # lost leases and the clients that make their actors again
+        self._numbers = itertools.count(1)
+
+    def record(self, lease: Lease, gpus: tuple[str, ...] | None = None) -> None:
+        """Record a new lease; `gpus` are those that its actor has already, None selects them."""
+        lease.number = next(self._numbers)
+        lease.gpus = self.pool.take(lease.node, lease.resources, gpus)
+        self.leases[lease.lease_id] = lease
+        self.clients[lease.client_id].leases[lease.lease_id] = None
+        lease.node.leases[lease.lease_id] = None
+
+    def free(self, lease_id: str, cause: DeathCause | None = None) -> Lease:
+        """End a lease: with its cause, or because its client released it."""
+        lease = self.leases.pop(lease_id)
+        client = self.clients.get(lease.client_id)
+        if client is not None:
+            client.leases.pop(lease_id, None)
+            if client.is_absent and not client.leases:
+                del self.clients[lease.client_id]
+        lost = cause is not None and cause.kind.is_loss and cause.kind not in _NEVER_MADE_AGAIN
+        comes_back = lost and lease.may_come_back and client is not None
+        if comes_back:
+            self._coming_back[lease_id] = lease.client_id
+        self.names.end(lease.actor_name, lease_id, comes_back=comes_back)
+        lease.node.leases.pop(lease_id, None)
+        self.pool.give(lease.node, lease.resources, lease.gpus)
+        if cause is not None:
+            self.deaths.add(self.record_of(lease, cause))
+        return lease
+
+    def record_of(self, lease: Lease, cause: DeathCause) -> DeathRecord:
+        """Return the death record of a lease's actor."""
+        return DeathRecord(
+            lease_id=lease.lease_id,
+            class_name=lease.class_name,
+            name=lease.actor_name,
+            client_id=lease.client_id,
+            owner=self.owner_of(lease.client_id),
+            node_id=lease.node.node_id,
+            restarts=lease.restarts,
+            cause=cause,
+        )
+
+    def owner_of(self, client_id: str) -> str:
+        """Return a client's displayed name, empty if it is gone."""
+        client = self.clients.get(client_id)
+        return str(client) if client is not None and not client.is_absent else ""
+
+    def called(self, text: str) -> Lease | None:
+        """Return the actor with that name or lease; a replaced lease leads to its replacement."""
+        holder = self.names.get(text)
+        return self.leases.get(self._latest(holder.lease_id if holder is not None and not holder.is_lost else text))
+
+    def _latest(self, lease_id: str) -> str:
+        for _ in range(_SUCCESSORS_KEPT):
+            if lease_id in self.leases or lease_id not in self._successors:
+                break
+            lease_id = self._successors[lease_id]
+        return lease_id
+
+    def is_coming_back(self, lease_id: str) -> bool:
+        """Return whether the actor of that lease, or its latest replacement, was lost and is being restarted."""
+        return self._latest(lease_id) in self._coming_back
+
+    def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
+        """Note that a client does not make an actor, or any of its own, again; return whether it was to."""
+        given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
+        for old in given_up:
+            del self._coming_back[old]
+        return bool(given_up)
+
+    def replace(self, old_lease_id: str, new_lease_id: str) -> None:
+        """Redirect handles of a lost actor to its replacement."""
+        self._coming_back.pop(old_lease_id, None)
+        self._successors[old_lease_id] = new_lease_id
+        while len(self._successors) > _SUCCESSORS_KEPT:
+            del self._successors[next(iter(self._successors))]
+
+    def leases_after(self, number: int) -> Iterator[Lease]:
+        """Yield leases in order, from the one after `number`."""
+        return (lease for lease in self.leases.values() if lease.number > number)
+
+
+@record
+class ToClient(Record):
+    """Send a message to a client."""
+
+    client_id: str
+    message: Message
+
+
+@record
+class ToNode(Record):
+    """Send a message to a worker."""
+
+    node_id: str
+    message: Message
+
+
+@record
+class DropNode(Record):
+    """Close the connection to a lost worker."""
+
+    node_id: str
+    reason: str
+
+
+Instruction: TypeAlias = ToClient | ToNode | DropNode

@@ -1,0 +1,212 @@
+"""Read-only views of the master's tables for `xparl` and the monitor: status and lists."""
+
+from __future__ import annotations
+
+import itertools
+
+from parl_remote._master.cluster_tables import ClusterTables, Lease
+from parl_remote._master.placing import Node, Waiting, reasons
+from parl_remote._messages import ClientStatus, NodeStatus, Status, WaitingStatus
+from parl_remote._messages.overview import (
+    ActorList,
+    ActorNumbers,
+    ActorPhase,
+    ActorStatus,
+    Deaths,
+    LeaseWaiting,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeDetail,
+    NodeList,
+    NodePhase,
+    WhyWaiting,
+)
+from parl_remote._resources import Resources
+from parl_remote.errors import RemoteError
+
+__all__ = ["ClusterView"]
+
+_LONGEST_PAGE = 2000
+_MOST_DEATHS = 1000
+_LONGEST_QUEUE = 100
+
+
+class ClusterView:
+    """Answers to questions about a cluster.
+
+    Args:
+        tables: The master's tables.
+        cluster_id: The cluster's id.
+        started: When it started, on the loop's clock.
+    """
+
+    def __init__(self, tables: ClusterTables, *, cluster_id: str, started: float) -> None:
+        self._tables = tables
+        self._cluster_id = cluster_id
+        self._started = started
+
+    def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
+        """Return the cluster's status, see StatusRequest; `dropped` is the reception's count of rejected peers."""
+        tables = self._tables
+        absent = sum(client.is_absent for client in tables.clients.values())
+        return Status(
+            request_id=request_id,
+            cluster_id=self._cluster_id,
+            uptime_s=round(now - self._started, 3),
+            total=tables.pool.total,
+            free=tables.pool.free,
+            leases=len(tables.leases),
+            waiting=len(tables.queue),
+            node_count=len(tables.pool),
+            client_count=len(tables.clients) - absent,
+            dropped=dropped,
+            nodes=tuple(self._node_status(node, now) for node in tables.pool) if detail and nodes else (),
+            clients=self._clients(now) if detail else (),
+            queue=self._queue(now) if detail else (),
+        )
+
+    def actors(self, asked: ListActors, now: float) -> ActorList:
+        """Return a page of actors."""
+
+        limit = min(max(1, asked.limit), _LONGEST_PAGE)
+        wanted = (
+            lease
+            for lease in self._tables.leases_after(asked.after)
+            if asked.client_id in ("", lease.client_id) and (not asked.node or lease.node.is_called(asked.node))
+        )
+        page = list(itertools.islice(wanted, limit + 1))
+        more = page[limit - 1].number if len(page) > limit else None
+        rows = tuple(self._actor(lease, now) for lease in page[:limit])
+        return ActorList(asked.request_id, rows, len(self._tables.leases), more)
+
+    def nodes(self, asked: ListNodes, now: float, own_node_id: str) -> NodeList:
+        """Return a page of nodes; the master runs in `own_node_id`."""
+
+        count = len(self._tables.pool)
+        start = min(max(0, asked.after), count)
+        end = min(start + max(1, asked.limit), count)
+        page = itertools.islice(self._tables.pool, start, end)
+        rows = tuple(self._node_detail(node, now, own_node_id) for node in page)
+        return NodeList(asked.request_id, rows, end if end < count else None)
+
+    def deaths(self, asked: ListDeaths) -> Deaths:
+        """Return the latest lost actors."""
+
+        log = self._tables.deaths
+        limit = min(max(1, asked.limit), _MOST_DEATHS)
+        latest = log.latest(limit, client_id=asked.client_id, lease_id=asked.lease_id, released=asked.released)
+        return Deaths(asked.request_id, latest, log.total)
+
+    def why_waiting(self, client_id: str, asked: WhyWaiting, now: float) -> LeaseWaiting:
+        """Return why a request is not granted yet.
+
+        Raises:
+            RemoteError: It is not waiting.
+        """
+
+        queue = self._tables.queue
+        waiting = queue.get((client_id, asked.waiting))
+        if waiting is None:
+            raise RemoteError(f"request {asked.waiting} does not wait (any more)")
+        reason = reasons(self._tables.pool, queue)[waiting.shape]
+        ahead, placement = queue.ahead_of(waiting), waiting.request.placement
+        return LeaseWaiting(asked.request_id, reason, ahead, round(now - waiting.since, 3), placement)
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _node_status(self, node: Node, now: float) -> NodeStatus:
+        return NodeStatus(
+            node_id=node.node_id,
+            name=node.joined.name,
+            addresses=node.joined.addresses,
+            total=node.total,
+            free=node.free,
+            leases=len(node.leases),
+            load=node.beat.load,
+            memory_free=node.beat.memory_free,
+            silent_s=round(self._tables.alive.silent_s(node.node_id, now), 3),
+            is_draining=not node.is_open,
+        )
+
+    def _node_detail(self, node: Node, now: float, own_node_id: str) -> NodeDetail:
+
+        is_master = node.node_id == own_node_id
+        closed = NodePhase.DRAINED if is_master and not node.leases else NodePhase.DRAINING
+        return NodeDetail(
+            node_id=node.node_id,
+            name=node.name,
+            addresses=node.joined.addresses,
+            host_id=node.joined.host_id,
+            pid=node.pid,
+            phase=NodePhase.UP if node.is_open else closed,
+            is_master=is_master,
+            total=node.total,
+            free=node.free,
+            gpus=node.gpu_names,
+            gpus_free=node.gpus.free,
+            actors=len(node.leases),
+            load=node.beat.load,
+            cpu_busy=node.beat.cpu_busy,
+            gpu_use=node.beat.gpus,
+            memory_total=node.beat.memory_total,
+            memory_free=node.beat.memory_free,
+            age_s=round(now - node.joined_at, 3),
+            silent_s=round(self._tables.alive.silent_s(node.node_id, now), 3),
+            versions=node.versions,
+        )
+
+    def _clients(self, now: float) -> tuple[ClientStatus, ...]:
+        return tuple(
+            ClientStatus(
+                client.client_id,
+                client.name,
+                client.pid,
+                len(client.leases),
+                self._tables.queue.count_of(client.client_id),
+                client.host_id,
+                round(now - client.since, 3),
+            )
+            for client in self._tables.clients.values()
+        )
+
+    def _queue(self, now: float) -> tuple[WaitingStatus, ...]:
+        tables = self._tables
+        alike: dict[tuple[str, str, Resources, str], list[Waiting]] = {}
+        for waiting in tables.queue:
+            request = waiting.request
+            alike.setdefault((waiting.client_id, request.class_name, request.resources, request.node), []).append(
+                waiting
+            )
+        why = reasons(tables.pool, tables.queue) if alike else {}
+        return tuple(
+            WaitingStatus(
+                client_id=first.client_id,
+                owner=tables.owner_of(first.client_id),
+                class_name=first.request.class_name,
+                resources=first.request.resources,
+                count=len(group),
+                waited_s=round(now - first.since, 3),
+                reason=why[first.shape],
+            )
+            for group in itertools.islice(alike.values(), _LONGEST_QUEUE)
+            for first in group[:1]
+        )
+
+    def _actor(self, lease: Lease, now: float) -> ActorStatus:
+
+        return ActorStatus(
+            lease_id=lease.lease_id,
+            name=lease.actor_name,
+            class_name=lease.class_name,
+            client_id=lease.client_id,
+            owner=self._tables.owner_of(lease.client_id),
+            node_id=lease.node.node_id,
+            node=lease.node.name,
+            resources=lease.resources,
+            gpus=lease.gpus,
+            age_s=round(now - lease.since, 3),
+            numbers=lease.numbers or ActorNumbers(lease.lease_id, ActorPhase.STARTING),
+            restarts=lease.restarts,
+            detached=lease.detached,
+        )

@@ -1,0 +1,280 @@
+"""Lease requests and their outcomes, the ends of leases and their notifications, and look-ups of actors.
+
+LeaseRequest --fits now--> LeaseAssigned to the worker, LeaseGranted to the client
+             --too large-> the queue --fits--> the same
+                              `- out of time, or hopeless, or its name is taken --> LeaseRefused
+
+its owner releases it, or ends  -> LeaseRevoked to the worker; resources free at once, the end recorded when reported
+its actor ends on its worker    -> LeaseLost to the owner
+a client wants it killed        -> EndActor to the worker, and ActorKilled to the client once it has ended
+
+Look-ups of actors that wait for resources, or are about to be restarted, are answered here as well.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._master.cluster_tables import ClusterTables, Instruction, Lease, ToClient, ToNode
+from parl_remote._master.placing import Node, Waiting, next_placement, reasons
+from parl_remote._messages import (
+    Failed,
+    LeaseAssigned,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRequest,
+    LeaseRevoked,
+    RefusalCode,
+)
+from parl_remote._messages.overview import ActorKilled, EndActor, KillActor
+from parl_remote._messages.parts import ActorFound, FindActor
+from parl_remote.errors import RemoteError, RemoteProtocolError
+
+__all__ = ["ActorFinders", "LeaseEnds", "LeaseGrants"]
+
+
+class LeaseGrants:
+    """Handles lease requests.
+
+    Args:
+        tables: The master's tables.
+        new_lease_id: Returns a fresh id.
+        nodes_may_join: Whether a request that no present node can hold may wait for a node that can.
+    """
+
+    def __init__(self, tables: ClusterTables, new_lease_id: Callable[[], str], *, nodes_may_join: bool) -> None:
+        self._tables = tables
+        self._new_lease_id = new_lease_id
+        self._nodes_may_join = nodes_may_join
+
+    def requested(self, client_id: str, request: LeaseRequest, now: float) -> list[Instruction]:
+        """See `ClusterState.lease_requested`."""
+        tables = self._tables
+        if (client_id, request.request_id) in tables.queue:
+            raise RemoteProtocolError(f"request_id {request.request_id} is already waiting")
+        if request.timeout_s is not None and request.timeout_s < 0:
+            raise RemoteProtocolError(f"timeout_s must be 0 or more, not {request.timeout_s}")
+        if tables.names.in_the_way_of(client_id, request) is not None:
+            return [ToClient(client_id, self._name_taken(request))]
+        waiting = tables.queue.add(client_id, request, now)
+        tables.names.request(client_id, request)
+        out = self.place_waiting(now)
+        if waiting.gone:
+            return out
+        hopeless = not self._nodes_may_join and not tables.pool.could_hold(waiting.shape)
+        if hopeless or request.timeout_s == 0:
+            out.append(self._refuse(waiting))  # requests behind it have their turn with the next placing
+        return out
+
+    def cancelled(self, client_id: str, request_id: int) -> list[Instruction]:
+        """See `ClusterState.lease_cancelled`."""
+        waiting = self._tables.queue.remove((client_id, request_id))
+        if waiting is None:
+            return []
+        self._tables.names.give_up(client_id, waiting.request)
+        return [ToClient(client_id, LeaseRefused(request_id, RefusalCode.CANCELLED, "the request was cancelled"))]
+
+    def given_up(self, client_id: str) -> None:
+        """Withdraw all requests of a client that is gone."""
+        for waiting in self._tables.queue.remove_client(client_id):
+            self._tables.names.give_up(client_id, waiting.request)
+
+    def out_of_time(self, now: float) -> list[Instruction]:
+        """Refuse the requests past their deadlines."""
+        return [self._refuse(waiting) for waiting in self._tables.queue.due(now)]
+
+    def place_waiting(self, now: float) -> list[Instruction]:
+        """Grant free resources to the requests whose turn it is."""
+        out: list[Instruction] = []
+        while choice := next_placement(self._tables.pool, self._tables.queue):
+            out += self._grant(*choice, now)
+        return out
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _grant(self, waiting: Waiting, node: Node, now: float) -> list[Instruction]:
+        request, client_id, tables = waiting.request, waiting.client_id, self._tables
+        tables.queue.remove(waiting.key)
+        lease = Lease(
+            lease_id=self._new_lease_id(),
+            client_id=client_id,
+            node=node,
+            resources=request.resources,
+            class_name=request.class_name,
+            actor_name=request.actor_name,
+            detached=request.detached,
+            restarts=request.restarts,
+            max_restarts=request.max_restarts,
+            since=now,
+        )
+        tables.record(lease)
+        tables.names.assign(lease.actor_name, client_id, lease.lease_id)
+        if request.replaces:
+            tables.replace(request.replaces, lease.lease_id)
+        at = node.joined
+        assigned = LeaseAssigned(
+            lease_id=lease.lease_id,
+            client_id=client_id,
+            resources=lease.resources,
+            class_name=lease.class_name,
+            actor_name=lease.actor_name,
+            detached=lease.detached,
+            restarts=lease.restarts,
+            max_restarts=lease.max_restarts,
+            gpus=lease.gpus,
+        )
+        granted = LeaseGranted(
+            request.request_id, lease.lease_id, node.node_id, at.addresses, at.socket_dir, at.host_id
+        )
+        return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
+
+    def _refuse(self, waiting: Waiting) -> Instruction:
+        """Take a request out of the queue and return its refusal with the reason."""
+        request, pool, queue = waiting.request, self._tables.pool, self._tables.queue
+        possible = pool.could_hold(waiting.shape)
+        why = reasons(pool, queue)[waiting.shape]
+        queue.remove(waiting.key)
+        self._tables.names.give_up(waiting.client_id, request)
+        code = RefusalCode.TIMEOUT if possible else RefusalCode.TOO_LARGE
+        count = len(pool)
+        kinds = request.resources.kinds() or pool.total.kinds()
+        total, free = pool.total.only(kinds), pool.free.only(kinds)
+        available = f"{total} on {count} node{'s' * (count != 1)}, {free} free"
+        reason = f"{request.class_name or 'an actor'} asked for {request.resources}; the cluster has {available}; {why}"
+        if possible and request.timeout_s:
+            reason += f"; nothing became free within {request.timeout_s:g} s"
+        return ToClient(
+            waiting.client_id, LeaseRefused(request.request_id, code, reason, str(request.resources), available)
+        )
+
+    def _name_taken(self, request: LeaseRequest) -> LeaseRefused:
+        lease = self._tables.called(request.actor_name)
+        holder = self._tables.names.get(request.actor_name)
+        owner = self._tables.owner_of(holder.client_id) if holder is not None else ""
+        what = f"the {lease.class_name or 'actor'} {lease.lease_id}" if lease else "an actor that waits for resources"
+        reason = (
+            f"the name {request.actor_name!r} is taken by {what}{f' of {owner}' if owner else ''}; "
+            f"choose another, or use that one: parl.get_actor({request.actor_name!r})"
+        )
+        return LeaseRefused(request.request_id, RefusalCode.NAME_TAKEN, reason, str(request.resources))
+
+
+class ActorFinders:
+    """The pending look-ups of actors.
+
+    Args:
+        tables: The master's tables.
+    """
+
+    def __init__(self, tables: ClusterTables) -> None:
+        self._tables = tables
+        self._waiting: dict[str, list[tuple[str, int]]] = {}
+
+    def request(self, client_id: str, asked: FindActor) -> list[Instruction]:
+        """Answer a look-up at once if possible, else queue it.
+
+        Raises:
+            RemoteError: There is no such actor, and none is expected.
+        """
+        sought = asked.actor_name or asked.lease_id
+        lease = self._tables.called(sought)
+        if lease is not None:
+            return [_found(client_id, asked.request_id, lease)]
+        if not self._is_expected(sought):
+            raise RemoteError(self._nobody(sought))
+        self._waiting.setdefault(sought, []).append((client_id, asked.request_id))
+        return []
+
+    def settle(self) -> list[Instruction]:
+        """Answer the look-ups whose outcome is known now."""
+        out: list[Instruction] = []
+        for sought in list(self._waiting):
+            lease = self._tables.called(sought)
+            if lease is None and self._is_expected(sought):
+                continue
+            for client_id, request_id in self._waiting.pop(sought):
+                if lease is not None:
+                    out.append(_found(client_id, request_id, lease))
+                else:
+                    out.append(ToClient(client_id, Failed(request_id, self._nobody(sought))))
+        return out
+
+    def _is_expected(self, sought: str) -> bool:
+        return self._tables.names.get(sought) is not None or self._tables.is_coming_back(sought)
+
+    def _nobody(self, sought: str) -> str:
+        names = self._tables.names.all()
+        near = difflib.get_close_matches(sought, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the cluster has {len(names)} named actors (`xparl list`)"
+        return f"there is no actor called {sought!r}; {hint}"
+
+
+def _found(client_id: str, request_id: int, lease: Lease) -> Instruction:
+    at = lease.node.joined
+    found = ActorFound(request_id, lease.lease_id, at.node_id, at.addresses, at.socket_dir, at.host_id)
+    return ToClient(client_id, found)
+
+
+_LEAVING_KEPT = 10_000
+
+
+class LeaseEnds:
+    """Handles the ends of leases.
+
+    Args:
+        tables: The master's tables.
+    """
+
+    def __init__(self, tables: ClusterTables) -> None:
+        self._tables = tables
+        self._leaving: dict[str, Lease] = {}  # free already; their workers have yet to report how their actors ended
+        self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients to notify of its end
+
+    def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
+        """End a lease that its client does not need any more."""
+        lease = self._tables.free(lease_id)
+        self._leaving[lease_id] = lease
+        if len(self._leaving) > _LEAVING_KEPT:
+            del self._leaving[next(iter(self._leaving))]
+        revoked = ToNode(lease.node.node_id, LeaseRevoked(lease_id, reason))
+        return [revoked, *self._answer_kills(lease, DeathCause(DeathKind.RELEASED, detail=reason))]
+
+    def lose(self, lease_id: str, cause: DeathCause) -> list[Instruction]:
+        """End a lease that is lost, and tell its client."""
+        lease = self._tables.free(lease_id, cause)
+        return [ToClient(lease.client_id, LeaseLost(lease_id, cause)), *self._answer_kills(lease, cause)]
+
+    def reported(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
+        """Handle a reported end of an actor; reports by other nodes are ignored, those of released actors recorded."""
+        left = self._leaving.get(lease_id)
+        if left is not None and left.node.node_id == node_id:
+            del self._leaving[lease_id]
+            self._tables.deaths.add(self._tables.record_of(left, cause))
+        lease = self._tables.leases.get(lease_id)
+        return self.lose(lease_id, cause) if lease is not None and lease.node.node_id == node_id else []
+
+    def kill(self, client_id: str, asked: KillActor) -> list[Instruction]:
+        """End an actor; the answer follows when it has ended.
+
+        Raises:
+            RemoteError: There is no such actor.
+        """
+
+        lease = self._tables.called(asked.actor)
+        if lease is None:
+            raise RemoteError(f"there is no actor {asked.actor!r}; `xparl list` shows those that there are")
+        self._kills.setdefault(lease.lease_id, []).append((client_id, asked.request_id))
+        lease.is_ending = True
+        detail = f"by {self._tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
+        return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail))]
+
+    def _answer_kills(self, lease: Lease, cause: DeathCause) -> list[Instruction]:
+        asked = self._kills.pop(lease.lease_id, None)
+        if asked is None:
+            return []
+
+        record = self._tables.record_of(lease, cause)
+        return [ToClient(client_id, ActorKilled(request_id, record)) for client_id, request_id in asked]

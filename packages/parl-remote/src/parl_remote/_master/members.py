@@ -1,0 +1,340 @@
+"""The members of a cluster: nodes and programs that join, disconnect, reconnect and leave, and their leases.
+
+    NodeJoin --> a node, its running leases taken in --heartbeats--> alive --silence, a broken connection--> lost
+                                                                              `- its leases are lost with it
+    up --drain--> draining --the time is up--> its actors are asked to end --the last one has ended--> it is released
+                      `-------------------------- the last one has ended ----------------------------^
+
+    Hello --> a program --its connection breaks--> away --reconnects in time, lists its leases----> here
+                `--Bye----> gone <--stays away-----'
+
+A node that rejoins keeps its leases, except those already reported as lost. Actors of a drained node that are restarted
+(`max_restarts`) are asked to end at once: they begin anew on other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
+from parl_remote._master.leases import LeaseEnds, LeaseGrants
+from parl_remote._master.placing import Node
+from parl_remote._messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
+from parl_remote._messages.overview import (
+    ActorNumbers,
+    DrainNode,
+    DrainStarted,
+    EndActor,
+    ForgetUnstarted,
+    NodeDraining,
+)
+from parl_remote._resources import Resources
+from parl_remote.errors import RemoteError, RemoteProtocolError
+
+__all__ = ["Draining", "KnownClients", "KnownNodes"]
+
+
+_LOST_LEASES_KEPT = 10_000  # a node that was cut off comes back within minutes, with what it had then
+
+
+class KnownNodes:
+    """The life of nodes in a cluster.
+
+    Args:
+        tables: The master's tables.
+        ends: Ends leases.
+        epoch: Unix time of the loop's zero, for records of deaths.
+    """
+
+    def __init__(self, tables: ClusterTables, ends: LeaseEnds, *, epoch: float) -> None:
+        self._tables = tables
+        self._ends = ends
+        self._epoch = epoch
+        self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
+
+    def joined(
+        self, joined: NodeJoin, now: float, pid: int, versions: Mapping[str, str]
+    ) -> tuple[Node, list[Instruction]]:
+        """See `ClusterState.node_joined`."""
+        brought = {lease.lease_id: lease for lease in joined.leases}
+        if not joined.resources.fits(_sum(lease.resources for lease in brought.values())):
+            raise RemoteProtocolError(f"{joined.node_id} brings leases for more than the {joined.resources} it offers")
+        if joined.gpus and len(joined.gpus) != joined.resources.gpu:
+            raise RemoteProtocolError(f"{joined.node_id} offers {joined.resources.gpu:g} GPU and names {joined.gpus}")
+        out: list[Instruction] = []
+        if known := self._tables.pool.get(joined.node_id):
+            kept = known.leases.keys() & brought.keys()
+            out += self.forget(known, "its worker came back without it", now, keep=kept)
+        node = Node(joined, now, pid, versions)
+        self._tables.pool.add(node)
+        self._tables.alive.heard(joined.node_id, now)
+        for lease in brought.values():
+            out += self._take_in(node, lease, now)
+        return node, out
+
+    def alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
+        """Record a heartbeat of a worker; unknown workers are ignored."""
+        if node := self._tables.pool.get(node_id):
+            node.beat = beat
+            self._tables.alive.heard(node_id, now)
+
+    def counted(self, node_id: str, numbers: Iterable[ActorNumbers]) -> None:
+        """Record a worker's numbers on its actors; actors that have ended are ignored."""
+        for one in numbers:
+            lease = self._tables.leases.get(one.lease_id)
+            if lease is not None and lease.node.node_id == node_id:
+                lease.numbers = one
+
+    def forget(self, node: Node, reason: str, now: float, keep: Iterable[str] = ()) -> list[Instruction]:
+        """Remove a node; leases in `keep` are dropped without a report, because the caller records them anew."""
+        out: list[Instruction] = []
+        silently = set(keep)
+        for lease_id in list(node.leases):
+            if lease_id in silently:
+                self._tables.free(lease_id)
+                continue
+            self._lost_leases[lease_id] = None
+            out += self._ends.lose(lease_id, self._cause(node, self._tables.leases[lease_id], reason, now))
+        while len(self._lost_leases) > _LOST_LEASES_KEPT:
+            del self._lost_leases[next(iter(self._lost_leases))]
+        self._tables.pool.remove(node)
+        self._tables.alive.forget(node.node_id)
+        return out
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _cause(self, node: Node, lease: Lease, reason: str, now: float) -> DeathCause:
+        numbers = lease.numbers
+        return DeathCause(
+            DeathKind.NODE_LOST,
+            detail=f"{node.name}: {reason}",
+            last_call=numbers.busy_with if numbers is not None else "",
+            node=node.name,
+            pid=numbers.pid if numbers is not None else 0,
+            at=round(self._epoch + now, 3),
+            lease_id=lease.lease_id,
+            class_name=lease.class_name,
+            name=lease.actor_name,
+            restarts=lease.restarts,
+        )
+
+    def _take_in(self, node: Node, brought: RunningLease, now: float) -> list[Instruction]:
+        """Adopt a lease that runs on a joining node, unless its owner was already told that it is lost.
+
+        The owner may not be connected to the master, but is to the worker, which reports the lease's end when that
+        breaks.
+        """
+        tables = self._tables
+        if brought.lease_id in self._lost_leases or brought.lease_id in tables.leases:
+            return [ToNode(node.node_id, LeaseRevoked(brought.lease_id, "it was reported as lost"))]
+        if brought.client_id not in tables.clients:
+            tables.clients[brought.client_id] = Client(brought.client_id, since=now, is_absent=True)
+        lease = Lease(
+            lease_id=brought.lease_id,
+            client_id=brought.client_id,
+            node=node,
+            resources=brought.resources,
+            class_name=brought.class_name,
+            actor_name=brought.actor_name,
+            detached=brought.detached,
+            restarts=brought.restarts,
+            max_restarts=brought.max_restarts,
+            since=now - brought.age_s,
+        )
+        tables.record(lease, brought.gpus)
+        if brought.actor_name and tables.names.get(brought.actor_name) is None:
+            tables.names.assign(brought.actor_name, brought.client_id, brought.lease_id)
+        return []
+
+
+def _sum(amounts: Iterable[Resources]) -> Resources:
+    total = Resources()
+    for amount in amounts:
+        total += amount
+    return total
+
+
+class KnownClients:
+    """The life of programs in a cluster.
+
+    Args:
+        tables: The master's tables.
+        grants: The pending requests.
+        ends: Ends leases.
+        grace_s: The time in which a disconnected program may reconnect; 0 for none.
+    """
+
+    def __init__(self, tables: ClusterTables, grants: LeaseGrants, ends: LeaseEnds, *, grace_s: float) -> None:
+        self._tables = tables
+        self._grants = grants
+        self._ends = ends
+        self._grace_s = grace_s
+        self._away: dict[str, float] = {}  # those that broke off, and until when they may come back
+
+    def joined(self, client_id: str, name: str, pid: int, now: float, host_id: str) -> None:
+        """See `ClusterState.client_joined`."""
+        before = self._tables.clients.get(client_id)
+        if before is not None and not before.is_absent:
+            raise RemoteProtocolError(f"a client with id {client_id} is already connected")
+        self._away.pop(client_id, None)
+        leases = before.leases if before is not None else {}
+        self._tables.clients[client_id] = Client(client_id, name, pid, host_id, now, leases)
+
+    def away(self, client_id: str, now: float) -> list[Instruction]:
+        """See `ClusterState.client_away`."""
+        client = self._tables.clients.get(client_id)
+        if client is None:
+            return []
+        if not client.leases or not self._grace_s:
+            return self.lost(client_id)
+        self._grants.given_up(client_id)
+        client.is_absent = True
+        self._away[client_id] = now + self._grace_s
+        return self._check_unstarted(client)
+
+    def holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
+        """See `ClusterState.client_holds`."""
+        client = self._tables.clients.get(client_id)
+        unknown = set(client.leases).difference(held) if client is not None else set()
+        return self._end(sorted(unknown), "its owner does not know of it")
+
+    def lost(self, client_id: str) -> list[Instruction]:
+        """See `ClusterState.client_lost`."""
+        self._away.pop(client_id, None)
+        client = self._tables.clients.get(client_id)
+        if client is None:
+            return []
+        self._grants.given_up(client_id)
+        revoked = self._end(list(client.leases), "the program that owned it is gone")
+        self._tables.clients.pop(client_id, None)
+        self._tables.names.forget_client(client_id)
+        self._tables.will_not_come_back(client_id)
+        return revoked
+
+    def out_of_time(self, now: float) -> list[Instruction]:
+        """Give up programs that have been away for too long."""
+        gone = [client_id for client_id, until in self._away.items() if until <= now]
+        return [instruction for client_id in gone for instruction in self.lost(client_id)]
+
+    def next_deadline(self) -> float | None:
+        """Return when the next program is given up, or None."""
+        return min(self._away.values(), default=None)
+
+    def _end(self, lease_ids: Iterable[str], reason: str) -> list[Instruction]:
+        out: list[Instruction] = []
+        for lease_id in lease_ids:
+            if not self._tables.leases[lease_id].detached:
+                out += self._ends.revoke(lease_id, reason)
+        return out
+
+    def _check_unstarted(self, client: Client) -> list[Instruction]:
+        """Return instructions to forget leases that an absent client may never have used."""
+
+        leases = (self._tables.leases[lease_id] for lease_id in client.leases)
+        return [ToNode(one.node.node_id, ForgetUnstarted(one.lease_id)) for one in leases if one.numbers is None]
+
+
+_GRACE_S = 10.0  # for an actor to finish its calls; one that takes longer is killed, as its owner had time to react
+
+
+@dataclass(slots=True)
+class _Drain:
+    request: DrainNode
+    deadline: float | None
+
+
+class Draining:
+    """The nodes that are being drained.
+
+    Args:
+        tables: The master's tables.
+        own_node_id: The node that the master runs in, which cannot leave.
+    """
+
+    def __init__(self, tables: ClusterTables, own_node_id: str) -> None:
+        self._tables = tables
+        self._own_node_id = own_node_id
+        self._drains: dict[str, _Drain] = {}
+
+    def requested(self, client_id: str, request: DrainNode, now: float) -> list[Instruction]:
+        """Close a node; a second request for it sets a new deadline.
+
+        Raises:
+            RemoteError: There is no such node, or more than one of that name.
+            RemoteProtocolError: The time makes no sense.
+        """
+        if request.timeout_s is not None and request.timeout_s < 0:
+            raise RemoteProtocolError(f"timeout_s must be 0 or more, not {request.timeout_s}")
+        node = self._node_called(request.node)
+        deadline = None if request.timeout_s is None else now + request.timeout_s
+        self._drains[node.node_id] = _Drain(request, deadline)
+        self._tables.pool.close(node)
+        leaves = node.node_id != self._own_node_id
+        started = DrainStarted(request.request_id, node.node_id, node.name, len(node.leases), leaves)
+        out: list[Instruction] = [ToClient(client_id, started)]
+        owners: dict[str, list[str]] = {}
+        for lease in self._leases_on(node):
+            owners.setdefault(lease.client_id, []).append(lease.lease_id)
+        for owner, lease_ids in owners.items():
+            told = NodeDraining(node.node_id, node.name, tuple(lease_ids), request.timeout_s, request.reason)
+            out.append(ToClient(owner, told))
+        for lease in self._leases_on(node):
+            if lease.may_come_back:
+                out += _ask_to_end(lease, request)
+        return [*out, *self.due(now)]
+
+    def came_back(self, node: Node) -> None:
+        """Close a node again that rejoined while it is being drained."""
+        if node.node_id in self._drains:
+            self._tables.pool.close(node)
+
+    def forget(self, node_id: str) -> None:
+        """Forget a node that is gone."""
+        self._drains.pop(node_id, None)
+
+    def due(self, now: float) -> list[Instruction]:
+        """Ask the actors of nodes past their deadline to end."""
+        out: list[Instruction] = []
+        for node_id, drain in self._drains.items():
+            node = self._tables.pool.get(node_id)
+            if node is not None and drain.deadline is not None and drain.deadline <= now:
+                drain.deadline = None
+                for lease in self._leases_on(node):
+                    out += _ask_to_end(lease, drain.request)
+        return out
+
+    def next_deadline(self) -> float | None:
+        """Return the next deadline of a node, or None."""
+        return min((drain.deadline for drain in self._drains.values() if drain.deadline is not None), default=None)
+
+    def empty(self) -> list[Node]:
+        """Return the drained nodes without actors, which may leave."""
+        nodes = [self._tables.pool.get(node_id) for node_id in self._drains if node_id != self._own_node_id]
+        return [node for node in nodes if node is not None and not node.leases]
+
+    def let_go(self, node: Node) -> Instruction:
+        """Return the Bye to a node, which ends its worker."""
+        reason = self._drains.pop(node.node_id).request.reason
+        return ToNode(node.node_id, Bye("it was drained" + (f": {reason}" if reason else "")))
+
+    def _node_called(self, text: str) -> Node:
+        found = self._tables.pool.called(text)
+        if not found:
+            names = ", ".join(f"{node.name} ({node.node_id})" for node in self._tables.pool) or "none"
+            raise RemoteError(f"there is no node {text!r}; the cluster has: {names}")
+        if len(found) > 1:
+            ids = ", ".join(node.node_id for node in found)
+            raise RemoteError(f"{len(found)} nodes are called {text!r}; name one by its id: {ids}")
+        return found[0]
+
+    def _leases_on(self, node: Node) -> list[Lease]:
+        return [self._tables.leases[lease_id] for lease_id in node.leases]
+
+
+def _ask_to_end(lease: Lease, request: DrainNode) -> list[Instruction]:
+    if lease.is_ending:
+        return []
+    lease.is_ending = True
+    return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.DRAINED, request.reason, _GRACE_S))]

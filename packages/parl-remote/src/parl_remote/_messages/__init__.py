@@ -1,0 +1,103 @@
+"""The control plane: every message between client, master and worker, as one frozen dataclass each.
+
+    any link          Hello -> Welcome | Refused, then Bye from the side that ends it
+    client -> master  LeaseRequest, LeaseCancel, LeaseRelease, LeasesHeld, StatusRequest, Shutdown
+    master -> client  LeaseGranted, LeaseRefused, LeaseLost, Status
+    worker -> master  NodeJoin, LeaseEnded, Heartbeat
+    master -> worker  LeaseAssigned, LeaseRevoked, Heartbeat
+    client -> worker  StartActor, StopActor, or on a link of its own AttachActor, after which calls follow
+    worker -> client  ActorStarted, ActorFailed, ActorDied
+    answers           a message with a `request_id` is answered by one with the same id, or by Failed
+
+A message is one frame of JSON (see `wire`). What users pass and get (pickles) travels in further frames, opaque to
+everything in between. What most processes never meet is in `parts` (messages of a node's parts: files, logs, values,
+named actors, health, stacks) and `overview`, which are imported when the first of their messages comes (`wire.TOPICS`),
+and are not re-exported here. `wire.encode` and `wire.decode` are the bytes.
+"""
+
+from __future__ import annotations
+
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._messages.leases import (
+    ActorDied,
+    ActorFailed,
+    ActorStarted,
+    AttachActor,
+    ClientStatus,
+    LeaseAssigned,
+    LeaseCancel,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRelease,
+    LeaseRequest,
+    LeaseRevoked,
+    LeasesHeld,
+    NodeJoin,
+    NodeStatus,
+    RunningLease,
+    Shutdown,
+    StartActor,
+    Status,
+    StatusRequest,
+    StopActor,
+    WaitingStatus,
+)
+from parl_remote._messages.links import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Bye,
+    Done,
+    Failed,
+    GpuUse,
+    Heartbeat,
+    Hello,
+    RefusalCode,
+    Refused,
+    Role,
+    Welcome,
+)
+from parl_remote._records import Message
+
+__all__ = [
+    "PROTOCOL_MAX",
+    "PROTOCOL_MIN",
+    "ActorDied",
+    "ActorFailed",
+    "ActorStarted",
+    "AttachActor",
+    "Bye",
+    "ClientStatus",
+    "DeathCause",
+    "DeathKind",
+    "Done",
+    "Failed",
+    "GpuUse",
+    "Heartbeat",
+    "Hello",
+    "LeaseAssigned",
+    "LeaseCancel",
+    "LeaseEnded",
+    "LeaseGranted",
+    "LeaseLost",
+    "LeaseRefused",
+    "LeaseRelease",
+    "LeaseRequest",
+    "LeaseRevoked",
+    "LeasesHeld",
+    "Message",
+    "NodeJoin",
+    "NodeStatus",
+    "RefusalCode",
+    "Refused",
+    "Role",
+    "RunningLease",
+    "Shutdown",
+    "StartActor",
+    "Status",
+    "StatusRequest",
+    "StopActor",
+    "WaitingStatus",
+    "Welcome",
+]

@@ -1,0 +1,139 @@
+"""Encoding of control messages: one frame of JSON, `{"is": "LeaseRequest", "request_id": 7, ...}`.
+
+A field with a default may be missing, so that a later version can add one without a new protocol number. Unknown
+messages are errors of the peer, and so are unknown fields, except in the messages that begin and end a link: those must
+be readable by peers of any version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from typing import Any
+
+from parl_remote._codec import from_json, to_json
+from parl_remote._messages import leases, links
+from parl_remote._records import Message
+from parl_remote.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = ["TOPICS", "all_kinds", "decode", "encode"]
+
+# Messages that most processes never use, by the module that defines them: making a dataclass costs half a millisecond,
+# and a private cluster has to answer within two hundred.
+TOPICS: dict[str, tuple[str, ...]] = {
+    "parts": (
+        "ActorFound",
+        "ActorReached",
+        "ActorWatched",
+        "ActorsWrote",
+        "CheckHost",
+        "DescribeActor",
+        "DumpStack",
+        "FetchObject",
+        "FilesSeen",
+        "FindActor",
+        "FolderAnswer",
+        "FollowActors",
+        "HoldObject",
+        "HostReport",
+        "LogText",
+        "NodeReached",
+        "ObjectContent",
+        "PrepareFolder",
+        "ReachNode",
+        "ReadLog",
+        "ReleaseObject",
+        "SeeFiles",
+        "StackDump",
+        "StoreObject",
+        "StoreParts",
+        "UnwatchActor",
+        "WatchActor",
+    ),
+    "overview": (
+        "ActorKilled",
+        "ActorList",
+        "Deaths",
+        "DrainNode",
+        "DrainStarted",
+        "EndActor",
+        "ForgetUnstarted",
+        "KillActor",
+        "LeaseWaiting",
+        "ListActors",
+        "ListDeaths",
+        "ListNodes",
+        "NodeDraining",
+        "NodeList",
+        "NodeNumbers",
+        "WhyWaiting",
+    ),
+}
+
+_KINDS: dict[str, type[Message]] = {
+    name: kind
+    for module in (links, leases)
+    for name in module.__all__
+    if isinstance(kind := getattr(module, name), type) and issubclass(kind, Message)
+}
+_ANY_VERSION: dict[str, frozenset[str]] = {
+    kind.__name__: frozenset(field.name for field in dataclasses.fields(kind))
+    for kind in (links.Hello, links.Welcome, links.Refused, links.Bye)
+}
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as one frame."""
+    name = type(message).__name__
+    if not isinstance(message, Message) or _kind(name) is None:
+        raise LocalProtocolError(f"{name} is no message of the control plane")
+    return json.dumps({"is": name, **to_json(message)}, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode(frame: bytes | bytearray | memoryview) -> Message:
+    """Return the message of a frame, fully validated.
+
+    Raises:
+        RemoteProtocolError: The frame is no JSON object, no known message, or a field is missing, unknown or wrong.
+    """
+    try:
+        fields = json.loads(bytes(frame), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"a control message of {len(frame)} bytes is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RemoteProtocolError(f"a control message must be an object, not a {type(fields).__name__}")
+    name = fields.pop("is", None)
+    kind = _kind(name) if isinstance(name, str) else None
+    if kind is None:
+        raise RemoteProtocolError(f"unknown message {str(name)[:80]!r}")
+    if known := _ANY_VERSION.get(kind.__name__):
+        fields = {key: value for key, value in fields.items() if key in known}
+    message: Message = from_json(kind, fields, kind.__name__)
+    return message
+
+
+def all_kinds() -> dict[str, type[Message]]:
+    """Return all message classes by name; imports the modules of all topics."""
+    for names in TOPICS.values():
+        for name in names:
+            _kind(name)
+    return dict(sorted(_KINDS.items()))
+
+
+def _kind(name: str) -> type[Message] | None:
+    """Return the message class of a name; its module is imported on first use."""
+    kind = _KINDS.get(name)
+    if kind is None:
+        for topic, names in TOPICS.items():
+            if name in names:
+                try:
+                    module = importlib.import_module(f"parl_remote._messages.{topic}")
+                except OSError as error:  # no descriptors left
+                    raise RemoteProtocolError(f"{name} cannot be read here now: {error}") from error
+                kind = _KINDS[name] = getattr(module, name)
+    return kind
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number")

@@ -1,0 +1,417 @@
+"""The monitor's link to the cluster: a client of the master, and of workers for logs and stacks.
+
+    Collector --snapshot--> ClusterSource --StatusRequest, ListNodes, ListActors, ListDeaths--> master
+    requests  --read_log, dump_stack------> --ReadLog, DumpStack--> the actor's worker
+              --kill----------------------> --KillActor--> master
+
+The answers are translated into the values of `model` by pure functions. The master is asked for a few hundred actors
+at a time, so that a large cluster's list never keeps it from placing actors for longer than some milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal as signals
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from parl_remote._config import Limits
+from parl_remote._death import DeathKind, DeathRecord
+from parl_remote._links.requests import Inquiry
+from parl_remote._messages import Message, Role, Status, StatusRequest
+from parl_remote._messages.leases import ClientStatus, WaitingStatus
+from parl_remote._messages.overview import (
+    ActorKilled,
+    ActorList,
+    ActorStatus,
+    Deaths,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeDetail,
+    NodeList,
+    NodePhase,
+)
+from parl_remote._messages.parts import DumpStack, LogText, ReadLog, StackDump
+from parl_remote._monitor.model import (
+    ActorInfo,
+    ClusterInfo,
+    DeathInfo,
+    DriverInfo,
+    GpuInfo,
+    LogChunk,
+    NodeInfo,
+    Snapshot,
+    SourceError,
+    Unknown,
+    Unreachable,
+    WaitingInfo,
+)
+from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._transport.addresses import advertised_by
+from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
+
+__all__ = ["ClusterSource"]
+
+
+_WANTED = frozenset({DeathKind.KILLED_BY_USER, DeathKind.DRAINED})
+
+
+def node_info(node: NodeDetail, address: str, late_s: float) -> NodeInfo:
+    """Return the info of a worker.
+
+    Args:
+        node: The master's record of it.
+        address: Its address.
+        late_s: The time without a sign of life after which it counts as silent.
+    """
+    state = {NodePhase.UP: "alive", NodePhase.DRAINING: "draining", NodePhase.DRAINED: "drained"}[node.phase]
+    known = node.memory_total > 0
+    seen = {gpu.name: GpuInfo(gpu.name, gpu.model, gpu.busy, gpu.memory_used, gpu.memory_total) for gpu in node.gpu_use}
+    return NodeInfo(
+        node_id=node.node_id,
+        name=node.name or node.node_id,
+        address=address,
+        state="silent" if node.silent_s > late_s else state,
+        cpus=node.total.cpu,
+        cpus_used=round(node.total.cpu - node.free.cpu, 3),
+        gpus=node.total.gpu,
+        gpus_used=round(node.total.gpu - node.free.gpu, 3),
+        cpu_busy=node.cpu_busy if known else None,
+        load=node.load,
+        memory_total=node.memory_total if known else None,
+        memory_used=node.memory_total - node.memory_free if known else None,
+        actors=node.actors,
+        silent_s=node.silent_s,
+        devices=tuple(seen.get(name, GpuInfo(name)) for name in node.gpus),
+        labels=tuple(f"{name}={amount:g}" for name, amount in node.total.labels.items()),
+    )
+
+
+def actor_info(actor: ActorStatus, at: float) -> ActorInfo:
+    """Return the info of a living actor at that time."""
+    numbers = actor.numbers
+    has_process = numbers.pid > 0
+    return ActorInfo(
+        actor_id=actor.lease_id,
+        class_name=actor.class_name or "actor",
+        name=actor.name,
+        state=numbers.phase.value,
+        node_id=actor.node_id,
+        node_name=actor.node or actor.node_id,
+        owner_id=actor.client_id,
+        owner_name=actor.owner,
+        pid=numbers.pid,
+        started_at=at - actor.age_s,
+        detached=actor.detached,
+        resources=_resources(actor),
+        calls=numbers.calls if has_process else None,
+        calls_per_s=numbers.calls_per_s if has_process else None,
+        busy=numbers.busy if has_process else None,
+        queued=numbers.queued if has_process else None,
+        running=numbers.busy_with,
+        running_s=max(0.0, at - numbers.busy_since) if numbers.busy_with else None,
+        errors=numbers.errors if has_process else None,
+        last_error=numbers.last_error,
+        cpu=numbers.cpu if has_process else None,
+        memory=numbers.memory or None,
+        memory_limit=numbers.memory_limit,
+        restarts=actor.restarts,
+    )
+
+
+def driver_info(client: ClientStatus, hosts: Mapping[str, str], at: float) -> DriverInfo:
+    """Return the info of a program; its host has a name if a node of the cluster runs there."""
+    return DriverInfo(
+        client_id=client.client_id,
+        name=client.name,
+        pid=client.pid,
+        host=hosts.get(client.host_id, ""),
+        actors=client.leases,
+        waiting=client.waiting,
+        since=at - client.age_s,
+    )
+
+
+def waiting_info(waiting: WaitingStatus) -> WaitingInfo:
+    """Return the info of a program's actors that wait for the same resources."""
+    return WaitingInfo(
+        class_name=waiting.class_name or "actor",
+        owner_id=waiting.client_id,
+        owner_name=waiting.owner,
+        asked=str(waiting.resources),
+        reason=waiting.reason,
+        since_s=waiting.waited_s,
+        count=waiting.count,
+    )
+
+
+def death_info(death: DeathRecord, names: Mapping[str, str]) -> DeathInfo:
+    """Return the info of a lost actor."""
+    cause = death.cause
+    end = cause.memory[-1].at if cause.memory else 0.0
+    return DeathInfo(
+        actor_id=death.lease_id,
+        class_name=death.class_name or "actor",
+        name=death.name,
+        node_name=cause.node or names.get(death.node_id, death.node_id),
+        node_id=death.node_id,
+        owner_name=death.owner,
+        at=cause.at,
+        kind=cause.kind.value,
+        expected=cause.kind in _WANTED or not cause.kind.is_loss,
+        text=cause.describe(),
+        exit_code=cause.exit_code,
+        signal=_signal(cause.signal),
+        last_call=cause.last_call,
+        log_tail=cause.log_tail,
+        memory_curve=tuple((round(end - one.at, 3), one.resident) for one in cause.memory),
+        memory_limit=cause.memory_limit,
+        memory_peak=cause.memory_peak or None,
+    )
+
+
+def _resources(actor: ActorStatus) -> str:
+    text = str(actor.resources)
+    return f"{text} (GPU {', '.join(actor.gpus)})" if actor.gpus else text
+
+
+def _signal(number: int | None) -> str:
+    if number is None:
+        return ""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_LOOKERS = "xparl "  # clients with such names are observers
+_NAME = "xparl monitor"
+_NODES_A_PAGE = 100
+_ACTORS_A_PAGE = 250
+_FIRST_DEATHS = 200
+_NODES_KEPT = 20_000
+_IDLE_S = 60.0  # how long a connection to a worker is kept after the last question
+_STACK_S = 8.0  # a worker waits some seconds for the actor itself
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class _Line:
+    """A connection opened on demand, for one request at a time."""
+
+    def __init__(self, open_inquiry: Callable[[], Inquiry]) -> None:
+        self._open = open_inquiry
+        self._inquiry: Inquiry | None = None
+        self._lock = threading.Lock()
+        self.used = time.monotonic()
+
+    def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
+        """Send a request; reopen, once, a connection that was lost since the last request."""
+        with self._lock:
+            self.used = time.monotonic()
+            fresh = self._inquiry is None
+            try:
+                return self._ask(make, kind, timeout_s)
+            except ChannelClosed:
+                if fresh:
+                    raise
+                return self._ask(make, kind, timeout_s)
+
+    def _ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None) -> _Answer:
+        if self._inquiry is None:
+            self._inquiry = self._open()
+        try:
+            return self._inquiry.ask(make, kind, timeout_s)
+        except (ChannelClosed, ResultTimeout):
+            self._hang_up()  # a late answer must not be taken for that of another request
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        inquiry, self._inquiry = self._inquiry, None
+        if inquiry is not None:
+            inquiry.close()
+
+
+class ClusterSource:
+    """The source of a real cluster; implements `source.Source`.
+
+    Args:
+        cluster: Its address and key.
+        limits: Times.
+    """
+
+    def __init__(self, cluster: ClusterAddress, limits: Limits) -> None:
+        self._cluster = cluster
+        self._limits = limits
+        self._master = _Line(self._dial_master)
+        self._steering = _Line(self._dial_master)
+        self._workers: dict[str, _Line] = {}
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
+        self._deaths_known = -1
+        self._lock = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """See `Source.snapshot`."""
+        try:
+            status = self._master.ask(lambda number: StatusRequest(number, nodes=False), Status)
+            nodes = self._nodes()
+            actors = self._actors()
+            deaths = self._new_deaths()
+        except (RemoteError, OSError) as error:
+            raise Unreachable(str(error)) from error
+        at = time.time()
+        hosts = {node.host_id: node.name for node in nodes}
+        names = {node.node_id: node.name for node in nodes}
+        self._learn_node_of(nodes, actors)
+        for death in deaths.deaths:
+            self._place(death.lease_id, death.node_id)
+        late_s = 2 * self._limits.heartbeat_interval_s
+        return Snapshot(
+            at=at,
+            cluster=ClusterInfo(
+                cluster_id=status.cluster_id,
+                address=str(self._cluster),
+                uptime_s=status.uptime_s,
+                waiting=status.waiting,
+                rejected_peers=status.dropped,
+            ),
+            nodes=tuple(node_info(node, str(self._reached(node)), late_s) for node in nodes),
+            actors=tuple(actor_info(actor, at) for actor in actors),
+            drivers=tuple(
+                driver_info(client, hosts, at) for client in status.clients if not client.name.startswith(_LOOKERS)
+            ),
+            waiting=tuple(waiting_info(one) for one in status.queue),
+            deaths=tuple(death_info(death, names) for death in deaths.deaths),
+        )
+
+    def read_log(self, actor_id: str, position: int | None, most_bytes: int) -> LogChunk:
+        """See `Source.read_log`."""
+        start = -1 if position is None else position
+        text = self._ask_worker(actor_id, lambda n: ReadLog(n, actor_id, start, most_bytes=most_bytes), LogText)
+        pieces = tuple((piece.text, piece.is_error) for piece in text.pieces)
+        return LogChunk(pieces, text.end, text.start, text.ended)
+
+    def dump_stack(self, actor_id: str) -> str:
+        """See `Source.dump_stack`."""
+        return self._ask_worker(actor_id, lambda n: DumpStack(n, actor_id), StackDump, _STACK_S).text
+
+    def kill(self, actor_id: str, reason: str) -> None:
+        """See `Source.kill`."""
+        try:
+            self._steering.ask(lambda number: KillActor(number, actor_id, reason), ActorKilled)
+        except (ChannelClosed, ResultTimeout, OSError) as error:
+            raise Unreachable(str(error)) from error
+        except RemoteError as error:
+            raise Unknown(str(error)) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._master.close()
+        self._steering.close()
+        for line in self._workers.values():
+            line.close()
+
+    # -- the master --------------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> tuple[NodeDetail, ...]:
+        """Return all nodes, told apart by their ids: one that joins or leaves meanwhile moves the others."""
+        nodes: dict[str, NodeDetail] = {}
+        after: int | None = 0
+        while after is not None:
+            page = self._master.ask(functools.partial(_page_of_nodes, after=after), NodeList)
+            nodes |= {node.node_id: node for node in page.nodes}
+            after = page.next
+        return tuple(nodes.values())
+
+    def _actors(self) -> list[ActorStatus]:
+        actors: list[ActorStatus] = []
+        after: int | None = 0
+        while after is not None:
+            page = self._master.ask(functools.partial(_page_of_actors, after=after), ActorList)
+            actors += page.actors
+            after = page.next
+        return actors
+
+    def _new_deaths(self) -> Deaths:
+        """Return the deaths since the last time and a few more; the store recognizes those that it has."""
+        deaths = self._master.ask(lambda number: ListDeaths(number, limit=1), Deaths)
+        if deaths.total != self._deaths_known:
+            new = deaths.total - self._deaths_known
+            limit = _FIRST_DEATHS if self._deaths_known < 0 or new < 0 else min(_FIRST_DEATHS, new + 5)
+            deaths = self._master.ask(lambda number: ListDeaths(number, limit=limit), Deaths)
+            self._deaths_known = deaths.total
+        return deaths
+
+    def _dial_master(self) -> Inquiry:
+        return Inquiry(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def _ask_worker(
+        self, actor_id: str, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None
+    ) -> _Answer:
+        node_id = self._node_of.get(actor_id)
+        if node_id is None:
+            raise Unknown(f"there is no actor {actor_id}")
+        try:
+            return self._line_to(node_id).ask(make, kind, timeout_s)
+        except (ChannelClosed, ResultTimeout, OSError) as error:
+            raise Unreachable(f"the node {node_id} does not answer: {error}") from error
+        except RemoteError as error:
+            raise SourceError(str(error)) from error
+
+    def _line_to(self, node_id: str) -> _Line:
+        with self._lock:
+            addresses = self._addresses.get(node_id)
+            if addresses is None:
+                raise Unreachable(f"the node {node_id} is not in the cluster any more")
+            line = self._workers.get(node_id)
+            if line is None:
+                line = self._workers[node_id] = _Line(
+                    lambda: Inquiry(self._cluster.connect_node(addresses), Role.WORKER, self._limits, _NAME)
+                )
+            return line
+
+    def _learn_node_of(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
+        """Record the node of each actor and the addresses of nodes, and close worker connections that are idle."""
+        for actor in actors:
+            self._place(actor.lease_id, actor.node_id)
+        now = time.monotonic()
+        with self._lock:
+            self._addresses = {node.node_id: node.addresses for node in nodes}
+            idle = [
+                node_id
+                for node_id, line in self._workers.items()
+                if now - line.used > _IDLE_S or node_id not in self._addresses
+            ]
+            lines = [self._workers.pop(node_id) for node_id in idle]
+        for line in lines:
+            line.close()
+
+    def _place(self, actor_id: str, node_id: str) -> None:
+        self._node_of[actor_id] = node_id
+        self._node_of.move_to_end(actor_id)
+        while len(self._node_of) > _NODES_KEPT:
+            self._node_of.popitem(last=False)
+
+    def _reached(self, node: NodeDetail) -> str:
+        return str(advertised_by(node.addresses[0], self._cluster.address)) if node.addresses else ""
+
+
+def _page_of_nodes(request_id: int, after: int) -> ListNodes:
+    return ListNodes(request_id, after, _NODES_A_PAGE)
+
+
+def _page_of_actors(request_id: int, after: int) -> ListActors:
+    return ListActors(request_id, after, _ACTORS_A_PAGE)

@@ -1,0 +1,323 @@
+r"""A node of a real cluster: its master and worker on one loop, and the program that `xparl` starts for it.
+
+    xparl --settings as JSON, a pipe--> python -m parl_remote._node.cluster_node
+          <--{"address": ...} or {"error": ...}--
+
+The zygote is forked first, before anything is opened or any thread runs. The node's log is its stderr. Its connections:
+
+    other hosts --tcp + CURVE, one port--> ZmqListener --\
+                                                          Reception --> Master, Worker --> zygote --> actors
+    this host   --unix socket-----------> UnixListener --/
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from parl_remote._codec import from_json
+from parl_remote._config import Limits, environment
+from parl_remote._links.call_messages import ClusterReach
+from parl_remote._links.handshake import Part, Reception, greet
+from parl_remote._links.identity import host_id, host_name, new_id
+from parl_remote._links.loop import Loop
+from parl_remote._master.cluster_state import ClusterState
+from parl_remote._master.master import Master
+from parl_remote._messages import Message, NodeJoin, Role
+from parl_remote._node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
+from parl_remote._node.starting import NodeSettings, report_on
+from parl_remote._security import ClusterKey
+from parl_remote._system import processes
+from parl_remote._system.thread_counts import chosen_by_user
+from parl_remote._transport import Channel
+from parl_remote._transport.addresses import Address
+from parl_remote._transport.memory import MemoryListener
+from parl_remote._transport.unix import UnixListener, private_directory, sweep_directories
+from parl_remote._transport.zmq import ZmqChannel, ZmqListener
+from parl_remote._worker.gpu_meter import GpuMeter
+from parl_remote._worker.master_link import MasterLink, RejoiningLink, worker_hello
+from parl_remote._worker.worker import Worker
+from parl_remote._worker.zygote import ActorSource, start_zygote
+from parl_remote.errors import RemoteError
+
+__all__ = ["run_node"]
+
+
+_log = logging.getLogger("parl.remote")
+
+_ANY_INTERFACE = {"", "0.0.0.0", "*", "::"}
+
+
+class ClusterNode:
+    """One node process.
+
+    Args:
+        settings: Its settings.
+        key: The cluster's key.
+        socket_directory: Its private directory of unix sockets.
+        zygote: A running zygote if the node has a worker.
+        limits: Times and sizes.
+
+    Raises:
+        OSError: The port is in use.
+        RemoteError: The master cannot be reached, or does not accept this node.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        key: ClusterKey,
+        socket_directory: Path,
+        zygote: ActorSource | None,
+        *,
+        limits: Limits,
+    ) -> None:
+        self._settings = settings
+        self._socket_directory = socket_directory
+        self._key = key
+        self._limits = limits
+        self._loop = Loop()
+        self._host_id = host_id()
+        self._tcp = ZmqListener(settings.host, settings.port, key, limits=limits)
+        self._unix = UnixListener(f"{socket_directory}/node.sock", first_bytes=limits.max_control_bytes)
+        self._reception = Reception(
+            self._loop,
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            host_id=self._host_id,
+            limits=limits,
+        )
+        self._master: Master | None = None
+        self._link: MasterLink | RejoiningLink | None = None
+        self._within = MemoryListener("this node")
+        self._worker: Worker | None = None
+        if zygote is not None:
+            self._worker = self._start_worker(zygote)
+        self._reception.listen(self._within)
+        if not settings.master:
+            self._become_master()
+        self._gpu_meter = GpuMeter(settings.gpus if self._worker is not None else ())
+        if self._worker is not None:
+            self._join(self._worker)
+        self._reception.listen(self._tcp)
+        self._reception.listen(self._unix)
+
+    @property
+    def address(self) -> str:
+        """Its address, "host:port"."""
+        return self._tcp.address
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self._loop.run()
+
+    def stop(self) -> None:
+        """Make `run` return; callable from signal handlers."""
+        self._loop.stop()
+
+    def close(self) -> None:
+        """Notify all peers, end all actors and release all resources."""
+        if self._master is not None:
+            self._master.stop("the cluster was stopped")
+        if self._link is not None:
+            self._link.close()
+        self._gpu_meter.close()
+        if self._worker is not None:
+            self._worker.close()
+        for listener in (self._unix, self._tcp, self._within):
+            listener.close()
+
+    def _start_worker(self, zygote: ActorSource) -> Worker:
+        settings = self._settings
+        worker = Worker(
+            self._loop,
+            directory=self._socket_directory,
+            log_directory=Path(settings.directory) / "actors",
+            zygote=zygote,
+            restart_zygote=lambda: start_zygote(self._socket_directory, clear=True),
+            to_master=self._tell_master,
+            limits=self._limits,
+            limit_threads=not chosen_by_user(os.environ),
+            reach=self._reach(),
+        )
+        worker.parts.add(("CheckHost",), self._health_part)
+        self._reception.serve(Role.WORKER, worker)
+        return worker
+
+    def _reach(self) -> ClusterReach:
+        """Return the settings by which actors on this node reach the cluster."""
+        settings = self._settings
+        port = Address.parse(self._tcp.address).port
+        own = str(Address(settings.host if settings.host not in _ANY_INTERFACE else "127.0.0.1", port))
+        key_file = str(Path(settings.directory) / "key")
+        return ClusterReach(settings.master or own, str(self._socket_directory), not settings.master, key_file)
+
+    def _become_master(self) -> None:
+        state = ClusterState(
+            cluster_id=self._settings.cluster_id,
+            new_lease_id=functools.partial(new_id, "lease"),
+            started=self._loop.now(),
+            liveness_limit_s=self._limits.liveness_limit_s,
+            own_node_id=self._settings.node_id,
+            epoch=time.time() - self._loop.now(),
+            client_grace_s=self._limits.liveness_limit_s,
+        )
+        self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)
+        self._master.parts.add(("CheckHost", "ReachNode"), lambda: self._health_part(state))
+
+    def _health_part(self, state: ClusterState | None = None) -> Part:
+        """Return the part that answers `xparl doctor`; a master's knows its nodes' addresses."""
+        from parl_remote._worker.host_check import HostCheck  # 14 ms of a node's start; people ask for it now and then
+
+        def addresses(node_id: str) -> tuple[str, ...]:
+            nodes = state.status(0, self._loop.now(), detail=True, dropped=0).nodes if state is not None else ()
+            return next((node.addresses for node in nodes if node.node_id == node_id), ())
+
+        return HostCheck(self._loop, Path(self._settings.directory), addresses if state is not None else None)
+
+    def _join(self, worker: Worker) -> None:
+        """Connect this node's worker to its master, here or on another host."""
+        if not self._settings.master:
+            self._link = MasterLink(
+                self._loop,
+                self._within.connect(),
+                joined=self._joined,
+                on_message=worker.on_master,
+                on_lost=self._ended,
+                limits=self._limits,
+                gpus=self._gpu_meter.latest,
+            )
+            return
+        first = self._connect_master()
+        greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # fails now if it is refused
+        first.close()
+        self._link = RejoiningLink(
+            self._loop,
+            self._connect_master(),
+            connect=self._connect_master,
+            joined=self._joined,
+            on_message=worker.on_master,
+            on_end=self._ended,
+            limits=self._limits,
+            gpus=self._gpu_meter.latest,
+        )
+
+    def _connect_master(self) -> Channel:
+        return ZmqChannel.connect(self._settings.master, self._key, limits=self._limits)
+
+    def _tell_master(self, message: Message) -> None:
+        if self._link is not None:
+            self._link.tell(message)
+
+    def _ended(self, reason: str) -> None:
+        _log.info("this worker ends: %s", reason)
+        self._loop.stop()
+
+    def _joined(self) -> NodeJoin:
+        port = Address.parse(self._tcp.address).port
+        known_as = str(Address(self._settings.known_as, port)) if self._settings.known_as else f":{port}"
+        return NodeJoin(
+            node_id=self._settings.node_id,
+            host_id=self._host_id,
+            addresses=(known_as,),
+            socket_dir=str(self._socket_directory),
+            resources=self._settings.resources,
+            leases=self._worker.running() if self._worker is not None else (),
+            name=host_name(),
+            gpus=self._settings.gpus,
+        )
+
+
+def main(settings_json: str, pipe: int) -> int:
+    """Run a node, detached from the process that started it.
+
+    Args:
+        settings_json: `NodeSettings`.
+        pipe: Descriptor to report on, once, how the start went.
+
+    Returns:
+        The exit status.
+    """
+    os.set_inheritable(pipe, False)
+    processes.ignore_hang_up()
+
+    def report(outcome: dict[str, str]) -> None:
+        report_on(pipe, outcome)
+
+    return run_node(from_json(NodeSettings, json.loads(settings_json), "settings"), report)
+
+
+def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -> int:
+    """Run a node in this process until SIGTERM, SIGINT or the end of its cluster.
+
+    Args:
+        settings: What it is.
+        report: Called once with `address`, or with `error` if the node cannot run.
+
+    Returns:
+        The exit status.
+    """
+    os.umask(0o077)
+    processes.raise_descriptor_limit()
+    found = environment()
+    level = logging.DEBUG if settings.debug or found.debug else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    _log.debug("runs with %s", settings)
+    directory = Path(settings.directory)
+    with ExitStack() as undo:
+        try:
+            _clear(directory)
+            sweep_directories(found.socket_parent)
+            sockets = private_directory(found.socket_parent)
+            undo.callback(shutil.rmtree, sockets, ignore_errors=True)
+            zygote = start_zygote(sockets, clear=True) if settings.has_worker else None
+            processes.set_name("parl:node")
+            node = ClusterNode(settings, key_of(directory), sockets, zygote, limits=found.limits)
+        except (OSError, RemoteError) as error:
+            if settings.master:
+                forget(directory)
+            report({"error": str(error)})
+            return 1
+        undo.callback(node.close)
+
+        def stop(number: int, _: FrameType | None) -> None:
+            _log.info("ends because of %s", signal.Signals(number).name)
+            node.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        undo.callback(forget, directory)
+        write_record(directory, _record(settings))
+        report({"address": node.address})
+        node.run()
+    return 0
+
+
+def _clear(directory: Path) -> None:
+    """Make an empty directory for actors' logs; the previous node's, which may have crashed, are kept once."""
+    logs, before = directory / "actors", directory / "actors.before"
+    if logs.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        logs.rename(before)
+    logs.mkdir()
+
+
+def _record(settings: NodeSettings) -> ClusterRecord | WorkerRecord:
+    process = ProcessRecord.of(os.getpid())
+    if settings.master:
+        return WorkerRecord(settings.node_id, settings.master, process)
+    return ClusterRecord(settings.cluster_id, settings.host, settings.port, host_name(), process)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

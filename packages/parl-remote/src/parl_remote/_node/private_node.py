@@ -1,0 +1,166 @@
+"""Master and worker of a private cluster on one loop, for one program.
+
+Connections:
+
+    driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
+                               `-> Worker
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from parl_remote._config import environment
+from parl_remote._links.call_messages import ClusterReach
+from parl_remote._links.handshake import Link, Reception, Service
+from parl_remote._links.identity import host_id, host_name, new_id
+from parl_remote._links.loop import Loop
+from parl_remote._master.cluster_state import ClusterState
+from parl_remote._master.master import Master
+from parl_remote._messages import Bye, NodeJoin, Role
+from parl_remote._messages.wire import decode
+from parl_remote._resources import Resources
+from parl_remote._system.host import usable_memory, visible_gpus
+from parl_remote._system.thread_counts import chosen_by_user
+from parl_remote._transport.memory import MemoryListener
+from parl_remote._transport.unix import UnixListener
+from parl_remote._worker.master_link import MasterLink
+from parl_remote._worker.worker import Worker
+from parl_remote._worker.zygote import ActorSource, start_zygote
+
+__all__ = ["PrivateNode"]
+
+
+class _OneProgram:
+    """The master's service for one driver; the node ends when the driver is gone.
+
+    Args:
+        master: The master's own service.
+        on_joined: Called when the node's worker has joined; the driver is answered only after that.
+        on_gone: Called when the driver is gone.
+    """
+
+    def __init__(self, master: Service, *, on_joined: Callable[[], None], on_gone: Callable[[], None]) -> None:
+        self._master = master
+        self._on_joined = on_joined
+        self._on_gone = on_gone
+        self._driver: Link | None = None
+
+    @property
+    def came(self) -> bool:
+        """Return whether the driver has connected."""
+        return self._driver is not None
+
+    def opened(self, link: Link) -> None:
+        """Handle a new link: the first client is the driver, others are actors or the node's own worker."""
+        if self._driver is None and link.hello.role is Role.CLIENT:
+            self._driver = link
+        self._master.opened(link)
+
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        """Pass a message to the master; the driver's Bye ends the node as a broken connection does."""
+        self._master.received(link, frames)
+        message = decode(frames[0])
+        if isinstance(message, NodeJoin):
+            self._on_joined()
+        elif isinstance(message, Bye) and link is self._driver:
+            self._on_gone()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Note that a peer is gone; without the driver or the worker the node ends."""
+        self._master.closed(link, reason)
+        if link is self._driver or link.hello.role is not Role.CLIENT:
+            self._on_gone()
+
+
+class PrivateNode:
+    """The node of a private cluster.
+
+    Args:
+        directory: The node's private directory, which exists.
+        log_directory: Where actors' log files go.
+        slots: CPUs to give to actors.
+        preload: Modules that the zygote imports once for all actors.
+        listening: The socket that the driver has made; None if it could not be passed.
+        zygote: The zygote, which may still be importing modules.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        log_directory: Path,
+        *,
+        slots: int,
+        preload: Sequence[str],
+        listening: socket.socket | None,
+        zygote: ActorSource,
+    ) -> None:
+        self._loop = Loop()
+        limits, host, node_id = environment().limits, host_id(), new_id("node")
+        reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
+        first_bytes = limits.max_control_bytes
+        path = f"{directory}/node.sock"
+        self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes)
+        state = ClusterState(
+            cluster_id="local",
+            new_lease_id=functools.partial(new_id, "lease"),
+            started=self._loop.now(),
+            liveness_limit_s=limits.liveness_limit_s,
+            nodes_may_join=False,
+            own_node_id=node_id,
+            epoch=time.time() - self._loop.now(),
+        )
+        master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
+        self._program = _OneProgram(master, on_joined=lambda: reception.listen(self._listener), on_gone=self._loop.stop)
+        reception.serve(Role.MASTER, self._program)
+        gpus = visible_gpus(os.environ)
+        self._worker = Worker(
+            self._loop,
+            directory=directory,
+            log_directory=log_directory,
+            zygote=zygote,
+            restart_zygote=functools.partial(start_zygote, directory, tuple(preload), clear=True),
+            to_master=lambda message: self._link.tell(message),
+            limits=limits,
+            limit_threads=not chosen_by_user(os.environ),
+            reach=ClusterReach("local", str(directory), True, ""),
+            keep_logs=directory not in log_directory.parents,
+        )
+        reception.serve(Role.WORKER, self._worker)
+        within = MemoryListener("the node itself")
+        reception.listen(within)
+        offered = Resources(cpu=slots, gpu=len(gpus), memory=usable_memory())
+        self._link = MasterLink(
+            self._loop,
+            within.connect(),
+            joined=lambda: NodeJoin(
+                node_id, host, (), str(directory), offered, self._worker.running(), host_name(), gpus
+            ),
+            on_message=self._worker.on_master,
+            on_lost=lambda _: self._loop.stop(),
+            limits=limits,
+        )
+        self._loop.call_later(limits.start_timeout_s, self._give_up)
+
+    def run(self) -> None:
+        """Serve until the program is gone."""
+        self._loop.run()
+
+    def stop(self) -> None:
+        """Make `run` return; callable from signal handlers."""
+        self._loop.stop()
+
+    def close(self) -> None:
+        """Kill the remaining actors and release all resources."""
+        self._worker.close()
+        self._listener.close()
+
+    def _give_up(self) -> None:
+        """Stop if the driver has not connected by now, since it was killed before it could."""
+        if not self._program.came:
+            self._loop.stop()

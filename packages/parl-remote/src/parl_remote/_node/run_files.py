@@ -1,0 +1,240 @@
+"""Records of the processes that `xparl` starts on this host, by which they are found and ended.
+
+    <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster
+    <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
+    .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
+
+All of it is private to its user (directories 0700, files 0600). A process matches its record only if pid and start time
+both agree, so no other process is ever signalled. A clean end removes the records and the key; after a crash they stay,
+and the next start on that port reuses the key and the cluster's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from parl_remote._codec import from_json, to_json
+from parl_remote._links.identity import host_id, host_name
+from parl_remote._security import ClusterKey, make_private_dir, read_private_file, write_private_file
+from parl_remote._system import processes
+from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
+
+__all__ = [
+    "ClusterRecord",
+    "ManagerRecord",
+    "MonitorRecord",
+    "ProcessRecord",
+    "RunFiles",
+    "WorkerRecord",
+    "forget",
+    "forget_monitor",
+    "key_of",
+    "signal_process",
+    "write_record",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """A process of this host since its boot; `started` is its start time in hundredths of a second."""
+
+    pid: int
+    started: int
+    host_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRecord:
+        """Return the record of the process that has this pid now.
+
+        Raises:
+            ProcessLookupError: There is none.
+        """
+        return cls(pid, processes.start_of(pid), host_id())
+
+    def alive(self) -> bool:
+        """Return whether the process still runs on this host."""
+        try:
+            return self.host_id == host_id() and processes.start_of(self.pid) == self.started
+        except ProcessLookupError:
+            return False
+
+    def ended_within(self, seconds: float | None) -> bool:
+        """Wait for the end of the process, without limit if `seconds` is None; return True once it has ended."""
+        return self.host_id != host_id() or processes.ended_within(self.pid, self.started, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """One cluster that was started on this host.
+
+    Attributes:
+        cluster_id: Its id.
+        host: The interface that it listens on.
+        port: Its port.
+        host_name: The host that it was started on, for directories that hosts share.
+        process: Its node process.
+    """
+
+    cluster_id: str
+    host: str
+    port: int
+    host_name: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker of this host that belongs to a cluster at `master`."""
+
+    node_id: str
+    master: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorRecord:
+    """One web monitor of this host, for the cluster at `master`; `url` is its address in a browser."""
+
+    master: str
+    url: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerRecord:
+    """A `RemoteManager` in a program of the user; the fields are those of `ClusterRecord`."""
+
+    host: str
+    port: int
+    host_name: str
+    process: ProcessRecord
+
+
+_FILES = {
+    ClusterRecord: "cluster.json",
+    WorkerRecord: "worker.json",
+    MonitorRecord: "monitor.json",
+    ManagerRecord: "manager.json",
+}
+_KEEP_LOGS_S = 24 * 3600.0  # a day to find out why a worker ended
+
+_Record = TypeVar("_Record", ClusterRecord, WorkerRecord, MonitorRecord, ManagerRecord)
+
+
+class RunFiles:
+    """The run directories of one user.
+
+    Args:
+        directories: The directories to search; new records are written to the first usable one.
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = tuple(directories)
+
+    def cluster_directory(self, port: int) -> Path:
+        """Return the private directory of the cluster on a port of this host, created if missing.
+
+        Raises:
+            AuthenticationFailed: It is not private to this user.
+        """
+        return make_private_dir(self._own() / f"{host_name()}-{port}")
+
+    def worker_directory(self, node_id: str) -> Path:
+        """Return a new private directory for a worker of this host; those of ended workers are removed."""
+        parent = self._own()
+        for old in parent.glob(f"{host_name()}-worker-*"):
+            with contextlib.suppress(OSError):
+                if not (old / "worker.json").exists() and time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
+                    shutil.rmtree(old)
+        return make_private_dir(parent / f"{host_name()}-{node_id}")
+
+    def monitor_directory(self, port: int) -> Path:
+        """Return a new private directory for a monitor on a port of this host without a cluster here."""
+        return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
+
+    def manager_directory(self, port: int) -> Path:
+        """Return the private directory of the `RemoteManager` on a port of this host, created if missing.
+
+        Raises:
+            AuthenticationFailed: It is not private to this user.
+        """
+        return make_private_dir(self._own() / f"{host_name()}-manager-{port}")
+
+    def managers(self) -> Iterator[tuple[Path, ManagerRecord]]:
+        """Yield all `RemoteManager`s on record, running or not."""
+        yield from self._records(ManagerRecord)
+
+    def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
+        """Yield all clusters on record, running or not; damaged records and those of others are skipped."""
+        yield from self._records(ClusterRecord)
+
+    def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
+        """Yield all workers on record, running or not."""
+        yield from self._records(WorkerRecord)
+
+    def monitors(self) -> Iterator[tuple[Path, MonitorRecord]]:
+        """Yield all monitors on record, running or not."""
+        yield from self._records(MonitorRecord)
+
+    def _own(self) -> Path:
+        """Return the directory of new records; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
+        for directory in self._directories[:-1]:
+            with contextlib.suppress(OSError, AuthenticationFailed):
+                return make_private_dir(directory)
+        return make_private_dir(self._directories[-1])
+
+    def _records(self, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
+        for directory in self._directories:
+            try:
+                paths = sorted(directory.glob(f"*/{_FILES[kind]}"))
+            except OSError:  # a home directory that this user cannot read holds no records of this user
+                continue
+            for path in paths:
+                with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
+                    yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
+
+
+def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord | ManagerRecord) -> None:
+    """Write a record into its directory, which must exist."""
+    write_private_file(directory / _FILES[type(record)], json.dumps(to_json(record), indent=2) + "\n")
+
+
+def forget(directory: Path) -> None:
+    """Remove records and key after a clean end; logs stay until the next start."""
+    for name in ("cluster.json", "worker.json", "key"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def forget_monitor(directory: Path) -> None:
+    """Remove a monitor's record and token after its end."""
+    for name in ("monitor.json", "monitor.token"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
+    """Return the key in a cluster's directory, created if there is none.
+
+    Args:
+        directory: The cluster's directory.
+        given: An existing key to use for this cluster from now on.
+
+    Raises:
+        AuthenticationFailed: The file there is not private or holds no key.
+    """
+    path = directory / "key"
+    if given is not None or not path.exists():
+        write_private_file(path, (given or ClusterKey.generate()).to_text() + "\n")
+    return ClusterKey.from_file(path)
+
+
+def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
+    """Send a signal to exactly the process on record; return False if it has ended."""
+    return record.host_id == host_id() and processes.send_signal(record.pid, record.started, number)

@@ -1,0 +1,164 @@
+"""Options of a remote class or one of its objects, validated on construction."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from parl_remote._resources import Placement, Resources
+
+__all__ = ["ActorOptions"]
+
+_MIB = 2**20
+_MOST_MIB = 2**27  # 128 TiB
+_PLACEMENTS = tuple(placement.value for placement in Placement)
+_WHEN_FULL = ("wait", "raise")
+_LONGEST_NAME = 200  # it is shown in tables
+
+
+@dataclass(frozen=True)
+class ActorOptions:
+    """Options of `@remote_class` and of one object.
+
+    Attributes:
+        wait: Whether a method call waits for its result; if not, it returns a `RemoteFuture`.
+        n_cpu: CPUs that an actor takes, 0 or more; fractions share one.
+        n_gpu: GPUs that an actor takes, 0 or more; fractions share one. Without any it sees no GPU.
+        memory: MiB of its node's memory that are set aside for an actor, 0 or more.
+        max_memory: MiB that the actor's process may grow by; it is ended when it passes that. None has no limit.
+        labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}`; an actor takes
+            them.
+        placement: "spread" puts an actor on the node with the most free resources, "pack" on the
+            fullest one that has enough.
+        node: The only node that an actor may go to, by its name or id as `xparl list nodes` shows them; empty for any.
+        name: The actor's name for `get_actor`, unique in the cluster; empty for none.
+        detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
+        max_restarts: How often a lost actor is restarted, -1 for no limit.
+        max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
+        max_pending_calls: How many calls of one caller may be unanswered. None has no limit.
+        when_full: What a call above that limit does: "wait" for a slot, or "raise" `TooManyPendingCalls`.
+        lease_timeout_s: Seconds to wait for free resources; None takes the value given to `connect`.
+
+    Raises:
+        TypeError: An option is of the wrong type.
+        ValueError: An option is out of its range.
+    """
+
+    wait: bool = True
+    n_cpu: float = 1
+    n_gpu: float = 0
+    memory: float = 0
+    max_memory: float | None = None
+    labels: Mapping[str, float] = field(default_factory=dict)
+    placement: str = "spread"
+    node: str = ""
+    name: str = ""
+    detached: bool = False
+    max_restarts: int = 0
+    max_concurrency: int | None = None
+    max_pending_calls: int | None = None
+    when_full: str = "wait"
+    lease_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_flag("wait", self.wait)
+        _check_flag("detached", self.detached)
+        for name in ("n_cpu", "n_gpu", "memory"):
+            _check_amount(name, getattr(self, name))
+        if self.n_gpu > 1 and self.n_gpu != int(self.n_gpu):
+            raise ValueError(f"n_gpu above 1 must be a whole number, not {self.n_gpu!r}")
+        if self.max_memory is not None:
+            _check_amount("max_memory", self.max_memory)
+            if self.max_memory == 0:
+                raise ValueError("max_memory is in MiB and must be above 0; leave it out for no limit")
+        for name in ("memory", "max_memory"):
+            if (getattr(self, name) or 0) > _MOST_MIB:  # most likely given in bytes
+                raise ValueError(f"{name} is in MiB, and no node has {getattr(self, name)!r} of them")
+        _check_labels(self.labels)
+        if self.placement not in _PLACEMENTS:
+            raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}, not {self.placement!r}")
+        for name in ("name", "node"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be text, not {getattr(self, name)!r}")
+        if len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+            raise ValueError(f"name must be up to {_LONGEST_NAME} printable characters, not {self.name[:80]!r}")
+        _check_count("max_restarts", self.max_restarts, -1)
+        for name in ("max_concurrency", "max_pending_calls"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), 1)
+        if self.when_full not in _WHEN_FULL:
+            raise ValueError(f"when_full must be one of {', '.join(_WHEN_FULL)}, not {self.when_full!r}")
+        if self.lease_timeout_s is not None:
+            _check_amount("lease_timeout_s", self.lease_timeout_s)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ActorOptions:
+        """Return options from keyword arguments.
+
+        Raises:
+            TypeError: One has an unknown name, or a value of the wrong type.
+            ValueError: One is out of its range.
+        """
+        return cls().changed(given)
+
+    def changed(self, given: Mapping[str, Any]) -> ActorOptions:
+        """Return a copy with some options changed; raise what `of` raises."""
+        if not given:
+            return self
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in given:
+            if name not in known:
+                import difflib  # here, because most programs never need it
+
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")
+        return dataclasses.replace(self, **given)
+
+    @functools.cached_property
+    def resources(self) -> Resources:
+        """The resources to request from the cluster."""
+        return Resources(
+            cpu=round(self.n_cpu, 3),
+            gpu=round(self.n_gpu, 3),
+            memory=int(self.memory * _MIB),
+            labels={name: round(amount, 3) for name, amount in self.labels.items()},
+        )
+
+    @functools.cached_property
+    def memory_limit(self) -> int | None:
+        """The maximum growth of the actor's process in bytes; None for no limit."""
+        return None if self.max_memory is None else int(self.max_memory * _MIB)
+
+
+def _check_amount(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} must be a finite number of 0 or more, not {value!r}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, not {value!r}")
+
+
+def _check_labels(labels: object) -> None:
+    if not isinstance(labels, Mapping):
+        raise TypeError(f'labels must be amounts by name, for example {{"license": 1}}, not {labels!r}')
+    for name, amount in labels.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a label's name must be text, not {name!r}")
+        _check_amount(f"label {name!r}", amount)
+    Resources(labels={name: round(amount, 3) for name, amount in labels.items()})  # refuses names that have a meaning

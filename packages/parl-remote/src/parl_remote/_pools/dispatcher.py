@@ -1,0 +1,370 @@
+"""The dispatcher of an actor pool: its tasks, its members, and the thread that assigns one to the other.
+
+    submit, map --task--> Dispatcher --call--> a member's actor
+                              ^                     | answered: the task's future is settled
+                              `---- another member <' its actor died: the task is run again
+
+A task that was in flight when an actor died is run alone from then on, so that the task that kills actors is found,
+and not those that were merely beside it.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from parl_remote._future import RemoteFuture
+from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
+from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls, unraised
+
+__all__ = ["Dispatcher", "Member", "PoolFuture", "Task"]
+
+_log = logging.getLogger("parl.remote")
+_FULL_RETRY_S = 0.01  # between attempts to assign a task to an actor whose calls have reached their limit
+_LOOK_S = 1.0  # how often those that wait for the dispatcher look whether it has ended
+
+
+class PoolFuture(concurrent.futures.Future[Any]):
+    """The future of a pool's task: a `concurrent.futures.Future` that can also be awaited."""
+
+    _exception: BaseException | None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result, or raise the task's exception; see `concurrent.futures.Future.result`."""
+        try:
+            return super().result(timeout)
+        except BaseException as error:
+            if error is self._exception:  # it belongs to the code that catches it, see `RemoteFuture.result`
+                self._exception = unraised(error)
+            raise
+        finally:
+            del self
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the result; PARL's name for `result`. With `block=False` it does not wait."""
+        return self.result(timeout if block else 0)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+
+class Task:
+    """One call of a pool.
+
+    Attributes:
+        index: Its number, for messages.
+        future: Settled with its result.
+        killed: How many actors have died while working on it alone.
+        is_suspect: Whether it was in flight when an actor died, so that it is run alone.
+        is_hit: The same for a death that its own future has not reported yet.
+    """
+
+    __slots__ = ("_started", "call", "future", "index", "is_hit", "is_suspect", "killed")
+
+    def __init__(self, index: int, call: Callable[[RemoteObject], Any]) -> None:
+        self.index = index
+        self.call = call
+        self.future = PoolFuture()
+        self.killed = 0
+        self.is_suspect = False
+        self.is_hit = False
+        self._started = False
+
+    def may_start(self) -> bool:
+        """Return whether it is not cancelled; once this was true, it cannot be cancelled any more."""
+        if not self._started:
+            self._started = self.future.set_running_or_notify_cancel()
+        return self._started
+
+
+class Member:
+    """One actor of a pool.
+
+    Attributes:
+        actor: The given handle.
+        tasks: Its tasks, oldest first.
+        is_reserved: Whether it is to leave the pool, so that it gets no more tasks.
+
+    Raises:
+        TypeError: The argument is no remote object.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        ref = reference_of(actor)
+        if ref is None:
+            raise TypeError(f"a pool's actors are objects of remote classes, not {actor!r}")
+        self.actor = actor
+        self.quick = make_proxy(type(actor), ref, wait=False)  # calls from the pool never wait
+        self.tasks: dict[Task, None] = {}
+        self.is_reserved = False
+
+
+class Dispatcher:
+    """Gives tasks to members, in one thread; all other threads only leave events for it.
+
+    Args:
+        per_actor: Tasks that an actor has at a time: one running and others queued in it.
+        retries: How many more actors a task may kill after the first.
+        replace: Makes a new actor in place of one that died; None if the pool cannot.
+    """
+
+    def __init__(self, per_actor: int, retries: int, replace: Callable[[], Any] | None) -> None:
+        self._per_actor = per_actor
+        self._retries = retries
+        self._replace = replace
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._todo: deque[Task] = deque()
+        self._members: dict[Member, None] = {}
+        self._requests: deque[concurrent.futures.Future[Any]] = deque()  # for actors, which leave the pool
+        self._making = 0
+        self._open = 0  # tasks that are not settled
+        self._all_done: list[threading.Event] = []
+        self._why_none: BaseException | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="parl-pool", daemon=True)
+        self._thread.start()
+
+    # -- any thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def actors(self) -> tuple[Any, ...]:
+        """The handles of the current actors."""
+        return tuple(member.actor for member in tuple(self._members))
+
+    def add(self, actor: Any) -> None:
+        """Add an actor."""
+        member = Member(actor)
+        done = threading.Event()
+
+        def add() -> None:
+            self._members[member] = None
+            done.set()
+
+        self._events.put(add)
+        self._await(done)
+
+    def do(self, task: Task) -> None:
+        """Add a task."""
+
+        def add() -> None:
+            self._open += 1
+            self._todo.append(task)
+
+        self._events.put(add)
+
+    def take_out(self) -> concurrent.futures.Future[Any]:
+        """Remove an idle actor from the pool; return the future of its handle."""
+        request: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._events.put(lambda: self._requests.append(request))
+        return request
+
+    def await_all(self) -> None:
+        """Wait until all tasks so far are settled."""
+        done = threading.Event()
+        self._events.put(lambda: self._all_done.append(done))
+        self._await(done)
+
+    def stop(self) -> None:
+        """End: tasks that have not started are cancelled, those that run go on in their actors, without a result."""
+        self._events.put(self._end)
+
+    def _post(self, event: Callable[[], None]) -> None:
+        """Queue an event for the thread; after its end the event is dropped."""
+        self._events.put(event)
+        if self._over:
+            self._forget_events()
+
+    def _forget_events(self) -> None:
+        """Drop late events, which hold actors that would otherwise live on."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._events.get_nowait()
+
+    def _await(self, done: threading.Event) -> None:
+        while not done.wait(_LOOK_S):
+            if not self._thread.is_alive():
+                raise ActorError("the pool is closed")
+
+    # -- its own thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over:
+            self._events.get()()
+            while not self._over:  # what else has come, before the members are looked at
+                try:
+                    event = self._events.get_nowait()
+                except queue.Empty:
+                    break
+                event()
+            if not self._over:
+                self._assign()
+                self._settle_requests()
+        self._forget_events()
+
+    def _assign(self) -> None:
+        while self._todo:
+            member = self._free_member(alone=self._todo[0].is_suspect)
+            if member is None:
+                break
+            self._start(member, self._todo.popleft())
+        if self._todo and not self._members and not self._making:
+            self._fail_all()
+
+    def _free_member(self, *, alone: bool) -> Member | None:
+        most = 0 if alone else self._per_actor - 1
+        best: Member | None = None
+        for member in self._members:
+            load = len(member.tasks)
+            if member.is_reserved or load > most or (load and next(iter(member.tasks)).is_suspect):
+                continue
+            if not load:
+                return member
+            if best is None or load < len(best.tasks):
+                best = member
+        return best
+
+    def _start(self, member: Member, task: Task) -> None:
+        if not task.may_start():
+            self._open -= 1
+            return
+        try:
+            future = task.call(member.quick)
+            if not isinstance(future, RemoteFuture):
+                raise TypeError(
+                    "what a pool calls must return the call's future; inside it the actor's methods do not wait, so "
+                    f"`lambda actor, item: actor.method(item)` does. It returned {future!r}"
+                )
+        except TooManyPendingCalls:  # other callers keep it busy, too
+            member.tasks[task] = None
+            threading.Timer(_FULL_RETRY_S, self._post, (lambda: self._put_back(member, task),)).start()
+            return
+        except BaseException as error:
+            task.future.set_exception(error)
+            self._open -= 1
+            return
+        member.tasks[task] = None
+        future.add_done_callback(lambda done: self._post(lambda: self._answered(member, task, done)))
+
+    def _put_back(self, member: Member, task: Task) -> None:
+        member.tasks.pop(task, None)
+        self._todo.appendleft(task)
+
+    def _answered(self, member: Member, task: Task, done: concurrent.futures.Future[Any]) -> None:
+        error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+        if isinstance(error, ActorLost) and not isinstance(error.__cause__, RemoteCallError):
+            self._lost(member, task, error)
+            return
+        member.tasks.pop(task, None)
+        if error is None:
+            task.future.set_result(done.result())
+        else:
+            task.future.set_exception(error)
+        self._open -= 1
+
+    def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
+        """Count the death of an actor with this task, and perhaps others."""
+        if not task.is_hit:  # the first of them that reports it
+            task.killed += len(member.tasks) == 1  # of several, which one it was is not known
+            for other in member.tasks:
+                other.is_hit = other.is_suspect = True
+        task.is_hit = False
+        member.tasks.pop(task, None)
+        if not error.is_restarting:
+            self._leave(member, error)
+        if task.killed <= self._retries:
+            self._todo.appendleft(task)
+            return
+        lost = ItemLost(
+            f"item {task.index} was given up: {task.killed} actors died while they worked on it alone; the last one: "
+            f"{error}",
+            index=task.index,
+            attempts=task.killed,
+        )
+        lost.__cause__ = error
+        task.future.set_exception(lost)
+        self._open -= 1
+
+    def _leave(self, member: Member, error: BaseException) -> None:
+        if self._members.pop(member, self) is self:
+            return
+        self._why_none = error
+        if self._replace is not None:
+            self._making += 1
+            threading.Thread(target=self._make, args=(self._replace,), name="parl-pool-actor", daemon=True).start()
+
+    def _make(self, replace: Callable[[], Any]) -> None:
+        """Make an actor, in a thread of its own, because it may have to wait for resources."""
+        try:
+            member = Member(replace())
+        except BaseException as error:
+            failed = error
+            self._post(lambda: self._made(None, failed))
+        else:
+            self._post(lambda: self._made(member, None))
+
+    def _made(self, member: Member | None, error: BaseException | None) -> None:
+        self._making -= 1
+        if member is not None:
+            self._members[member] = None
+        else:
+            _log.warning("a pool could not replace an actor that died: %s", error)
+            self._why_none = error
+
+    def _fail_all(self) -> None:
+        """Fail all tasks: no actor is left."""
+        while self._todo:
+            task = self._todo.popleft()
+            if task.may_start():
+                lost = ActorError(
+                    f"item {task.index} could not be done: the pool has no actors any more; push() another one"
+                )
+                lost.__cause__ = self._why_none
+                task.future.set_exception(lost)
+            self._open -= 1
+
+    def _settle_requests(self) -> None:
+        """Hand out requested members that are idle, and wake threads that wait for the end of all tasks."""
+        for request in list(self._requests):
+            if request.cancelled():
+                self._requests.remove(request)
+                continue
+            idle = next((m for m in self._members if not m.tasks), None)
+            if idle is None:
+                if not self._members and not self._making:
+                    self._requests.remove(request)
+                    request.set_exception(ActorError("the pool has no actor that could be taken out"))
+                break
+            del self._members[idle]
+            self._requests.remove(request)
+            if request.set_running_or_notify_cancel():
+                request.set_result(idle.actor)
+            else:
+                self._members[idle] = None
+        if self._requests or any(member.is_reserved for member in self._members):
+            by_load = sorted(self._members, key=lambda member: len(member.tasks))
+            for rank, member in enumerate(by_load):  # so many get no more tasks as are requested
+                member.is_reserved = rank < len(self._requests)
+        if not self._open:
+            for done in self._all_done:
+                done.set()
+            self._all_done.clear()
+
+    def _end(self) -> None:
+        self._over = True
+        for task in (*self._todo, *(task for member in self._members for task in member.tasks)):
+            if task.future.cancel():
+                task.future.set_running_or_notify_cancel()  # wakes those that wait for it
+            elif not task.future.done():
+                task.future.set_exception(ActorError(f"the pool was closed before item {task.index} was finished"))
+        self._todo.clear()
+        self._members.clear()
+        for request in self._requests:
+            request.cancel()

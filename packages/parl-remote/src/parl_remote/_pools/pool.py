@@ -1,0 +1,412 @@
+"""`parl.ActorPool`: distributes many items over a few actors; no item is lost when an actor dies.
+
+    with parl.ActorPool(Worker, 4) as pool:
+        for result in pool.map("work", items): ...              in order, taken lazily
+        for result in pool.map_unordered("work", items): ...                    as they finish
+        future = pool.submit("work", 3)                         a single one
+
+An item whose actor dies is run again by another one: every item runs at least once, and possibly more often. While
+`map` is read, at most so many items are under way:
+
+    items --taken one by one--> tasks --> Dispatcher --> Results, in the items' order or as they come
+
+An item that raises, raises at its place; the iterator goes on with the next one when it is asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from types import TracebackType
+from typing import Any, Self
+
+from parl_remote._pools.dispatcher import Dispatcher, PoolFuture, Task
+from parl_remote._program.proxy import reference_of
+from parl_remote.errors import ActorError, ResultTimeout
+
+__all__ = ["ActorPool", "Results"]
+
+_log = logging.getLogger("parl.remote")
+_AHEAD_FACTOR = 8  # items under way for each that runs, so that a slow one does not stop the others at once
+
+Work = str | Callable[..., Any]
+
+
+class ActorPool:
+    """Gives items to those of its actors that are free.
+
+    Args:
+        actors: Remote objects, made or borrowed; or a remote class (also `Class.options(...)`), or anything that
+            makes an actor when it is called, of which `size` are made and those that die are replaced.
+        size: How many actors to make; only for a class.
+        args: Arguments with which each is made.
+        kwargs: The same by name.
+        per_actor: Items that an actor has at a time, 1 or more (default 2): one that runs, and others that wait in it
+            for their turn, so that it need not wait for the way there and back.
+        retries: How many actors an item may kill, beyond the first, before it is given up with `ItemLost` (default 3).
+            Only deaths while an actor worked on that item alone are counted; when there were several, all of them are
+            run again, one at a time.
+
+    Raises:
+        TypeError: What was given is neither a class nor remote objects.
+        ValueError: A number is out of its range, or there are no actors.
+        NoResources: There is no room for so many actors.
+    """
+
+    def __init__(
+        self,
+        actors: Iterable[Any] | Callable[..., Any],
+        size: int | None = None,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        per_actor: int = 2,
+        retries: int = 3,
+    ) -> None:
+        self._dispatcher: Dispatcher | None = None
+        _check("per_actor", per_actor, 1)
+        _check("retries", retries, 0)
+        self._per_actor = per_actor
+        self._numbers = itertools.count()
+        make: Callable[[], Any] | None = None
+        if callable(actors) and reference_of(actors) is None:
+            if size is None:
+                raise ValueError("say how many actors the pool is to make: ActorPool(Worker, 4)")
+            _check("size", size, 1)
+            make = _Maker(actors, tuple(args), dict(kwargs or {}))
+            members = [make() for _ in range(size)]
+        else:
+            if size is not None or args or kwargs:
+                raise ValueError("size, args and kwargs are for pools that make their actors of a class")
+            members = _actors_of(actors)
+        dispatcher = Dispatcher(per_actor, retries, make)
+        self._dispatcher = dispatcher
+        for actor in members:
+            dispatcher.add(actor)
+
+    @property
+    def actors(self) -> tuple[Any, ...]:
+        """The actors of the pool at this moment."""
+        return () if self._dispatcher is None else self._dispatcher.actors
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def map(
+        self,
+        work: Work,
+        items: Iterable[Any],
+        *,
+        ahead: int | None = None,
+        timeout_s: float | None = None,
+        progress: bool | str = False,
+    ) -> Results:
+        """Return an iterator over the results of all items, in their order.
+
+        No item is started before the first result is requested; then items are taken on demand, so that `items` may be
+        infinite.
+
+        Args:
+            work: The name of a method that takes an item, or a function of an actor and an item that calls a method
+                and returns its future: `lambda actor, item: actor.step(item, scale=2)`. Methods do not wait in it.
+            items: Items to work on.
+            ahead: How many items may be in progress, or finished and not yet consumed (default: 16 for each actor).
+            timeout_s: Seconds to wait for the next result; then `ResultTimeout` is raised, and the iterator can be
+                continued.
+            progress: Whether to show a bar, or its title; needs `tqdm`.
+
+        Returns:
+            An iterator. An item that raises does so at its position, and the iterator continues with the next one.
+
+        Raises:
+            TypeError: `work` is neither a name nor a function.
+            ActorError: The pool is closed.
+        """
+        return self._results(work, items, ahead, timeout_s, progress, is_ordered=True)
+
+    def map_unordered(
+        self,
+        work: Work,
+        items: Iterable[Any],
+        *,
+        ahead: int | None = None,
+        timeout_s: float | None = None,
+        progress: bool | str = False,
+    ) -> Results:
+        """Return an iterator over the results of all items, in the order in which they finish; see `map`."""
+        return self._results(work, items, ahead, timeout_s, progress, is_ordered=False)
+
+    def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> PoolFuture:
+        """Run a single item on a free actor.
+
+        Args:
+            work: The name of a method, or a function of an actor and `args` that returns the future of a call.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            A future; once the call has begun it cannot be cancelled.
+        """
+        return self._do(next(self._numbers), _call_of(work, self.actors), args, kwargs)
+
+    def push(self, actor: Any) -> None:
+        """Add an actor to the pool.
+
+        Raises:
+            TypeError: The argument is no remote object.
+            ActorError: The pool is closed.
+        """
+        self._open().add(actor)
+
+    def pop(self, timeout_s: float | None = None) -> Any:
+        """Remove an actor from the pool and return it: one that is free, or the first to become free.
+
+        Raises:
+            ResultTimeout: No actor became free in time.
+            ActorError: The pool has no actors, or is closed.
+        """
+        request = self._open().take_out()
+        try:
+            return request.result(timeout_s)
+        except TimeoutError:
+            if request.cancel():
+                raise ResultTimeout(f"no actor of the pool got free within {timeout_s} s") from None
+            return request.result()
+
+    def close(self, *, wait: bool = True) -> None:
+        """Release the actors; a second call does nothing.
+
+        Args:
+            wait: Whether to wait until all submitted items are done. If not, items that have not begun are cancelled,
+                and the others raise `ActorError`.
+        """
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            if wait:
+                dispatcher.await_all()
+            dispatcher.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(wait=error is None)
+
+    def __del__(self) -> None:
+        if getattr(self, "_dispatcher", None) is not None:
+            self.close(wait=False)
+
+    def __repr__(self) -> str:
+        return f"<ActorPool of {len(self)} actors>"
+
+    # -- inner steps -------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Dispatcher:
+        if self._dispatcher is None:
+            raise ActorError("the pool is closed; make another one")
+        return self._dispatcher
+
+    def _do(self, index: int, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PoolFuture:
+        task = Task(index, lambda actor: call(actor, *args, **kwargs))
+        self._open().do(task)
+        return task.future
+
+    def _results(
+        self,
+        work: Work,
+        items: Iterable[Any],
+        ahead: int | None,
+        timeout_s: float | None,
+        progress: bool | str,
+        *,
+        is_ordered: bool,
+    ) -> Results:
+        self._open()
+        if ahead is not None:
+            _check("ahead", ahead, 1)
+        call = _call_of(work, self.actors)
+        return Results(
+            items,
+            lambda index, item: self._do(index, call, (item,), {}),
+            ahead=ahead or _AHEAD_FACTOR * self._per_actor * max(1, len(self)),
+            is_ordered=is_ordered,
+            timeout_s=timeout_s,
+            tick=_bar(progress, items),
+        )
+
+
+class Results(Iterator[Any]):
+    """The results of `ActorPool.map` and `map_unordered`, one after the other.
+
+    Args:
+        items: Items to work on; taken in the thread that asks for results, no more than needed.
+        begin: Submits an item with its number.
+        ahead: How many items may be in progress, or finished and not yet consumed.
+        is_ordered: Whether results are in the items' order.
+        timeout_s: How long to wait for the next result; None waits without limit.
+        tick: Called for each result returned.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Any],
+        begin: Callable[[int, Any], PoolFuture],
+        *,
+        ahead: int,
+        is_ordered: bool,
+        timeout_s: float | None,
+        tick: Callable[[int], None],
+    ) -> None:
+        self._items = enumerate(items)
+        self._begin = begin
+        self._ahead = ahead
+        self._is_ordered = is_ordered
+        self._timeout_s = timeout_s
+        self._tick = tick
+        self._under_way: deque[PoolFuture] = deque()
+        self._finished: queue.SimpleQueue[PoolFuture] = queue.SimpleQueue()
+        self._exhausted = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next result.
+
+        Raises:
+            StopIteration: There are no more.
+            ResultTimeout: It was not available in time; call again to go on waiting.
+            ItemLost: Actors kept dying while working on this item.
+            Exception: Whatever the method raised for this item.
+        """
+        self._fill()
+        if not self._under_way:
+            self.close()
+            raise StopIteration
+        future = self._first() if self._is_ordered else self._any()
+        self._tick(1)
+        try:
+            return future.result()
+        finally:
+            del future  # it has the result, and the error, whose traceback would have this frame
+
+    def close(self) -> None:
+        """Take no more items and cancel those not started; available results are dropped."""
+        self._exhausted = True
+        while self._under_way:
+            self._under_way.popleft().cancel()
+        self._tick(0)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was never whole
+            self.close()
+
+    def _fill(self) -> None:
+        while not self._exhausted and len(self._under_way) < self._ahead:
+            try:
+                index, item = next(self._items)
+            except StopIteration:
+                self._exhausted = True
+                return
+            future = self._begin(index, item)
+            self._under_way.append(future)
+            if not self._is_ordered:
+                future.add_done_callback(self._note)  # not a lambda: it must not keep this iterator alive for long
+
+    def _note(self, future: Any) -> None:
+        self._finished.put(future)
+
+    def _first(self) -> PoolFuture:
+        future = self._under_way[0]
+        try:
+            future.exception(self._timeout_s)
+        except TimeoutError:
+            if not future.done():
+                raise ResultTimeout(f"the next result did not come within {self._timeout_s} s; ask again") from None
+        return self._under_way.popleft()
+
+    def _any(self) -> PoolFuture:
+        try:
+            future = self._finished.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise ResultTimeout(f"no result came within {self._timeout_s} s; ask again") from None
+        self._under_way.remove(future)
+        return future
+
+
+class _Maker:
+    """Makes the actors of a pool, all with the same arguments."""
+
+    def __init__(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._make = make
+        self._args = args
+        self._kwargs = kwargs
+
+    def __call__(self) -> Any:
+        return self._make(*self._args, **self._kwargs)
+
+
+def _actors_of(given: Any) -> list[Any]:
+    if reference_of(given) is not None or not isinstance(given, Iterable):
+        raise TypeError(f"a pool is made of a list of remote objects or of a class, not of {given!r}")
+    actors = list(given)
+    if not actors:
+        raise ValueError("a pool needs at least one actor")
+    for actor in actors:
+        if reference_of(actor) is None:
+            raise TypeError(f"a pool's actors are objects of remote classes, not {actor!r}")
+    return actors
+
+
+def _call_of(work: Work, actors: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function of an actor and an item."""
+    name = work if isinstance(work, str) else _method_of(work, actors)
+    if name is not None:
+        return lambda actor, *args, **kwargs: getattr(actor, name)(*args, **kwargs)
+    if not callable(work):
+        raise TypeError(f"what a pool does is the name of a method or a function of an actor and an item, not {work!r}")
+    return work
+
+
+def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
+    """Return the name of a method of the actors' class, which would run here if called directly; else None."""
+    name = getattr(work, "__name__", "")
+    for actor in actors[:1]:
+        ref = reference_of(actor)
+        if ref is not None and name and getattr(ref.spec.cls, name, None) is work:
+            return str(name)
+    return None
+
+
+def _bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
+    """Return the progress function, called with 1 for each result and 0 at the end."""
+    if not progress:
+        return lambda _: None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        _log.warning("progress is not shown: it needs tqdm; pip install tqdm")
+        return lambda _: None
+    total = len(items) if isinstance(items, Sized) else None
+    bar = tqdm(total=total, desc=progress if isinstance(progress, str) else None)
+
+    def tick(done: int) -> None:
+        if done:
+            bar.update(done)
+        else:
+            bar.close()
+
+    return tick
+
+
+def _check(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, not {value!r}")

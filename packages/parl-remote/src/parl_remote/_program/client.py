@@ -1,0 +1,533 @@
+"""The client side of a cluster: creates actors, is notified of their ends, and ends those without references.
+
+    create --> Making ------> OwnActors <--- their ends ---.
+    borrow --> Borrowing <------------------ likewise -----+-- MasterClient, WorkerClients
+    no references left -----------> Releaser -------------'
+
+One thread listens to master and workers; another one, started with the first callback, reads results for callbacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from parl_remote._config import Limits
+from parl_remote._current import FoundActor
+from parl_remote._data import serialize
+from parl_remote._data.class_spec import ClassSpec, dumps_class
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._files.places import Places
+from parl_remote._links.handshake import ClientIdentity, Cluster
+from parl_remote._links.loop import Loop
+from parl_remote._messages import LeaseGranted
+from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
+from parl_remote._options import ActorOptions
+from parl_remote._program.actor_record import ActorConnection, ActorRecord, GonePath, Made
+from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames, CallPath, kind_of_reference, settled
+from parl_remote._program.connection import Connection, OwnConnection
+from parl_remote._program.known_actors import Borrowing, OwnActors, Releaser, find_named, kill_named, send_close
+from parl_remote._program.log_forwarding import LogForwarder
+from parl_remote._program.making import Making, Recipe
+from parl_remote._program.master_client import MasterClient
+from parl_remote._program.restarts import Comeback, NoRestart, SupervisorLink
+from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._system.thread_counts import chosen_variables
+from parl_remote._transport import Channel
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import ActorLost, ChannelClosed, NotConnected, RemoteError
+
+if TYPE_CHECKING:
+    from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers
+
+__all__ = ["Client"]
+
+
+_FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
+_STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
+_NEWS_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
+_SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends; long enough to write a file
+
+
+class Client:
+    """A connection to one cluster.
+
+    Args:
+        address: What `connect` was asked for, in its normal form.
+        cluster: How to reach it, and what to shut down with the connection.
+        limits: Times.
+        lease_timeout_s: How long creating an actor waits for resources unless its class says otherwise.
+        places: Where actors run, with which files.
+        same_host_shortcut: Whether workers of this host are reached by unix sockets.
+        inside_actor: The lease of the actor in this process; empty for a program.
+        name: The displayed name; empty for the program's own name.
+
+    Attributes:
+        own: The actors that were made here.
+        making: Creates them.
+        supervises: Whether this process restarts detached actors itself, see `supervision`.
+
+    Raises:
+        ClusterUnreachable: Nothing answers at the address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        cluster: Cluster,
+        *,
+        limits: Limits,
+        lease_timeout_s: float | None,
+        places: Places,
+        same_host_shortcut: bool = True,
+        inside_actor: str = "",
+        name: str = "",
+    ) -> None:
+        self._address = address
+        self._own_lease = inside_actor
+        self._cluster = cluster
+        self._limits = limits
+        self._is_program = not inside_actor
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
+        self._borrow_lock = threading.Lock()
+        self._closed = False
+        self.supervises = False
+        self._supervisor = SupervisorLink(self.create)
+        self._loop = Loop()
+        self._identity = identity = ClientIdentity(name)
+        self._master = MasterClient(
+            self._loop,
+            cluster,
+            identity,
+            address=address,
+            limits=limits,
+            on_lost_lease=self._lost,
+            when_needed=bool(inside_actor),  # a process that only holds actors of others needs no master
+        )
+        self._workers = WorkerClients(
+            self._loop,
+            cluster,
+            identity,
+            limits=limits,
+            same_host_shortcut=same_host_shortcut,
+            on_died=self._lost,
+            on_worker_gone=self._worker_gone,
+        )
+        self.own = OwnActors(self._loop, lambda: threading.current_thread() is self._thread)
+        self.making = Making(
+            self._master,
+            self._workers,
+            places,
+            register=self.own.add,
+            connect=self._connection_to,
+            release=self._release,
+            variables=self._variables,
+            limits=limits,
+            lease_timeout_s=lease_timeout_s,
+        )
+        self._borrowing = Borrowing(
+            self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
+        )
+        self._releaser = Releaser(self._loop, self._release, self._forget_others)
+        self._thread = _start(self._loop, "parl-client")
+        self._background: tuple[Loop, threading.Thread] | None = None
+        self._objects: ObjectTransfers | None = None
+
+    def forward_logs(self) -> None:
+        """Show the output of actors as lines of this program's own output, from the next actor on."""
+
+        def where(granted: LeaseGranted) -> str:
+            here = granted.host_id == self._identity.host_id or not granted.node_addresses
+            return "" if here else f" on {granted.node_addresses[0].rpartition(':')[0] or self._address}"
+
+        self.making.logs = LogForwarder(self._workers.connect, where)
+
+    @property
+    def address(self) -> str:
+        """Return the address given to `connect`, in its normal form."""
+        return self._address
+
+    @property
+    def actor_num(self) -> int:
+        """Return the number of actors that this client has now."""
+        return len(self.own.records)
+
+    def create(
+        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ActorRef:
+        """Make an actor and run its constructor.
+
+        Raises:
+            SerializationError: The class or an argument cannot be sent.
+            NoResources: There is no capacity, at all or within the time allowed.
+            ActorLost: The actor's process ended in the constructor.
+            RemoteError: Its worker cannot store the program's files.
+            NotConnected: The connection is closed, or the cluster is gone.
+            Exception: Whatever the constructor raised.
+        """
+        self._check_open()
+        if options.detached and not self._cluster.may_return:
+            raise ValueError(
+                f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "
+                "start one with `xparl start` and connect to that"
+            )
+        if options.detached and options.max_restarts and not self.supervises:
+            return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
+        cls = dumps_class(spec.cls)
+        args, kwargs = settled(args, kwargs)
+        references: list[object] = []
+        call = f"{spec.name}.__init__"
+        arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
+        creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
+        made = self.making.make(recipe)
+        if options.max_restarts:
+            return _restarting_reference(self, recipe, made)
+        recipe.references = None
+        ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
+        self._refs[made.record.lease_id] = ref
+        return ref
+
+    def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
+        """Return the reference to the actor of a handle; see `current.ActorMaker`.
+
+        An actor that has ended yields a reference, too; its calls raise the cause.
+
+        Raises:
+            NotConnected: The connection is closed, or the handle belongs to another kind of cluster.
+        """
+        self._check_open()
+        if not isinstance(place, ActorPlace):
+            raise NotConnected(f"this handle belongs to another kind of cluster than {self._address!r}")
+        with self._borrow_lock:
+            known = self._refs.get(place.lease_id)
+            if known is not None:
+                return known
+            record = self.own.records.get(place.lease_id)
+            if record is None:  # else it was made here, dropped, and others still hold it
+                record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
+                self._borrowing.records[place.lease_id] = record
+            names = AttributeNames(attributes, certain=False)
+            record.on_names = names.set
+            connection = self._borrowing.reach(place, record)
+            if place.may_return and record.is_borrowed:
+                return _following_reference(self, record, connection, spec, names, place)
+            ref = self._reference(spec, record, connection or GonePath(record), names, place)
+            self._refs[place.lease_id] = ref
+            return ref
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:
+        """Return the actor with a name; see `named_actors.get_actor`."""
+        self._check_open()
+        found = find_named(self._master, self._workers, name, timeout_s)
+        place = found.place
+        if isinstance(place, ActorPlace) and place.lease_id in self._refs:  # no connection follows from here
+            kind = UnwatchActor if place.lease_id in self.own.records else ActorReached  # the owner is told anyway
+            self._workers.tell(place.node_id, kind(place.lease_id))
+        return found
+
+    def kill(self, name: str) -> None:
+        """End the actor with a name; see `named_actors.kill`."""
+        self._check_open()
+        kill_named(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
+
+    def _reference(
+        self,
+        spec: ClassSpec,
+        record: ActorRecord,
+        path: CallPath,
+        names: AttributeNames,
+        place: ActorPlace,
+        options: ActorOptions | None = None,
+    ) -> ActorRef:
+        channel = record.channel
+        return kind_of_reference(options, place)(
+            spec,
+            path,
+            let_go=lambda: self._let_go(record, channel),
+            destroy=lambda: self._destroy(record),
+            attributes=names,
+            place=place,
+        )
+
+    def _variables(self) -> dict[str, str]:
+        """Return the thread-count variables of this program's environment; none in an actor, where they are set."""
+        return chosen_variables(os.environ) if self._is_program else {}
+
+    def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
+        kind = Connection
+        if record.lease_id == self._own_lease:
+            kind = OwnConnection
+        return kind(
+            channel,
+            background=self._background_loop,
+            lost=record.error,
+            on_names=record.on_names,
+            objects=lambda: self._objects_on(record.node_id),
+            ended=record.await_end,
+        )
+
+    def _objects_on(self, node_id: str) -> NodeObjects:
+        """Return the transfers of `put` values to a worker that shares no memory with this process."""
+        with self._lock:
+            if self._objects is None:
+                # Only between hosts; once values of `put` are known, each call looks for them among its arguments.
+                from parl_remote._program.object_transfer import ObjectTransfers
+
+                self._objects = ObjectTransfers(self._workers.reconnect, self._loop.call_soon)
+            return self._objects.at(node_id)
+
+    # -- ends of actors ------------------------------------------------------------------------------------------
+
+    def _let_go(self, record: ActorRecord, channel: Channel | None) -> None:
+        if os.getpid() == self._pid:
+            self._releaser.drop(record, channel)
+
+    def _destroy(self, record: ActorRecord) -> None:
+        if not record.has_ended:
+            who = "by one who held a handle of it" if record.is_borrowed else ""
+            self._workers.stop(record.node_id, record.lease_id, who)
+            record.await_end()
+
+    def _forget_others(self, record: ActorRecord) -> None:
+        """Drop the record of an actor that outlives this program, once the last handle here is gone."""
+        if record.is_detached:
+            self.own.forget(record, DeathCause(DeathKind.STOPPED, detail="nobody here holds it any more"))
+        elif self._borrowing.records.get(record.lease_id) is record:
+            del self._borrowing.records[record.lease_id]
+            if not record.has_ended:
+                self._borrowing.unwatch(record)
+
+    def _release(self, record: ActorRecord) -> None:
+        """Give back the lease of an actor whose constructor did not succeed."""
+        self._master.release(record.lease_id)
+        self.own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
+
+    def _worker_gone(self, node_id: str) -> None:
+        if self._objects is not None:
+            self._objects.lost(node_id)
+        cause = DeathCause(DeathKind.NODE_LOST, detail="the connection to its worker closed")
+        for lease_id in self.own.on_node(node_id):
+            self._lost(lease_id, cause)
+        for lease_id in self._borrowing.on_node(node_id):
+            self._borrowing.lost(lease_id, cause)
+
+    def _lost(self, lease_id: str, cause: DeathCause) -> None:
+        self._borrowing.lost(lease_id, cause)
+        self._workers.give_up(lease_id, cause)
+        self.own.lost(lease_id, cause)
+
+    def _background_loop(self) -> Loop:
+        """Return the loop that reads for futures with callbacks; starts it on first use."""
+        with self._lock:
+            if self._background is None:
+                loop = Loop()
+                self._background = loop, _start(loop, "parl-results")
+            return self._background[0]
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise NotConnected("this process was forked from the one that connected; call parl.connect() here as well")
+        if self._closed:
+            raise NotConnected("the connection is closed; call parl.connect() again")
+
+    def close(self) -> None:
+        """End all actors of this client and the connection; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
+        for record in list(self.own.records.values()):
+            record.end(cause)
+            channel = record.channel  # the releaser may take it away meanwhile
+            if channel is not None and not record.is_detached:
+                with contextlib.suppress(ChannelClosed):
+                    send_close(channel, with_owner=True)
+        self.own.await_none(_SHUTDOWN_S)
+        if self.making.logs is not None:
+            self.making.logs.close()
+        if self._objects is not None:
+            self._objects.close()
+        self._master.close()
+        self._cluster.close()
+        loops = [pair for pair in ((self._loop, self._thread), self._background) if pair is not None]
+        for loop, thread in loops:
+            loop.stop()
+            if thread is not threading.current_thread():
+                thread.join(self._limits.linger_s)
+        self.own.close(cause)
+        for lease_id in list(self._borrowing.records):
+            self._borrowing.lost(lease_id, cause)
+        self._releaser.hang_up()
+        self._master.hang_up()
+        self._workers.hang_up()
+        for loop, thread in loops:
+            if not thread.is_alive():
+                loop.close()
+
+    def abandon(self) -> None:
+        """Drop the parent's connections, in the child of a fork, without sending anything."""
+        self._closed = True
+        self._cluster.abandon()
+        self._master.abandon()
+        self._workers.abandon()
+        if self.making.logs is not None:
+            self.making.logs.abandon()
+        for record in (*self.own.records.values(), *self._borrowing.records.values()):
+            record.forked = True
+            if isinstance(record.channel, UnixChannel):
+                record.channel.abandon()
+
+
+def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
+    """Return the reference to an actor that this client has made and restarts."""
+
+    def again(lost: ActorRecord, restarts: int) -> Made:
+        client._check_open()
+        if recipe.saves and lost.connection is not None:
+            lost.connection.is_read_out.wait(_STATE_S)
+        return _returnable(client.making.make(recipe, lost.lease_id, restarts))
+
+    def give_up(record: ActorRecord) -> None:
+        client._master.release(record.lease_id)  # others may wait for it
+
+    comeback = Comeback(
+        _returnable(made),
+        limit=recipe.options.max_restarts,
+        again=again,
+        on_made=lambda made: note(made),
+        part=lambda made: client._let_go(made.record, made.record.channel),
+        give_up=give_up,
+    )
+    ref, note = _reference_to(client, comeback, recipe.spec, recipe.names, made.place, recipe.options)
+    if made.record.cause is not None:  # it ended before anybody could make it again
+        comeback.lost(made.record, made.record.cause)
+    return ref
+
+
+def _following_reference(
+    client: Client,
+    record: ActorRecord,
+    path: ActorConnection | None,
+    spec: ClassSpec,
+    names: AttributeNames,
+    place: ActorPlace,
+) -> ActorRef:
+    """Return the reference to an actor that another process restarts.
+
+    Args:
+        client: The client that holds the reference.
+        record: The actor.
+        path: The connection to it; None if it had ended when its handle arrived.
+        spec: Its class.
+        names: Its attributes.
+        place: Its last known address.
+    """
+
+    def again(lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG001  # its owner counts
+        found = _successor(client, lost)
+        record = ActorRecord(found.lease_id, found.node_id, spec.name, is_borrowed=True)
+        record.on_names = names.set
+        client._borrowing.records[found.lease_id] = record
+        client._borrowing.records.pop(lost.lease_id, None)
+        connection = client._borrowing.reach(found, record)
+        if connection is None:
+            client._borrowing.records.pop(found.lease_id, None)
+            raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart
+        return _returnable(Made(record, connection, found))
+
+    comeback = Comeback(
+        _returnable(Made(record, path or GonePath(record), place)),
+        limit=None,
+        again=again,
+        on_made=lambda made: note(made),
+        part=lambda made: client._let_go(made.record, made.record.channel),
+        give_up=lambda _: None,
+    )
+    ref, note = _reference_to(client, comeback, spec, names, place, None)
+    if record.cause is not None:
+        comeback.lost(record, record.cause)
+    return ref
+
+
+def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
+    """Return the address of the actor that replaced a lost one; blocks until there is one."""
+    until = time.monotonic() + _FIND_S
+    while True:
+        client._check_open()
+        try:
+            left_s = max(0.0, until - time.monotonic())
+            found = client._master.ask(lambda number: FindActor(number, lease_id=lost.lease_id), left_s)
+        except RemoteError:
+            raise NoRestart from None
+        assert isinstance(found, ActorFound)  # the master answers with that or with Failed
+        if found.lease_id != lost.lease_id:
+            return ActorPlace(
+                found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, may_return=True
+            )
+        if time.monotonic() > until:
+            raise NoRestart
+        time.sleep(_NEWS_S)
+
+
+def _returnable(made: Made) -> Made:
+    if isinstance(made.path, Connection):
+        made.path.gives_back = True
+    return made
+
+
+def _reference_to(
+    client: Client,
+    comeback: Comeback,
+    spec: ClassSpec,
+    names: AttributeNames,
+    place: ActorPlace,
+    options: ActorOptions | None,
+) -> tuple[ActorRef, Callable[[Made], None]]:
+    """Return the reference, and the function to call with every new actor."""
+
+    def let_go() -> None:
+        if os.getpid() == client._pid:
+            client._loop.call_soon(part)
+
+    def part() -> None:
+        made = comeback.let_go()
+        if made is not None:
+            client._let_go(made.record, made.record.channel)
+
+    def destroy() -> None:
+        made = comeback.end()
+        if made is not None:
+            client._destroy(made.record)
+
+    def note(made: Made) -> None:
+        known = where()
+        if known is not None:
+            before = known.place
+            assert isinstance(before, ActorPlace)
+            known.place = made.place._replace(may_return=True, limit=before.limit, waits=before.waits)
+            client._refs[made.record.lease_id] = known
+
+    ref = kind_of_reference(options, place)(
+        spec, comeback, let_go=let_go, destroy=destroy, attributes=names, place=place._replace(may_return=True)
+    )
+    where = weakref.ref(ref)
+    client._refs[place.lease_id] = ref
+    return ref, note
+
+
+def _start(loop: Loop, name: str) -> threading.Thread:
+    thread = threading.Thread(target=loop.run, name=name, daemon=True)
+    thread.start()
+    return thread

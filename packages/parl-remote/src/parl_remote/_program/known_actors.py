@@ -1,0 +1,330 @@
+"""The actors that a client knows: its own, borrowed and named ones, and their release.
+
+    own       add --> records --lost: its calls fail with the cause--> forget --> its connection closes
+                                                         `--(through a relay) a second later: answers may follow
+    borrowed  WatchActor to its worker --> connection to the actor --JOIN--> it lives as long as this process holds it
+    by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it exists
+    released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one goes on
+
+An actor that has ended before its handle arrives still yields a reference: its calls raise the cause, unpickling does
+not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from parl_remote._current import FoundActor
+from parl_remote._data.class_spec import read_description
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._links.call_messages import Kind, pack
+from parl_remote._links.loop import Loop
+from parl_remote._messages import Message
+from parl_remote._messages.overview import KillActor
+from parl_remote._messages.parts import ActorFound, ActorReached, ActorWatched, FindActor, UnwatchActor, WatchActor
+from parl_remote._program.actor_record import NEWS_S, ActorConnection, ActorRecord, granted_at
+from parl_remote._program.actor_ref import ActorPlace
+from parl_remote._program.master_client import MasterClient
+from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._transport import Channel
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import (
+    ActorLost,
+    ChannelClosed,
+    NoSuchActor,
+    RemoteError,
+    RemoteProtocolError,
+    ResultTimeout,
+)
+
+__all__ = [
+    "Borrowing",
+    "OwnActors",
+    "Releaser",
+    "find_named",
+    "kill_named",
+    "send_close",
+]
+
+
+class Borrowing:
+    """The borrowed actors of one client.
+
+    Args:
+        workers: The client's links to workers.
+        connect: Makes a connection of a channel to the record's actor.
+        own_lease: The lease of the actor in this process; empty for a program.
+        timeout_s: How long a worker may take to answer.
+
+    Attributes:
+        records: The record of each borrowed actor, by lease.
+    """
+
+    def __init__(
+        self,
+        workers: WorkerClients,
+        connect: Callable[[ActorRecord, Channel], ActorConnection],
+        *,
+        own_lease: str,
+        timeout_s: float,
+    ) -> None:
+        self._workers = workers
+        self._connect = connect
+        self._own_lease = own_lease
+        self._timeout_s = timeout_s
+        self.records: dict[str, ActorRecord] = {}
+
+    def reach(self, place: ActorPlace, record: ActorRecord) -> ActorConnection | None:
+        """Connect to an actor and hold it. Return None if it has ended; the record then has the cause.
+
+        Must not run in the client's own loop, which reads the worker's answer.
+        """
+        try:
+            granted = granted_at(place)
+            answer = self._workers.ask(granted, lambda n: WatchActor(n, place.lease_id), self._timeout_s)
+            if not isinstance(answer, ActorWatched):
+                raise RemoteError(f"its worker answered with {type(answer).__name__}")
+            if answer.cause is not None:
+                record.end(answer.cause)
+                return None
+            record.channel = self._workers.connect_actor(granted, answer.address)
+            record.connection = connection = self._connect(record, record.channel)
+            connection.join(holds=place.lease_id != self._own_lease)
+            if isinstance(record.channel, UnixChannel):  # else its worker sees it
+                self._workers.tell(place.node_id, ActorReached(place.lease_id))
+        except (RemoteError, OSError) as error:
+            record.await_end()  # its worker may be telling why this moment
+            record.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {error}"))
+            record.hang_up()
+            return None
+        return connection
+
+    def lost(self, lease_id: str, cause: DeathCause) -> None:
+        """Record an actor's end; unknown leases are ignored."""
+        record = self.records.get(lease_id)
+        if record is not None:
+            record.lose(cause)
+            record.hang_up()
+
+    def unwatch(self, record: ActorRecord) -> None:
+        """Stop being notified by the worker of the actor's end."""
+        self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
+
+    def on_node(self, node_id: str) -> Iterable[str]:
+        """Return the leases of borrowed actors on a node."""
+        return [lease_id for lease_id, record in list(self.records.items()) if record.node_id == node_id]
+
+
+def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_s: float | None) -> FoundActor:
+    """Return the actor with a name; see `named_actors.get_actor`."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    found = _ask(master, lambda number: FindActor(number, actor_name=name), timeout_s)
+    assert isinstance(found, ActorFound)  # the master answers with that or with Failed
+    place = ActorPlace(found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, True)
+    left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+    watched = workers.ask(granted_at(place), lambda number: WatchActor(number, place.lease_id, described=True), left_s)
+    assert isinstance(watched, ActorWatched)
+    if watched.cause is not None:
+        raise ActorLost(watched.cause, class_name=f"the actor {name!r}")
+    return FoundActor(place, *read_description(watched.description))
+
+
+def kill_named(master: MasterClient, name: str, reason: str, timeout_s: float) -> None:
+    """End the actor with a name; see `named_actors.kill`."""
+    _ask(master, lambda number: KillActor(number, name, reason), timeout_s)
+
+
+def _ask(master: MasterClient, make: Callable[[int], Message], timeout_s: float | None) -> Message:
+    try:
+        return master.ask(make, timeout_s)
+    except RemoteError as error:
+        if type(error) is RemoteError:  # what the master has said, not what became of the connection
+            raise NoSuchActor(str(error)) from None
+        raise
+
+
+# Ends before which an actor has answered what it was sent.
+_ANSWERED_FIRST = frozenset((DeathKind.DRAINED, DeathKind.RELEASED, DeathKind.EXIT))
+
+
+class OwnActors:
+    """The actors that one client has made.
+
+    Args:
+        loop: The client's loop.
+        in_loop: Returns whether the calling thread is the loop's.
+
+    Attributes:
+        records: The record of each, by lease.
+    """
+
+    def __init__(self, loop: Loop, in_loop: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._in_loop = in_loop
+        self._lock = threading.Lock()
+        self._none_left = threading.Event()
+        self._parting: set[ActorRecord] = set()  # ended, and their last answers may be on the way
+        self.records: dict[str, ActorRecord] = {}
+
+    def add(self, record: ActorRecord) -> None:
+        """Register an actor that begins."""
+        with self._lock:
+            self.records[record.lease_id] = record
+            self._none_left.clear()
+
+    def on_node(self, node_id: str) -> list[str]:
+        """Return the leases of own actors on a node."""
+        return [lease_id for lease_id, record in list(self.records.items()) if record.node_id == node_id]
+
+    def lost(self, lease_id: str, cause: DeathCause) -> None:
+        """Record an actor's end; unknown leases are ignored."""
+        record = self.records.get(lease_id)
+        if record is not None:
+            record.lose(cause)
+            if record.comeback is not None and record.connection is not None:
+                record.connection.read_out(NEWS_S)
+            self.forget(record, cause)
+
+    def forget(self, record: ActorRecord, cause: DeathCause) -> None:
+        """Drop an actor's record and connection; calls without an answer fail with `cause`."""
+        self.records.pop(record.lease_id, None)
+        if not self.records:
+            self._none_left.set()
+        record.end(cause)
+        if record.channel is not None and self._in_loop():
+            self._loop.remove(record.channel)  # the releaser may still be reading from it
+            if cause.kind in _ANSWERED_FIRST and not isinstance(record.channel, UnixChannel):
+                # Through a relay, answers come by another way than the news of the end, and may come after it.
+                self._parting.add(record)
+                self._loop.call_later(NEWS_S, lambda: self._part_with(record))
+                return
+        record.hang_up()
+
+    def await_none(self, timeout_s: float) -> None:
+        """Wait until all actors have ended, except those that outlive the program."""
+        if not all(record.is_detached for record in self.records.values()):
+            self._none_left.wait(timeout_s)
+
+    def close(self, cause: DeathCause) -> None:
+        """Drop all records, once the loop has stopped."""
+        for record in list(self.records.values()):
+            self.forget(record, cause)
+        for record in list(self._parting):
+            self._part_with(record)
+
+    def _part_with(self, record: ActorRecord) -> None:
+        self._parting.discard(record)
+        record.hang_up()
+
+
+_RETRY_S = 0.01  # between attempts to say CLOSE to an actor whose socket is full
+
+
+def send_close(channel: Channel, *, with_owner: bool = False) -> bool:
+    """Release an actor after the messages already sent; return False if its socket is full.
+
+    Args:
+        channel: The channel to it.
+        with_owner: Whether the actor is to end even if other processes hold it, because its program ends.
+
+    Raises:
+        ChannelClosed: It has ended already.
+    """
+    try:
+        channel.send(pack(Kind.CLOSE, 0, int(with_owner), 0), 0.0)
+    except ResultTimeout:
+        return False
+    return True
+
+
+class Releaser:
+    """Releases actors in a client's loop.
+
+    Args:
+        loop: The client's loop.
+        give_back: Gives back the lease of an actor that cannot be reached.
+        forget: Forgets an actor that goes on without this program.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        give_back: Callable[[ActorRecord], None],
+        forget: Callable[[ActorRecord], None],
+    ) -> None:
+        self._loop = loop
+        self._give_back = give_back
+        self._forget = forget
+        self._dropped: deque[tuple[ActorRecord, Channel | None]] = deque()
+        self._parting: set[Channel] = set()
+
+    def drop(self, record: ActorRecord, channel: Channel | None) -> None:
+        """Release an actor that has no references any more. Callable from finalizers: takes no lock, does not wait.
+
+        Args:
+            record: The actor.
+            channel: The channel to it; the record may have a newer one, for a handle that has come back meanwhile.
+        """
+        self._dropped.append((record, channel))
+        self._loop.call_soon(self._collect)
+
+    def hang_up(self) -> None:
+        """Close the remaining channels, once the loop has stopped."""
+        for channel in self._parting:
+            channel.close()
+        self._parting.clear()
+
+    def _collect(self) -> None:
+        while self._dropped:
+            record, channel = self._dropped.popleft()
+            if record.channel is channel:
+                record.channel = record.connection = None
+            if channel is None or (record.has_ended and record.outlives_us):
+                if channel is not None:
+                    channel.close()
+                (self._forget if record.outlives_us else self._give_back)(record)
+            elif record.has_ended:  # or shall, because this program ends and found no way to it any more
+                with contextlib.suppress(ChannelClosed):
+                    send_close(channel, with_owner=True)
+                channel.close()
+            else:
+                self._parting.add(channel)
+                self._part(record, channel)
+
+    def _part(self, record: ActorRecord, channel: Channel) -> None:
+        try:
+            said = send_close(channel)
+        except ChannelClosed:  # it has ended already, and its worker says so
+            self._done(record, channel)
+            return
+        if said and record.outlives_us:
+            self._done(record, channel)
+        elif said:
+            self._loop.add(channel, lambda: self._read_on(record, channel))  # nobody else will
+        elif self._discard_answers(record, channel):
+            self._loop.call_later(_RETRY_S, lambda: self._part(record, channel))
+
+    def _read_on(self, record: ActorRecord, channel: Channel) -> None:
+        self._discard_answers(record, channel)
+
+    def _discard_answers(self, record: ActorRecord, channel: Channel) -> bool:
+        """Read and discard answers; return False if the connection is closed."""
+        try:
+            while True:
+                channel.receive(0.0)
+        except ResultTimeout:
+            return True
+        except (ChannelClosed, RemoteProtocolError):
+            self._done(record, channel)
+            return False
+
+    def _done(self, record: ActorRecord, channel: Channel) -> None:
+        self._loop.remove(channel)
+        self._parting.discard(channel)
+        channel.close()
+        if record.outlives_us:
+            self._forget(record)

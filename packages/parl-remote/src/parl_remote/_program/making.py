@@ -1,0 +1,251 @@
+"""Creation of an actor by a client, first or on restart.
+
+lease from the master --> a process from the worker --> Connection --CREATE--> the constructor has run
+     `--- node lost before the constructor was requested? tried elsewhere, three times
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from parl_remote._config import Limits
+from parl_remote._data import serialize
+from parl_remote._data.class_spec import ClassSpec, description_of
+from parl_remote._files.layout import Place
+from parl_remote._files.places import Places
+from parl_remote._links.call_messages import Kind, header_of, payload_of
+from parl_remote._messages import LeaseGranted, StartActor
+from parl_remote._messages.parts import DescribeActor
+from parl_remote._options import ActorOptions
+from parl_remote._program.actor_record import NEWS_S, ActorConnection, ActorRecord, Made, place_of
+from parl_remote._program.actor_ref import AttributeNames
+from parl_remote._program.master_client import MasterClient
+from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._transport import Buffer, Channel
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken
+
+if TYPE_CHECKING:
+    from parl_remote._program.log_forwarding import LogForwarder
+
+__all__ = ["Making", "Recipe"]
+
+
+_SAVE, _LOAD = "__parl_save__", "__parl_load__"
+
+
+class Recipe:
+    """The inputs for making one actor, first or on restart.
+
+    Args:
+        spec: Its class.
+        options: The options of the request.
+        creation: The first fields of `actor.host.Creation` after `sys_path`, without those that options give.
+        buffers: The buffers of the pickled arguments; copied if the actor may be restarted, because the program may
+            change its arrays meanwhile.
+        references: The objects that references among the arguments lead to, kept as long as the actor may be restarted.
+
+    Attributes:
+        names: The names of the actor's attributes.
+        saves: Whether its state is saved for restarts.
+
+    Raises:
+        TypeError: The class has only one of the two methods that save and load its state.
+    """
+
+    def __init__(
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        creation: tuple[Any, ...],
+        buffers: Sequence[Buffer],
+        references: tuple[object, ...],
+    ) -> None:
+        self.spec = spec
+        self.options = options
+        self.names = AttributeNames()
+        self.saves = bool(options.max_restarts) and _saves(spec.cls)
+        self.references: object = references
+        self._creation = creation
+        self._buffers = [bytes(buffer) for buffer in buffers] if options.max_restarts else buffers
+        self._state: tuple[bytes, list[Buffer]] | None = None
+
+    def message(self, sys_path: tuple[str | None, ...]) -> list[Buffer]:
+        """Return the payload of CREATE.
+
+        Args:
+            sys_path: Where the actor finds modules.
+        """
+        state, buffers = self._state or (None, [])
+        fields = (sys_path, *self._creation, self.options.max_concurrency, self.saves, state, len(buffers))
+        return [*serialize.dumps(fields), *self._buffers, *buffers]
+
+    def keep_state(self, frames: Sequence[memoryview]) -> None:
+        """Store the state that the actor has saved, replacing the previous one."""
+        data, buffers = payload_of(header_of(frames[0])[1], frames)
+        self._state = bytes(data), list(buffers)
+
+
+@functools.cache
+def _saves(cls: type) -> bool:
+    """Return whether objects of a class save their state."""
+    has = [name for name in (_SAVE, _LOAD) if callable(getattr(cls, name, None))]
+    if len(has) == 1:
+        other = _LOAD if has == [_SAVE] else _SAVE
+        raise TypeError(f"{cls.__qualname__} has {has[0]} but no {other}; state is saved and loaded, or neither")
+    return bool(has)
+
+
+_NAMES_KEPT = 1000
+_PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
+
+
+class _NotBegun(Exception):  # it ends an attempt, nobody else sees it
+    """The actor's process ended before its constructor was requested."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Making:
+    """Makes the actors of one client.
+
+    Args:
+        master: Grants leases.
+        workers: Start processes.
+        places: Where actors run, with which files.
+        register: Told of each actor that is about to be made.
+        connect: Makes a connection from a channel to the record's actor.
+        release: Gives back the lease of an actor whose constructor did not succeed.
+        variables: Returns the thread-count variables of the program's environment.
+        limits: Times.
+        lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
+
+    Attributes:
+        logs: Shows the output of the actors' processes; None if it is not forwarded.
+        lease_timeout_s: As given.
+    """
+
+    def __init__(
+        self,
+        master: MasterClient,
+        workers: WorkerClients,
+        places: Places,
+        *,
+        register: Callable[[ActorRecord], None],
+        connect: Callable[[ActorRecord, Channel], ActorConnection],
+        release: Callable[[ActorRecord], None],
+        variables: Callable[[], dict[str, str]],
+        limits: Limits,
+        lease_timeout_s: float | None,
+    ) -> None:
+        self._master = master
+        self._workers = workers
+        self._register = register
+        self._places = places
+        self._connect = connect
+        self._release = release
+        self._variables = variables
+        self._limits = limits
+        self._named: dict[str, ActorRecord] = {}  # the last one with each name that was made here
+        self.lease_timeout_s = lease_timeout_s
+        self.logs: LogForwarder | None = None
+
+    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
+        """Make an actor; if its node is lost before its constructor began, make it on another node.
+
+        Args:
+            recipe: Class, arguments and options.
+            replaces: The lease of the actor that it replaces; empty for a new one.
+            restarts: The number of restarts, including this one.
+
+        Raises:
+            RemoteError: As for `Client.create`.
+            Exception: Whatever the constructor raised.
+        """
+        for left in reversed(range(_PLACEMENTS)):
+            try:
+                return self._make_there(recipe, replaces, restarts)
+            except _NotBegun as lost:
+                if not left:
+                    raise lost.error from None
+                time.sleep(self._limits.rejoin_interval_s)  # the master has to hear of it as well
+        raise AssertionError("the last placement returns or raises")
+
+    def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
+        """Make an actor on the node that the master selects.
+
+        Raises:
+            _NotBegun: Its node was lost before its constructor began.
+        """
+        spec, options = recipe.spec, recipe.options
+        timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
+        granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
+        record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
+        self._register(record)
+        try:
+            place = self._places.of(granted, self._workers, spec.cls.__module__)
+            record.connection = connection = self._start(record, granted, options, place, recipe.names)
+            if recipe.saves:
+                connection.keep_states(recipe.keep_state)
+            message = recipe.message(place.sys_path)
+            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.references)
+        except (ChannelClosed, ClusterUnreachable) as gone:
+            error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
+            self._release(record)
+            raise _NotBegun(error) from None
+        except BaseException:
+            self._release(record)
+            raise
+        try:
+            created.result()
+        except BaseException:
+            self._release(record)
+            raise
+        if options.name:
+            self._describe(record, spec, wait=options.wait)
+            self._remember(options.name, record)
+        return Made(record, connection, place_of(granted))
+
+    def _lease(
+        self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
+    ) -> LeaseGranted:
+        """Return the resources for an actor."""
+        patience = time.monotonic() + NEWS_S
+        while True:
+            try:
+                return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
+            except NameTaken:
+                before = self._named.get(options.name)
+                if before is None or not before.has_ended or time.monotonic() > patience:
+                    raise
+                time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
+
+    def _start(
+        self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
+    ) -> ActorConnection:
+        start = StartActor(
+            record.lease_id, record.class_name, options.memory_limit, self._variables(), place.working_dir
+        )
+        try:
+            record.channel, record.pid = self._workers.start(granted, start)
+        except ChannelClosed:
+            if (cause := self._workers.end_of(record.lease_id)) is not None:
+                record.end(cause)
+            raise
+        if self.logs is not None:
+            self.logs.follow(granted)
+        record.on_names = names.set
+        return self._connect(record, record.channel)
+
+    def _remember(self, name: str, record: ActorRecord) -> None:
+        if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter, see `_lease`
+            self._named = {name: known for name, known in list(self._named.items()) if not known.has_ended}
+        self._named[name] = record
+
+    def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
+        """Send the actor's description to its worker, for clients that look it up by name."""
+        self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))

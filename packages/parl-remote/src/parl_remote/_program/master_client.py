@@ -1,0 +1,421 @@
+"""A client's link to the master: requesting resources, signs of life, and coming back to a master that was restarted.
+
+How resources are requested:
+
+    lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
+
+What happens when the connection breaks, on a cluster that may come back:
+
+    linked --connection lost--> retrying, every half second --the master answers--> linked; pending requests are resent
+                                    | no answer for long
+                                    v
+                                 given up: pending requests fail, and the next request tries once more
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import gc
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from parl_remote._config import Limits
+from parl_remote._death import DeathCause
+from parl_remote._links.handshake import ClientIdentity, Cluster, greet
+from parl_remote._links.loop import Loop
+from parl_remote._links.requests import Requests, arrived_messages
+from parl_remote._messages import (
+    Bye,
+    Heartbeat,
+    LeaseCancel,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRelease,
+    LeaseRequest,
+    LeasesHeld,
+    Message,
+    RefusalCode,
+    Role,
+)
+from parl_remote._messages.overview import LeaseWaiting, NodeDraining, WhyWaiting
+from parl_remote._messages.wire import encode
+from parl_remote._options import ActorOptions
+from parl_remote._resources import Placement
+from parl_remote._transport import Channel
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import (
+    ChannelClosed,
+    ClusterUnreachable,
+    NameTaken,
+    NoResources,
+    NotConnected,
+    RemoteError,
+    ResultTimeout,
+)
+
+__all__ = ["MasterClient"]
+
+_log = logging.getLogger("parl.remote")
+
+_MASTER = "the master"
+_AWAY_LOOK_S = 0.5  # how often a waiter past its deadline checks whether the master is away
+_ROOM_WAIT_S = 0.1
+_QUIET_WAIT_S = 3.0  # a request that waits longer than this logs the reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request for resources and the future that its sender waits for."""
+
+    request: LeaseRequest
+    answer: Future[LeaseGranted]
+
+
+class MasterClient:
+    """One program's link to its master.
+
+    Args:
+        loop: The loop that listens to the master.
+        cluster: How to reach the master.
+        identity: How this program identifies itself.
+        address: The displayed address of the cluster.
+        limits: Times.
+        on_lost_lease: Called in the loop with each lease that ended and the cause.
+        when_needed: Whether the link is made on the first request, not now.
+
+    Raises:
+        ClusterUnreachable: The master does not answer.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        identity: ClientIdentity,
+        *,
+        address: str,
+        limits: Limits,
+        on_lost_lease: Callable[[str, DeathCause], None],
+        when_needed: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._identity = identity
+        self._address = address
+        self._limits = limits
+        self._on_lost_lease = on_lost_lease
+        self._requests = Requests()
+        self._answers: dict[int, _Waiting] = {}
+        self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
+        self._unsaid: list[LeaseRelease] = []  # to be sent to a master that is away
+        self._lock = threading.Lock()
+        self._lost = ""
+        self._away_since: float | None = None  # while it is knocked at the master's address
+        self._closed = False
+        self._channel: Channel | None = None
+        if when_needed:
+            self._lost = "nothing was asked of it yet"
+        else:
+            self._channel = self._connect()
+            self._listen(self._channel)
+        self._heard = self._last_beat = loop.now()
+        self._beats = itertools.count(1)
+        loop.call_later(limits.heartbeat_interval_s, self._beat)
+
+    def lease(
+        self,
+        class_name: str,
+        options: ActorOptions,
+        timeout_s: float | None,
+        *,
+        replaces: str = "",
+        restarts: int = 0,
+    ) -> LeaseGranted:
+        """Block until the master grants a lease for one actor.
+
+        Args:
+            class_name: Its class, for the status display.
+            options: The resources it needs, and its name.
+            timeout_s: How long to wait while the cluster is full; None for no limit.
+            replaces: The lease of the actor that it restarts.
+            restarts: The number of restarts so far.
+
+        Raises:
+            NoResources: The resources are not available, at all or within `timeout_s` seconds.
+            NameTaken: Another actor has its name.
+            ClusterUnreachable: The cluster is gone, or away when `timeout_s` seconds have passed; a restart waits for
+                its return.
+        """
+        began = time.monotonic()
+        resources = options.resources
+        number = next(self._requests.numbers)
+        answer: Future[LeaseGranted] = Future()
+        request = LeaseRequest(
+            number,
+            resources,
+            timeout_s,
+            class_name,
+            placement=Placement(options.placement),
+            actor_name=options.name,
+            detached=options.detached,
+            replaces=replaces,
+            restarts=restarts,
+            max_restarts=options.max_restarts,
+            node=options.node,
+        )
+        self._answers[number] = _Waiting(request, answer)
+        try:
+            try:
+                self._tell(request)
+            except ClusterUnreachable:
+                if not self._cluster.may_return:
+                    raise  # else it is sent once the master is back
+            if self._held and not concurrent.futures.wait([answer], _ROOM_WAIT_S).done:
+                gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
+            if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
+                until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
+                _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
+            if timeout_s is not None and not replaces and not answer.done():
+                self._wait_no_longer_than(began + timeout_s, answer)
+            return answer.result()
+        except BaseException:
+            if self._answers.pop(number, None) is not None:  # interrupted: the answer is not wanted any more
+                with contextlib.suppress(RemoteError):
+                    self._tell(LeaseCancel(number))
+            raise
+        finally:
+            del answer  # it holds the error, whose traceback holds this frame and all that its callers have
+
+    def _wait_no_longer_than(self, deadline: float, answer: Future[LeaseGranted]) -> None:
+        """Wait for an answer. Past the deadline the master refuses the request, unless it is unreachable.
+
+        Raises:
+            ClusterUnreachable: It is unreachable then.
+        """
+        wait_s = max(_AWAY_LOOK_S, deadline - time.monotonic())
+        while not concurrent.futures.wait([answer], wait_s).done:
+            if self._away_since is not None:
+                raise self._gone_error(f"{self._lost}, and nobody has started it again yet")
+            wait_s = _AWAY_LOOK_S
+
+    def ask(self, make: Callable[[int], Message], timeout_s: float | None) -> Message:
+        """Send a request to the master and wait for its answer; see `Requests.ask`.
+
+        Raises:
+            RemoteError: The request failed; the text is the master's reason.
+            ResultTimeout: No answer came in time.
+            NotConnected: The cluster is gone.
+        """
+        return self._requests.ask(_MASTER, make, self._tell, timeout_s)
+
+    def _why(self, waiting: int) -> str:
+        """Return why a request is not granted yet, as far as the master reports it."""
+        with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
+            answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
+            if isinstance(answer, LeaseWaiting):
+                return f": {answer.reason}" + (f"; {answer.ahead} asked earlier for the same" if answer.ahead else "")
+        return ""
+
+    def release(self, lease_id: str) -> None:
+        """Give a lease back; its worker ends the actor."""
+        self._held.pop(lease_id, None)
+        if self._away_since is not None:
+            self._unsaid.append(LeaseRelease(lease_id))
+            return
+        with contextlib.suppress(RemoteError):  # who is gone has no leases any more
+            self._tell(LeaseRelease(lease_id))
+
+    def close(self) -> None:
+        """Announce the disconnection; the loop must have stopped, or stop soon."""
+        if self._channel is not None:
+            with contextlib.suppress(ChannelClosed, ResultTimeout):
+                self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
+        self._lost, self._closed = self._lost or "disconnected", True
+
+    def hang_up(self) -> None:
+        """Close the link, once the loop has stopped."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def abandon(self) -> None:
+        """Drop the link in the child of a fork."""
+        if isinstance(self._channel, UnixChannel):
+            self._channel.abandon()
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Channel:
+        channel = self._cluster.connect_master()
+        try:
+            greet(channel, self._identity.hello(Role.MASTER), self._limits.connect_timeout_s)
+        except (ChannelClosed, ResultTimeout) as error:
+            raise self._cluster.unreachable(str(error)) from error
+        return channel
+
+    def _tell(self, message: Message) -> None:
+        if self._lost:
+            self._reconnect()
+        channel = self._channel
+        assert channel is not None  # `_reconnect` has made one
+        try:
+            channel.send([encode(message)])
+        except ChannelClosed:
+            raise ClusterUnreachable(f"the master at {self._address} is gone", address=self._address) from None
+
+    def _reconnect(self) -> None:
+        """Reconnect to a restarted master; a private cluster's master does not return."""
+        with self._lock:
+            reason = self._lost
+            if not reason:
+                return  # another thread was quicker
+            if self._away_since is not None:
+                away = f"the master at {self._address} is away ({reason}); reconnecting"
+                raise ClusterUnreachable(away, address=self._address)
+            try:
+                channel = self._connect()
+            except (RemoteError, OSError) as error:
+                gone = f"the cluster at {self._address} is gone ({reason}); call parl.disconnect() and parl.connect()"
+                raise NotConnected(gone) from error
+            self._channel, self._lost = channel, ""
+            self._heard = self._loop.now()
+        self._loop.call_soon(lambda: self._listen(channel))
+
+    def _listen(self, channel: Channel) -> None:
+        self._loop.add(channel, lambda: self._hear(channel))
+
+    def _beat(self) -> None:
+        now, interval_s = self._loop.now(), self._limits.heartbeat_interval_s
+        if now - self._last_beat > 2 * interval_s:
+            self._heard = now  # this process was suspended, and the master's messages are still to be read
+        self._last_beat = now
+        if not self._lost and self._channel is not None:
+            if now - self._heard > self._limits.liveness_limit_s:
+                self._gone(self._channel, f"no sign of life for {now - self._heard:.0f} s")
+            else:
+                with contextlib.suppress(ChannelClosed, ResultTimeout):
+                    self._channel.send([encode(Heartbeat(next(self._beats)))], 0.0)
+        left_s = max(0.01, self._heard + self._limits.liveness_limit_s - now + 0.001)
+        self._loop.call_later(min(interval_s, left_s), self._beat)
+
+    def _hear(self, channel: Channel) -> None:
+        self._heard = self._loop.now()
+        for message in arrived_messages(channel):
+            match message:
+                case LeaseGranted(request_id=number):
+                    self._answer(number, message)
+                case LeaseRefused(request_id=number):
+                    self._answer(number, _refusal(message, self._address))
+                case LeaseLost(lease_id=lease_id, cause=cause):
+                    self._held.pop(lease_id, None)
+                    self._on_lost_lease(lease_id, cause)
+                case Bye(reason=reason):
+                    self._gone(channel, reason, for_good=True)
+                    return
+                case None:
+                    self._gone(channel, "the connection closed")
+                    return
+                case _ if not self._requests.answered(message):  # else it is a sign of life, which is noted already
+                    _warn_of_draining(message)
+
+    def _answer(self, number: int, answer: LeaseGranted | RemoteError) -> None:
+        waiting = self._answers.pop(number, None)
+        if isinstance(answer, RemoteError):
+            if waiting is not None:
+                waiting.answer.set_exception(answer)
+        elif waiting is not None:
+            self._held[answer.lease_id] = None
+            waiting.answer.set_result(answer)
+        else:
+            self.release(answer.lease_id)  # it was given up meanwhile
+
+    def _gone(self, channel: Channel, reason: str, *, for_good: bool = False) -> None:
+        self._loop.remove(channel)
+        channel.close()
+        returns = self._cluster.may_return and not (for_good or self._closed)
+        self._away_since = self._loop.now() if returns else None  # before `_lost`: who sees that one looks here next
+        self._lost = reason
+        self._requests.lost(_MASTER, self._gone_error(reason))
+        if returns:
+            _log.warning("the master at %s is gone (%s); actors go on, trying to reach it again", self._address, reason)
+            self._knock_later()
+        else:
+            self._give_up(reason)
+
+    def _gone_error(self, reason: str) -> ClusterUnreachable:
+        return ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
+
+    # -- coming back ---------------------------------------------------------------------------------------------
+
+    def _knock_later(self) -> None:
+        thread = threading.Thread(target=self._knock, name="parl-rejoin", daemon=True)
+        self._loop.call_later(self._limits.rejoin_interval_s, thread.start)
+
+    def _knock(self) -> None:
+        """Try once to reach the master, on a thread of its own."""
+        channel: Channel | None = None
+        reason = ""
+        if not self._closed:
+            try:
+                channel = self._connect()
+            except (RemoteError, OSError) as error:
+                reason = str(error)
+        with contextlib.suppress(OSError, ValueError):  # the loop was closed meanwhile
+            self._loop.call_soon(lambda: self._knocked(channel, reason))
+
+    def _knocked(self, channel: Channel | None, reason: str) -> None:
+        away_s = self._loop.now() - (self._away_since or 0.0)
+        if self._closed or (channel is None and away_s > self._limits.rejoin_timeout_s):
+            self._away_since = None
+            self._give_up(f"{self._lost}, and for {away_s:.0f} s it could not be reached again: {reason}")
+            if channel is not None:
+                channel.close()
+        elif channel is None:
+            self._knock_later()
+        else:
+            _log.warning("the master at %s is there again", self._address)
+            with self._lock:
+                self._channel, self._lost, self._away_since = channel, "", None
+            self._heard = self._loop.now()
+            self._listen(channel)
+            self._say_again()
+
+    def _say_again(self) -> None:
+        """Send a reconnected master the messages that it missed; pending lease requests start waiting anew."""
+        unsaid, self._unsaid = self._unsaid, []
+        with contextlib.suppress(RemoteError):  # if it is gone again, so is what was waiting for it
+            requests = [waiting.request for waiting in list(self._answers.values())]
+            for message in (LeasesHeld(tuple(self._held)), *unsaid, *requests):
+                self._tell(message)
+
+    def _give_up(self, reason: str) -> None:
+        self._unsaid.clear()
+        for number in list(self._answers):
+            self._answer(number, self._gone_error(reason))
+
+
+def _warn_of_draining(message: Message) -> None:
+    if type(message).__name__ == "NodeDraining":  # its module is imported where the first one comes
+        assert isinstance(message, NodeDraining)
+        _log.warning(
+            "node %s is being drained%s: of this program's actors there, those with max_restarts begin anew elsewhere, "
+            "the other ones (%d in all) %s",
+            message.node,
+            f" ({message.reason})" if message.reason else "",
+            len(message.lease_ids),
+            "may finish" if message.timeout_s is None else f"are asked to end in {message.timeout_s:g} s",
+        )
+
+
+def _refusal(message: LeaseRefused, address: str) -> RemoteError:
+    if message.code is RefusalCode.STOPPING:
+        return ClusterUnreachable(message.reason, address=address)
+    if message.code is RefusalCode.NAME_TAKEN:
+        return NameTaken(message.reason)
+    return NoResources(message.reason, asked=message.asked, available=message.available)

@@ -1,0 +1,181 @@
+"""The client side of `put` where memory cannot be shared: values are sent to workers and fetched from them.
+
+    deliver(ref)     before a call that refers to it: StoreObject with the value's image, once for each worker
+    hold(ref, ...)   a reference arrived from an actor there: HoldObject, so that the value outlives its actor
+    fetch(id)        its value is requested: FetchObject
+    the reference was dropped: ReleaseObject
+
+All use one link to the worker, made on first use; when it closes the worker releases everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parl_remote._data.object_memory import Place
+from parl_remote._data.object_places import Reference
+from parl_remote._messages import Failed, Message
+from parl_remote._messages.parts import FetchObject, HoldObject, ReleaseObject, StoreObject
+from parl_remote._messages.wire import decode, encode
+from parl_remote._object_ref import ObjectRef
+from parl_remote._transport import Buffer, Channel
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, ObjectLost, RemoteError, ResultTimeout
+
+__all__ = ["NodeObjects", "ObjectTransfers"]
+
+
+class NodeObjects:
+    """The values that one worker holds for this process; see `object_places.Source`.
+
+    Args:
+        connect: Makes a link to the worker.
+        call_soon: Runs a function in a thread that may block; called by finalizers.
+    """
+
+    def __init__(self, connect: Callable[[], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self._connect = connect
+        self._call_soon = call_soon
+        self._lock = threading.Lock()
+        self._link: Channel | None = None
+        self._numbers = itertools.count(1)
+        self._there: set[str] = set()
+
+    def deliver(self, refs: Sequence[object]) -> None:
+        """Transfer the values of the references in `refs` to the worker, unless it has them.
+
+        Raises:
+            ObjectLost: Every process that had a value has ended.
+            RemoteError: The worker cannot take it: it has no memory left, or cannot be reached.
+        """
+        for ref in refs:
+            if isinstance(ref, ObjectRef) and not (ref.id in self._there and self._is_connected()):
+                image = ref.image()
+                if image is not None:
+                    self._bring(ref, image)
+                    self._note(ref)
+
+    def _bring(self, ref: ObjectRef[Any], image: Buffer) -> None:
+        """Transfer a value to the worker; a broken link says nothing of the actor, which has a link of its own."""
+        for is_last in (False, True):
+            try:
+                self._ask(lambda number: StoreObject(number, ref.id), (image,))
+                return
+            except ChannelClosed as error:
+                if is_last:
+                    reason = f"the value {ref.id} cannot be brought to its worker: {error}"
+                    raise ClusterUnreachable(reason) from error
+
+    def hold(self, ref: Reference, place: Place) -> None:
+        """Hold a value on the worker; if it is gone already, `fetch` reports that. See `object_places.Source.hold`."""
+        with contextlib.suppress(RemoteError):
+            self._ask(lambda number: HoldObject(number, ref.id, tuple(place)))
+            self._note(ref)
+
+    def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
+        """See `object_places.Source.fetch`."""
+        try:
+            return self._ask(lambda number: FetchObject(number, object_id), timeout_s=timeout_s)[1]
+        except ResultTimeout:
+            raise
+        except ChannelClosed as error:
+            raise ObjectLost(f"the node that had the value {object_id} is gone: {error}") from error
+        except RemoteError as error:
+            raise ObjectLost(str(error)) from error
+
+    def _is_connected(self) -> bool:
+        """Return whether the worker still holds the transferred values, which it releases when the link closes."""
+        with self._lock:
+            link = self._link
+            if link is None:
+                return False
+            try:
+                while True:  # an answer that came too late for its question
+                    link.receive(0.0)
+            except ResultTimeout:
+                return True
+            except ChannelClosed:
+                link.close()
+                self._link = None
+                return False
+
+    def close(self) -> None:
+        """Close the link, so that the worker releases all values; pending requests get no answer."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _note(self, ref: Reference) -> None:
+        self._there.add(ref.id)
+        weakref.finalize(ref, self._gone, ref.id).atexit = False
+
+    def _gone(self, object_id: str) -> None:
+        """Handle the end of a reference; called by a finalizer, which may run at any point."""
+        self._call_soon(lambda: self._release(object_id))
+
+    def _release(self, object_id: str) -> None:
+        self._there.discard(object_id)
+        link = self._link
+        if link is not None:
+            with contextlib.suppress(ChannelClosed):
+                link.send([encode(ReleaseObject(object_id))])
+
+    def _ask(
+        self, make: Callable[[int], Message], frames: Sequence[Buffer] = (), timeout_s: float | None = None
+    ) -> list[memoryview]:
+        number = next(self._numbers)
+        with self._lock:
+            link = self._link
+            if link is None:
+                self._link = link = self._connect()
+                self._there.clear()
+            try:
+                link.send([encode(make(number)), *frames], timeout_s)
+                while True:
+                    answer = link.receive(timeout_s)
+                    message = decode(answer[0])
+                    if getattr(message, "request_id", None) == number:  # else of one that had no time to wait
+                        break
+            except ChannelClosed:
+                link.close()
+                self._link = None
+                raise
+        if isinstance(message, Failed):
+            raise RemoteError(message.reason)
+        return answer
+
+
+class ObjectTransfers:
+    """The values that a client has stored on workers, by worker.
+
+    Args:
+        connect: Makes a link to a worker, from its id.
+        call_soon: See `NodeObjects`.
+    """
+
+    def __init__(self, connect: Callable[[str], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self._connect = connect
+        self._call_soon = call_soon
+        self._nodes: dict[str, NodeObjects] = {}
+
+    def at(self, node_id: str) -> NodeObjects:
+        """Return the values on one worker."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            self._nodes[node_id] = node = NodeObjects(lambda: self._connect(node_id), self._call_soon)
+        return node
+
+    def lost(self, node_id: str) -> None:
+        """Drop a lost worker and its values; callable from any thread."""
+        node = self._nodes.pop(node_id, None)
+        if node is not None:
+            node.close()
+
+    def close(self) -> None:
+        """Close the links to all workers."""
+        for node in self._nodes.values():
+            node.close()

@@ -1,0 +1,140 @@
+"""The caller's end of a channel to an actor on another host, through the relay of the actor's worker.
+
+    caller --messages--> relay --> actor            at most `WINDOW` bytes are in flight in each direction:
+           <--credit----                            the sender waits until the other end credits them
+           <--messages-- relay <-- actor
+           --credit---->
+
+Without that a fast sender and a slow actor would fill the worker's memory. A credit is a message of one frame that no
+call begins with; one for every quarter of the window keeps it off the path of small calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from parl_remote._transport import Buffer, Channel
+from parl_remote.errors import RemoteProtocolError, ResultTimeout
+
+__all__ = ["CREDIT", "CREDIT_EVERY", "WINDOW", "RelayedChannel", "credit", "credit_of", "size_of"]
+
+WINDOW = 2**25  # covers a round trip of 30 ms at a gigabyte a second, and is small beside a worker's actors
+CREDIT_EVERY = WINDOW // 4
+CREDIT = 0  # first byte of the message; see `call_messages.Kind` for those of calls
+_CREDIT = struct.Struct("<BxxxxxxxQ")
+_LOOK_AGAIN_S = 0.05  # the reading thread may leave without a credit; then this one reads
+_FRAME_COST = 64  # bytes that a frame takes beside its content, so that empty messages count as well
+
+
+def credit(taken: int) -> bytes:
+    """Return the message that credits the bytes forwarded since the last one."""
+    return _CREDIT.pack(CREDIT, taken)
+
+
+def credit_of(frames: Sequence[memoryview]) -> int:
+    """Return the number of bytes that a credit message grants.
+
+    Raises:
+        RemoteProtocolError: The message is no credit.
+    """
+    if len(frames) != 1 or len(frames[0]) != _CREDIT.size:
+        raise RemoteProtocolError("a message that begins like a credit is none")
+    taken: int = _CREDIT.unpack(frames[0])[1]
+    return taken
+
+
+def size_of(frames: Sequence[Buffer]) -> int:
+    """Return the number of bytes that a message takes from the window."""
+    if len(frames) == 1:
+        return len(frames[0]) + _FRAME_COST
+    return sum(map(len, frames)) + _FRAME_COST * len(frames)
+
+
+class RelayedChannel:
+    """A channel to an actor through a relay; see `transport.Channel`.
+
+    Args:
+        link: The channel to the worker, after AttachActor.
+    """
+
+    def __init__(self, link: Channel) -> None:
+        self._link = link
+        self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+        self._sent = 0  # bytes in all; only with `_sending`
+        self._credit = 0  # bytes of it that have gone on; only with `_receiving`
+        self._more_credit = threading.Condition()
+        self._inbox: deque[list[memoryview]] = deque()
+        self._not_credited = 0
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message, blocking while the window is full; see `Channel.send`."""
+        if not self._sending.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise ResultTimeout(f"another message has waited for the actor for {timeout_s} s")
+        try:
+            if self._sent - self._credit >= WINDOW:
+                timeout_s = self._await_credit(timeout_s)
+            self._link.send(frames, timeout_s)
+            self._sent += size_of(frames)
+        finally:
+            self._sending.release()
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message; see `Channel.receive`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._receiving:
+            while not self._inbox:
+                frames = self._take(deadline)
+                if frames is not None:
+                    return frames
+            return self._inbox.popleft()
+
+    def fileno(self) -> int:
+        """Return the link's descriptor, which is readable when `receive` may have a message."""
+        return self._link.fileno()
+
+    def pending(self) -> bool:
+        """Return whether a message is available without waiting for the descriptor."""
+        return bool(self._inbox) or self._link.pending()
+
+    def close(self) -> None:
+        """Send Bye and close."""
+        self._link.close()
+
+    def _take(self, deadline: float | None) -> list[memoryview] | None:
+        """Read one message, or return None if it was a credit; called with `_receiving` held."""
+        frames = self._link.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if len(frames[0]) and frames[0][0] == CREDIT:
+            self._credit += credit_of(frames)
+            with self._more_credit:
+                self._more_credit.notify_all()
+            return None
+        self._not_credited += size_of(frames)
+        if self._not_credited >= CREDIT_EVERY:
+            self._link.send([credit(self._not_credited)])
+            self._not_credited = 0
+        return frames
+
+    def _await_credit(self, timeout_s: float | None) -> float | None:
+        """Wait for space in the window, reading meanwhile if no other thread does; return the remaining time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._sent - self._credit >= WINDOW:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise ResultTimeout(f"the actor took nothing for {timeout_s} s")
+            if self._receiving.acquire(blocking=False):
+                try:
+                    with contextlib.suppress(ResultTimeout):
+                        frames = self._take(deadline)
+                        if frames is not None:
+                            self._inbox.append(frames)
+                finally:
+                    self._receiving.release()
+            else:
+                with self._more_credit:
+                    self._more_credit.wait(_LOOK_AGAIN_S)
+        return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,0 +1,212 @@
+"""How a program finds a cluster by "host:port", or the manager of a reverse connection: which key to use, what to say.
+
+The key is, in this order: the file given by the caller, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for a
+cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
+objects that are served to it is found in the same ways; the manager's run files are in <host>-manager-<port>/.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from parl_remote._config import Environment
+from parl_remote._links.identity import host_name
+from parl_remote._node.run_files import ClusterRecord, ManagerRecord, ProcessRecord, RunFiles, write_record
+from parl_remote._security import ClusterKey, write_private_file
+from parl_remote._system.facilities import own_user
+from parl_remote._transport import Channel
+from parl_remote._transport.addresses import Address, advertised_by, is_this_host
+from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
+
+__all__ = ["ClusterAddress", "RealCluster", "find_key", "find_manager_key", "given_key", "publish_manager_key"]
+
+
+class ClusterAddress:
+    """The address of a cluster, with the key and limits for connecting to its master and nodes.
+
+    Args:
+        address: "host:port" of the master.
+        environment: Where to look for the key; limits.
+        key_file: A file with the cluster's key; None to search for one.
+
+    Raises:
+        ValueError: The address is not of that form.
+        AuthenticationFailed: No key can be found, or the file is not private.
+        ClusterUnreachable: No key can be found, and nothing listens there.
+    """
+
+    def __init__(self, address: str, environment: Environment, key_file: str | os.PathLike[str] | None = None) -> None:
+        self.address = Address.parse(address)
+        self.key = find_key(self.address, environment, None if key_file is None else Path(key_file))
+        self._limits = environment.limits
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    def within(self, timeout_s: float) -> ClusterAddress:
+        """Return the same address with a shorter connection timeout."""
+        other = copy.copy(self)
+        other._limits = replace(self._limits, connect_timeout_s=min(timeout_s, self._limits.connect_timeout_s))
+        return other
+
+    def connect_master(self) -> Channel:
+        """Return a channel to the master.
+
+        Raises:
+            ClusterUnreachable: Nothing answers there.
+            AuthenticationFailed: The key belongs to another cluster.
+        """
+        return self._connect(self.address)
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """Return a channel to a worker, at the first of its addresses that answers.
+
+        Raises:
+            ClusterUnreachable: None answers.
+        """
+        tried = []
+        for node_address in node_addresses:
+            try:
+                return self._connect(advertised_by(node_address, self.address))
+            except ClusterUnreachable as error:
+                tried.append(str(error))
+        reasons = "; ".join(tried) or "it has no address for other hosts"
+        raise ClusterUnreachable(f"a worker of the cluster at {self} cannot be reached from here: {reasons}")
+
+    def _connect(self, address: Address) -> Channel:
+        from parl_remote._transport.zmq import ZmqChannel  # programs with a private cluster never load zmq
+
+        return ZmqChannel.connect(str(address), self.key, limits=self._limits)
+
+
+def find_key(address: Address, environment: Environment, key_file: Path | None = None) -> ClusterKey:
+    """Return the key of the cluster at an address; the module's docstring has the search order.
+
+    Raises:
+        AuthenticationFailed: There is none, or the file is not private to this user.
+        ClusterUnreachable: There is none and nothing listens at the address.
+    """
+    given = given_key(environment, key_file)
+    if given is not None:
+        return given
+    known = list(RunFiles(environment.run_dirs).clusters())
+    for directory, record in known:
+        if record.port == address.port and _is_at(record, address.host):
+            return ClusterKey.from_file(directory / "key")
+    _check_somebody_listens(address, environment.limits.connect_timeout_s, [record for _, record in known])
+    raise AuthenticationFailed(
+        f"there is no key for {address}: you (user {own_user()}) have not started a cluster there from this host. "
+        "Copy the key file that `xparl start` names there, and pass it by key_file=, PARL_KEY_FILE or PARL_KEY"
+    )
+
+
+def given_key(environment: Environment, key_file: Path | None = None) -> ClusterKey | None:
+    """Return the key given explicitly: by a file, `PARL_KEY_FILE` or `PARL_KEY`; None if none is given.
+
+    Raises:
+        AuthenticationFailed: The given file is not private to this user, or holds no key.
+    """
+    chosen = environment.key_file if key_file is None else key_file.expanduser()
+    if chosen is not None:
+        return ClusterKey.from_file(chosen)
+    if environment.key is not None:
+        return ClusterKey.from_text(environment.key, source="PARL_KEY")
+    return None
+
+
+def _is_at(record: ClusterRecord, host: str) -> bool:
+    if record.process.alive():
+        return is_this_host(host)
+    return record.host_name != host_name() and host in {record.host_name, record.host}  # in a shared home directory
+
+
+def _check_somebody_listens(address: Address, timeout_s: float, known: Sequence[ClusterRecord]) -> None:
+    try:
+        socket.create_connection((address.host, address.port), timeout_s).close()
+    except OSError as error:
+        running = sorted(record.port for record in known if record.process.alive())
+        ports = (
+            f"your clusters on this host have the ports {running}" if running else "you have no cluster on this host"
+        )
+        raise ClusterUnreachable(
+            f"nobody answers at {address} ({error.strerror or error}); {ports}. "
+            f"Start one with `xparl start --port {address.port}`, or check the address",
+            address=str(address),
+        ) from error
+
+
+class RealCluster:
+    """A cluster that exists independently of this program; implements `client.Cluster`.
+
+    Args:
+        address: Its address and key.
+    """
+
+    def __init__(self, address: ClusterAddress) -> None:
+        self._address = address
+
+    @property
+    def may_return(self) -> bool:
+        """Return True: the cluster's owner can start its master again."""
+        return True
+
+    def connect_master(self) -> Channel:
+        """See `ClusterAddress.connect_master`."""
+        return self._address.connect_master()
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """See `ClusterAddress.connect_node`."""
+        return self._address.connect_node(node_addresses)
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """Return the error for a master that accepted the connection and does not answer."""
+        return ClusterUnreachable(
+            f"the master at {self._address} took the connection but does not answer: {reason}",
+            address=str(self._address),
+        )
+
+    def close(self) -> None:
+        """Do nothing: the cluster goes on."""
+
+    def abandon(self) -> None:
+        """Do nothing: the cluster goes on."""
+
+
+def publish_manager_key(environment: Environment, host: str, port: int, key: ClusterKey) -> Path:
+    """Publish the key of this process's manager to programs of the same user.
+
+    Returns:
+        The directory, to be removed with `shutil.rmtree` at the end.
+    """
+    run_files = RunFiles(environment.run_dirs)
+    for old, record in run_files.managers():
+        if record.host_name == host_name() and not record.process.alive():
+            shutil.rmtree(old, ignore_errors=True)  # of one that was killed
+    directory = run_files.manager_directory(port)
+    write_private_file(directory / "key", key.to_text() + "\n")
+    write_record(directory, ManagerRecord(host, port, host_name(), ProcessRecord.of(os.getpid())))
+    return directory
+
+
+def find_manager_key(address: Address, environment: Environment, key_file: str | os.PathLike[str] | None) -> ClusterKey:
+    """Return the key for the manager at an address.
+
+    Raises:
+        AuthenticationFailed: There is no key, or the file is not private to this user.
+    """
+    given = given_key(environment, None if key_file is None else Path(key_file))
+    if given is not None:
+        return given
+    for directory, record in RunFiles(environment.run_dirs).managers():
+        if record.port == address.port and record.process.alive() and is_this_host(address.host):
+            return ClusterKey.from_file(directory / "key")
+    raise AuthenticationFailed(
+        f"there is no key for {address}: no RemoteManager of yours (user {own_user()}) listens there on this host. "
+        "Give both ends the same key by key_file=, PARL_KEY_FILE or PARL_KEY; `xparl start` makes one"
+    )

@@ -1,0 +1,243 @@
+"""A client's links to the workers of its actors: starts and stops actors, and receives the reports of their ends.
+
+How an actor is started:
+
+    start() --StartActor--> worker --ActorStarted--> start() returns a channel to the actor: its socket on this host,
+                                                     one more connection to the worker (AttachActor) elsewhere
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from parl_remote._config import Limits
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._links.call_messages import allocate
+from parl_remote._links.handshake import ClientIdentity, Cluster, greet
+from parl_remote._links.loop import Loop
+from parl_remote._links.requests import Requests, arrived_messages
+from parl_remote._messages import (
+    ActorDied,
+    ActorFailed,
+    ActorStarted,
+    AttachActor,
+    Bye,
+    LeaseGranted,
+    Message,
+    Role,
+    StartActor,
+    StopActor,
+)
+from parl_remote._messages.wire import encode
+from parl_remote._program.relayed_channel import RelayedChannel
+from parl_remote._transport import Buffer, Channel
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, ResultTimeout
+
+__all__ = ["WorkerClients"]
+
+_ENDS_KEPT = 100  # a lease that ends before its actor was asked for does so within milliseconds
+
+
+class WorkerClients:
+    """One program's links to workers, each made on first use.
+
+    Args:
+        loop: The loop that listens to workers.
+        cluster: How to reach workers on other hosts.
+        identity: How this program identifies itself.
+        limits: Times.
+        same_host_shortcut: Whether workers of this host are reached by unix sockets.
+        on_died: Called in the loop with each actor that ended and the cause.
+        on_worker_gone: Called in the loop with the id of each worker that is gone.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        identity: ClientIdentity,
+        *,
+        limits: Limits,
+        same_host_shortcut: bool,
+        on_died: Callable[[str, DeathCause], None],
+        on_worker_gone: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._identity = identity
+        self._limits = limits
+        self._shortcut = same_host_shortcut
+        self._on_died = on_died
+        self._on_worker_gone = on_worker_gone
+        self._links: dict[str, Channel] = {}
+        self._reached: dict[str, LeaseGranted] = {}  # by node: some lease there, which says how to reach it
+        self._starts: dict[str, Future[ActorStarted]] = {}
+        self._requests = Requests()
+        self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
+        self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
+
+    def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
+        """Start an actor on a lease; return a channel to it and its process id.
+
+        Raises:
+            ChannelClosed: It ended before it could be reached; the cause is passed to `on_died` or `on_worker_gone`.
+            ClusterUnreachable: Its worker cannot be reached.
+        """
+        waiting: Future[ActorStarted] = Future()
+        with self._starting:
+            cause = self._ended.get(start.lease_id)
+            if cause is not None:  # between the grant and now
+                raise ChannelClosed(cause.describe())
+            self._starts[start.lease_id] = waiting
+        try:
+            self._link_to(granted).send([encode(start)])
+            started = waiting.result()
+            return self.connect_actor(granted, started.address), started.pid
+        finally:
+            self._starts.pop(start.lease_id, None)
+
+    def ask(
+        self,
+        at: LeaseGranted,
+        make: Callable[[int], Message],
+        timeout_s: float | None,
+        frames: Sequence[Buffer] = (),
+    ) -> Message:
+        """Send a request to a worker and wait for its answer; see `Requests.ask`.
+
+        Args:
+            at: A lease on that worker, which has its addresses.
+            make: Makes the request from its request_id.
+            timeout_s: How long to wait; None for no limit while the worker lives.
+            frames: Opaque data that goes with the request.
+
+        Raises:
+            RemoteError: The request failed; the text is the worker's reason.
+            ResultTimeout: No answer came in time.
+            ClusterUnreachable: The worker cannot be reached.
+        """
+        link = self._link_to(at)
+        return self._requests.ask(at.node_id, make, lambda message: link.send([encode(message), *frames]), timeout_s)
+
+    def connect(self, at: LeaseGranted) -> Channel:
+        """Open another link to the worker of a lease, for traffic unrelated to actors' lives.
+
+        Raises:
+            RemoteError: The worker cannot be reached, or refuses the link.
+        """
+        path = os.path.join(at.socket_dir, "node.sock")
+        return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._connect_worker(at)
+
+    def reconnect(self, node_id: str) -> Channel:
+        """Open another link to a worker that this client has been linked to."""
+        return self.connect(self._reached[node_id])
+
+    def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
+        """Register the handler of a kind of unsolicited worker message; called in the loop with the node's id."""
+        self._pushes[kind] = handler
+
+    def stop(self, node_id: str, lease_id: str, reason: str = "") -> None:
+        """Make the worker kill an actor."""
+        self.tell(node_id, StopActor(lease_id, reason))
+
+    def tell(self, node_id: str, message: Message) -> None:
+        """Send a worker a message if there is a link to it; a worker that is gone is ignored."""
+        link = self._links.get(node_id)
+        if link is not None:
+            with contextlib.suppress(ChannelClosed):
+                link.send([encode(message)])
+
+    def give_up(self, lease_id: str, cause: DeathCause) -> None:
+        """Make `start` raise for this lease, whether it waits already or is called later."""
+        with self._starting:
+            self._ended[lease_id] = cause
+            if len(self._ended) > _ENDS_KEPT:
+                del self._ended[next(iter(self._ended))]
+            started = self._starts.get(lease_id)
+        if started is not None and not started.done():
+            started.set_exception(ChannelClosed(cause.describe()))
+
+    def end_of(self, lease_id: str) -> DeathCause | None:
+        """Return why a lease ended, if that was recent."""
+        return self._ended.get(lease_id)
+
+    def hang_up(self) -> None:
+        """Close all links, once the loop has stopped."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def abandon(self) -> None:
+        """Drop all links in the child of a fork."""
+        for link in self._links.values():
+            if isinstance(link, UnixChannel):
+                link.abandon()
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _link_to(self, granted: LeaseGranted) -> Channel:
+        node_id = granted.node_id
+        with self._lock:
+            known = self._links.get(node_id)
+            if known is not None:
+                return known
+            self._links[node_id] = link = self.connect(granted)
+            self._reached[node_id] = granted
+        self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
+        return link
+
+    def _is_here(self, granted: LeaseGranted, path: str) -> bool:
+        return self._shortcut and granted.host_id == self._identity.host_id and os.path.exists(path)
+
+    def _connect_worker(self, granted: LeaseGranted) -> Channel:
+        return self._greet(self._cluster.connect_node(granted.node_addresses))
+
+    def _greet(self, link: Channel) -> Channel:
+        try:
+            greet(link, self._identity.hello(Role.WORKER), self._limits.connect_timeout_s)
+        except ResultTimeout as error:
+            raise ClusterUnreachable(f"a worker took the connection and does not answer: {error}") from error
+        return link
+
+    def connect_actor(self, granted: LeaseGranted, address: str) -> Channel:
+        """Return a channel to an actor: its own socket on this host, else through its worker's port.
+
+        Raises:
+            RemoteError: The actor has ended, or its worker cannot be reached.
+        """
+        if self._is_here(granted, address):
+            return UnixChannel.connect(address, allocate=allocate)
+        link = self._connect_worker(granted)
+        link.send([encode(AttachActor(granted.lease_id))])
+        return RelayedChannel(link)
+
+    def _hear(self, node_id: str, link: Channel) -> None:
+        for message in arrived_messages(link):
+            match message:
+                case ActorStarted(lease_id=lease_id):
+                    started = self._starts.get(lease_id)
+                    if started is not None and not started.done():
+                        started.set_result(message)
+                case ActorFailed(lease_id=lease_id, reason=reason):
+                    self._on_died(lease_id, DeathCause(DeathKind.NODE_LOST, detail=reason))
+                case ActorDied(lease_id=lease_id, cause=cause):
+                    self._on_died(lease_id, cause)
+                case Bye() | None:
+                    self._loop.remove(link)
+                    self._links.pop(node_id, None)
+                    link.close()
+                    self._requests.lost(node_id, ClusterUnreachable(f"the worker {node_id} is gone"))
+                    self._on_worker_gone(node_id)
+                    return
+                case _ if type(message) in self._pushes:
+                    self._pushes[type(message)](node_id, message)
+                case _:
+                    self._requests.answered(message)  # what nobody asked for is of no concern to a client

@@ -1,0 +1,250 @@
+"""The path to an actor on Ray: calls are Ray tasks, and results are the tasks' results.
+
+submit --HostedObject.handle.remote--> Ray                  the future remembers Ray's reference to the result
+result()       ray.get(reference) in the thread that waits
+callbacks, await, wait()   Ray announces the result, and the client's thread for results reads it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from parl_remote._data.answers import Answer, read_answer
+from parl_remote._death import DeathCause, DeathKind
+from parl_remote._future import RemoteFuture
+from parl_remote._links.call_messages import pack
+from parl_remote._object_ref import ObjectRef
+from parl_remote._program.actor_ref import AttributeNames
+from parl_remote._ray.library import Message, cause_of, extras_of, opened, packed, ray
+from parl_remote._transport import Buffer
+from parl_remote.errors import ActorLost, RemoteError
+
+__all__ = ["RayPath", "lost"]
+
+
+_MOMENT_S = 0.05  # between two looks at an actor that is being restarted, which takes Ray a second or so
+
+
+class Client(Protocol):
+    """The part of the program's client that a path needs; `RayClient` is one."""
+
+    def stored(self, ref: ObjectRef[Any]) -> Any:
+        """Return Ray's reference to a value of `put`; None where the receiver sees the memory that it is in."""
+
+    def arriving(self, extras: Message) -> AbstractContextManager[None]:
+        """Have handles lead to the actors that came beside them within this block."""
+
+    def in_background(self, action: Callable[[], None]) -> None:
+        """Run something on the thread for results."""
+
+
+class RayPath:
+    """A path and carrier on Ray; implements `actor_ref.CallPath` and `future.Carrier`.
+
+    Args:
+        client: The client that the path belongs to.
+        handle: Ray's handle of the actor.
+        class_name: Its class, for messages.
+        names: Updated when an answer reports changed attributes.
+        shared: Whether other processes may have handles of it as well.
+        concurrent: Whether it runs several calls at a time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        handle: Any,
+        class_name: str,
+        names: AttributeNames,
+        *,
+        shared: bool,
+        concurrent: bool,
+    ) -> None:
+        self.handle = handle
+        self.shared = shared
+        self._concurrent = concurrent
+        self._client = client
+        self._class_name = class_name
+        self._names = names
+        self._results: weakref.WeakKeyDictionary[RemoteFuture[Any], Any] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()  # a future that is dropped while results are read may lead back here
+        self._unread = 0
+        self._cause: DeathCause | None = None
+        self._restarting = False
+
+    # -- actor_ref.CallPath ------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """See `CallPath.submit`."""
+        if future is None:
+            future = RemoteFuture(self, owner)
+            future.method = method
+        travelling = owner[1:] if isinstance(owner, tuple) else ()
+        for ref in travelling:
+            _mark_as_shared(ref)
+        handle = self.handle
+        if self._restarting and handle is not None:
+            self._await_restart(handle)
+        if self._cause is not None or handle is None:
+            future.settle(None, self._lost(""))
+            return future
+        try:
+            wire = packed(pack(kind, flags, index, 0, payload), travelling, self._client.stored)
+            result = handle.handle.remote(wire)
+        except Exception as error:
+            future.settle(None, self._translated(error, method))
+            return future
+        with self._lock:
+            self._results[future] = result
+            self._unread += 1
+        future._carrier = self  # one that was held back had another one so far
+        if future._made_condition is not None:
+            self.watch(future)
+        return future
+
+    def names_changed(self) -> bool:
+        """Return whether the attributes may have changed: by an answer not yet read, or by calls of others."""
+        return self.shared or self._unread > 0
+
+    # -- future.Carrier ----------------------------------------------------------------------------------------------
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """See `Carrier.wait_for`."""
+        result = self._results.get(future)
+        if result is not None and not future.settled:
+            return self._read(future, result, timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not future.settled:  # what waits for any of the answers, see `actor_ref`
+            with self._lock:
+                results = list(self._results.values())
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not results or not ray().wait(results, timeout=left_s)[0]:
+                break
+            self.look()
+        return future.settled
+
+    def look(self) -> None:
+        """See `Carrier.look`."""
+        with self._lock:
+            waiting = [(future, result) for future, result in self._results.items() if not future.settled]
+        for future, result in waiting:
+            if ray().wait([result], timeout=0)[0]:
+                self._read(future, result, None)
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """See `Carrier.watch`."""
+        result = self._results.get(future)
+        if result is not None:
+            later = self._client.in_background
+            result.future().add_done_callback(lambda _: later(lambda: self._take(future, result)))
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """See `Carrier.cancel`."""
+        with self._lock:
+            result = self._results.pop(future, None)
+            if result is None or future.settled:
+                return future.cancelled()
+            self._unread -= 1
+            future.settle(None, cancelled=True)
+        if self._concurrent:  # others run all the same: what Ray has queued for them it does not take back
+            with contextlib.suppress(Exception):  # it has just ended, and its result finds nobody
+                ray().cancel(result)
+        return True
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def close(self, cause: DeathCause) -> None:
+        """Refuse all later messages; the first cause counts."""
+        if self._cause is None:
+            self._cause = cause
+
+    def let_go(self) -> None:
+        """Drop Ray's handle; without any handle left, the actor ends after its pending calls."""
+        self.handle = None
+
+    # -- inner steps -------------------------------------------------------------------------------------------------
+
+    def _take(self, future: RemoteFuture[Any], result: Any) -> None:
+        """Settle a future whose result is available."""
+        self._read(future, result, None)
+
+    def _read(self, future: RemoteFuture[Any], result: Any, timeout_s: float | None) -> bool:
+        """Wait for a result and settle its future."""
+        try:
+            wire = ray().get(result, timeout=timeout_s)
+        except ray().exceptions.GetTimeoutError:
+            return future.settled
+        except Exception as error:
+            answer = self._failed(error, future.method)
+        else:
+            with self._client.arriving(extras_of(wire)):
+                answer = read_answer(opened(wire), future.method)
+        with self._lock:
+            if future.settled:
+                return True
+            if self._results.pop(future, None) is not None:
+                self._unread -= 1
+            if answer.names is not None:
+                self._names.set(answer.names)
+            future.settle(answer.value, answer.error, cancelled=answer.cancelled)
+        return True
+
+    def _failed(self, error: Exception, method: str) -> Answer:
+        if isinstance(error, ray().exceptions.TaskCancelledError):
+            return Answer(cancelled=True)
+        return Answer(error=self._translated(error, method))
+
+    def _translated(self, error: Exception, method: str) -> Exception:
+        """Return the user's error for an error of Ray."""
+        if not isinstance(error, ray().exceptions.RayError):
+            return RemoteError(f"{self._class_name}.{method}() could not be sent: {type(error).__name__}: {error}")
+        cause = cause_of(error)
+        if cause is None:
+            return RemoteError(f"{self._class_name}.{method}() failed on Ray: {type(error).__name__}: {error}")
+        if isinstance(error, ray().exceptions.ActorUnavailableError):
+            self._restarting = True  # later calls wait for what becomes of that
+        else:
+            self.close(cause)
+        return self._lost(method, cause)
+
+    def _await_restart(self, handle: Any) -> None:
+        """Wait until Ray has restarted the actor, or given it up."""
+        while self._restarting and self._cause is None:
+            try:
+                ray().get(handle.place.remote())
+                self._restarting = False
+            except ray().exceptions.ActorUnavailableError:
+                time.sleep(_MOMENT_S)  # there is no event to wait for: Ray raises this at once while the restart lasts
+            except ray().exceptions.RayError as error:
+                self.close(cause_of(error) or DeathCause(DeathKind.EXIT, detail=str(error)))
+
+    def _lost(self, running: str, cause: DeathCause | None = None) -> ActorLost:
+        known = self._cause or cause or DeathCause(DeathKind.STOPPED, detail="nobody held it any more")
+        return lost(known, running, self._class_name)
+
+
+def lost(cause: DeathCause, running: str, class_name: str) -> ActorLost:
+    """Return the error of a call that will not be answered."""
+    return ActorLost(dataclasses.replace(cause, last_call=running), class_name=class_name)
+
+
+def _mark_as_shared(ref: object) -> None:
+    path = getattr(ref, "_path", None)
+    if isinstance(path, RayPath):
+        path.shared = True

@@ -1,0 +1,115 @@
+"""The transport interface: messages of frames over a connection, independent of what carries them.
+
+    Channel                    Listener
+    one peer, blocking   <-->  many peers, never blocks, driven by one loop
+
+Three implementations: `transport.memory` (one process, for tests and for a master and worker that share one),
+`transport.unix` (one host) and `transport.zmq` (between hosts). No socket and no zmq type appears here. A message is
+one or more frames; it arrives whole, once, in order, with its frames as they were cut, or the connection is reported as
+closed. A frame is flat bytes: memory of another shape is cast first (`view.cast("B")`, `PickleBuffer.raw()`), so that
+no transport has to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from parl_remote._records import Record, record
+
+__all__ = ["Buffer", "Channel", "Closed", "Event", "Listener", "Opened", "Pollable", "Received"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@record
+class Opened(Record):
+    """A peer has connected; its number `peer` is unique at this listener and never reused."""
+
+    peer: int
+
+
+@record
+class Received(Record):
+    """A peer has sent a message."""
+
+    peer: int
+    frames: list[memoryview]
+
+
+@record
+class Closed(Record):
+    """A peer is gone: it closed, its process ended, or it was silent for too long."""
+
+    peer: int
+    reason: str
+
+
+Event: TypeAlias = Opened | Received | Closed
+
+
+class Pollable(Protocol):
+    """A source that an event loop can wait for."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when there is something to do."""
+
+    def pending(self) -> bool:
+        """Return whether there is something to do even if the descriptor is not readable.
+
+        A loop calls this before it waits, because a transport may have read ahead.
+        """
+
+
+class Channel(Pollable, Protocol):
+    """A connection to one peer."""
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message; callable from any thread.
+
+        Args:
+            frames: One frame or more.
+            timeout_s: How long to wait while the peer does not keep up; None waits without limit.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+            ResultTimeout: The time has passed and nothing was sent.
+        """
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message and return its frames; one thread at a time.
+
+        Args:
+            timeout_s: How long to wait; 0 does not wait, None waits without limit.
+
+        Raises:
+            ChannelClosed: The peer is gone and everything it had sent was received.
+            ResultTimeout: The time has passed.
+        """
+
+    def close(self) -> None:
+        """Deliver the messages already sent, then close; a second call does nothing."""
+
+
+class Listener(Pollable, Protocol):
+    """The end that peers connect to."""
+
+    @property
+    def address(self) -> str:
+        """The address that peers connect to: "host:port", a path, or a name within this process."""
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call, in order for each peer, without waiting."""
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer, without waiting.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after the queued messages; no event follows. Unknown peers are ignored."""
+
+    def close(self) -> None:
+        """Drop all peers and stop listening; a second call does nothing."""

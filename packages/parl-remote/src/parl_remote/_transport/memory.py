@@ -1,0 +1,179 @@
+"""The transport within one process: a master and a worker that share a loop, and tests.
+
+    channel --deque--> listener's inbox     one wake-up pipe on each end
+    channel <--deque-- listener.send
+
+It behaves like the others, closing included, and copies nothing: a frame arrives as a view of the sent one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from parl_remote._system.facilities import Waker
+from parl_remote._transport import Buffer, Closed, Event, Opened, Received
+from parl_remote.errors import ChannelClosed, ResultTimeout
+
+__all__ = ["MemoryChannel", "MemoryListener"]
+
+
+class MemoryListener:
+    """The listening end, for channels of the same process, which `connect` makes."""
+
+    def __init__(self, address: str = "memory") -> None:
+        self._address = address
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._inbox: deque[Event] = deque()
+        self._peers: dict[int, MemoryChannel] = {}
+        self._waker = Waker()
+        self._open = True
+
+    @property
+    def address(self) -> str:
+        """The name given."""
+        return self._address
+
+    def connect(self) -> MemoryChannel:
+        """Return a new channel to this listener.
+
+        Raises:
+            ChannelClosed: The listener is closed.
+        """
+        with self._lock:
+            if not self._open:
+                raise ChannelClosed(f"{self._address} is closed")
+            peer = next(self._numbers)
+            channel = self._peers[peer] = MemoryChannel(self, peer)
+            self._post(Opened(peer))
+        return channel
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call."""
+        with self._lock:
+            events = list(self._inbox)
+            self._inbox.clear()
+            if self._open:
+                self._waker.clear()
+        return events
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer."""
+        with self._lock:
+            channel = self._peers.get(peer)
+        if channel is None:
+            raise ChannelClosed(f"peer {peer} of {self._address} is gone")
+        channel.deliver([memoryview(frame) for frame in frames])
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer."""
+        with self._lock:
+            channel = self._peers.pop(peer, None)
+        if channel is not None:
+            channel.hang_up(f"{self._address} closed the connection")
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there are events."""
+        return self._waker.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def close(self) -> None:
+        """Drop all peers."""
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            peers = list(self._peers)
+        for peer in peers:
+            self.drop(peer)
+        self._waker.close()
+
+    def accept(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue the event of a message from a channel; for `MemoryChannel`."""
+        with self._lock:
+            if peer not in self._peers:
+                raise ChannelClosed(f"{self._address} closed the connection")
+            self._post(Received(peer, [memoryview(frame) for frame in frames]))
+
+    def lose(self, peer: int, reason: str) -> None:
+        """Queue the event of a closed channel; for `MemoryChannel`."""
+        with self._lock:
+            if self._peers.pop(peer, None) is not None:
+                self._post(Closed(peer, reason))
+
+    def _post(self, event: Event) -> None:
+        self._inbox.append(event)
+        self._waker.wake()
+
+
+class MemoryChannel:
+    """One connection to a `MemoryListener`, made by its `connect`."""
+
+    def __init__(self, listener: MemoryListener, peer: int) -> None:
+        self._listener = listener
+        self._peer = peer
+        self._changed = threading.Condition()
+        self._inbox: deque[list[memoryview]] = deque()
+        self._waker = Waker()
+        self._over = ""
+        self._closed = False
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:  # noqa: ARG002 - never has to wait
+        """Send one message."""
+        if self._closed:
+            raise ChannelClosed("this channel was closed")
+        self._listener.accept(self._peer, frames)
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message and return it."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._inbox or self._over or self._closed, timeout_s):
+                raise ResultTimeout(f"nothing came within {timeout_s} s")
+            if self._closed:
+                raise ChannelClosed("this channel was closed")
+            if not self._inbox:
+                raise ChannelClosed(self._over)
+            frames = self._inbox.popleft()
+            if not self._inbox and not self._over:
+                self._waker.clear()
+        return frames
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there are messages, and permanently once the peer is gone."""
+        return self._waker.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def close(self) -> None:
+        """Close the channel; messages sent before still arrive."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._waker.close()
+            self._changed.notify_all()
+        self._listener.lose(self._peer, "the peer closed the connection")
+
+    def deliver(self, frames: list[memoryview]) -> None:
+        """Queue a message from the listener; for `MemoryListener`."""
+        with self._changed:
+            if not self._closed:
+                self._inbox.append(frames)
+                self._waker.wake()
+                self._changed.notify_all()
+
+    def hang_up(self, reason: str) -> None:
+        """Record that the listener dropped this channel; for `MemoryListener`."""
+        with self._changed:
+            if not self._closed:
+                self._over = reason
+                self._waker.wake()
+                self._changed.notify_all()

@@ -1,0 +1,323 @@
+"""The connecting end: one peer, used by many threads.
+
+The caller's own thread writes and reads, one system call each for a small message. While a channel waits until it can
+send, it reads the peer's messages and keeps them for `receive`, so that two peers that both send first do not
+deadlock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from parl_remote._config import Limits
+from parl_remote._system.polling import IN, OUT, is_raised_by_handler, wait_once
+from parl_remote._transport import Buffer
+from parl_remote._transport.unix.sockets import (
+    DONT_WAIT,
+    JOIN_BELOW,
+    NONE_LEFT,
+    NOW,
+    PARTS_AT_ONCE,
+    FrameReader,
+    after,
+    connect_to,
+    peer_pid,
+    stream,
+    unread_bytes,
+    widen,
+)
+from parl_remote.errors import ChannelClosed, ResultTimeout
+
+__all__ = ["UnixChannel"]
+
+_LONGEST_WAIT_MS = 2_000_000_000  # 23 days; the system refuses to wait for 25
+
+
+class UnixChannel:
+    """A connection to one peer on this host.
+
+    Args:
+        connection: A connected stream socket; the channel owns it from now on.
+        max_bytes: Largest message that is accepted.
+        allocate: Allocates the memory for long frames.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        max_bytes: int = Limits.max_frame_bytes,
+        allocate: Callable[[int], Buffer] = bytearray,
+    ) -> None:
+        connection.setblocking(True)
+        widen(connection)
+        self._socket = connection
+        self._reader = FrameReader(max_bytes, allocate)
+        self._inbox: deque[list[memoryview]] = deque()
+        self._send_lock = threading.Lock()
+        self._receive_lock = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def connect(cls, path: str, *, allocate: Callable[[int], Buffer] = bytearray) -> UnixChannel:
+        """Connect to the listener at `path`.
+
+        Raises:
+            ChannelClosed: Nothing listens there.
+            OSError: This process has no descriptors or no memory left, whatever listens there.
+        """
+        try:
+            connection = connect_to(path, wait=True)
+        except OSError as error:
+            if error.errno in NONE_LEFT:
+                raise
+            raise ChannelClosed(f"nobody listens at {path}: {error.strerror or error}") from error
+        return cls(connection, allocate=allocate)
+
+    @property
+    def peer_pid(self) -> int:
+        """The process id of the other end, or of the process that it was forked from; 0 if it is not visible here."""
+        return peer_pid(self._socket)
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message; see `Channel.send`."""
+        self.send_parts(stream(frames), timeout_s)
+
+    def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
+        """Send several messages with as few system calls as one.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+        parts = [part for frames in messages for part in stream(frames)]
+        if sum(map(len, parts)) < JOIN_BELOW:
+            parts = [b"".join(parts)]
+        self.send_parts(parts)
+
+    def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
+        """Write buffers that make up whole messages, prefixes included, with as few system calls as one message."""
+        with self._send_lock:
+            try:
+                if len(parts) == 1:
+                    size = len(parts[0])
+                    sent = self._socket.send(parts[0], NOW)
+                    if sent == size:
+                        return
+                else:
+                    sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
+            except BlockingIOError:
+                sent = 0
+            except BaseException as error:
+                if isinstance(error, OSError) and not is_raised_by_handler(error):
+                    raise self._broken(error) from error
+                if len(parts) > 1:  # one small part is sent as a whole or not at all; of several the rest is unknown
+                    self._hang_up()
+                raise
+            self._send_rest(parts, sent, timeout_s)
+
+    def _send_rest(self, parts: list[Buffer], sent: int, timeout_s: float | None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        started = sent > 0
+        rest = after(parts, sent)
+        try:
+            while rest:
+                if not self._wait_for_room(deadline):
+                    raise ResultTimeout(f"the peer took nothing for {timeout_s} s")
+                try:
+                    sent = self._socket.sendmsg(rest[:PARTS_AT_ONCE], (), NOW)
+                except BlockingIOError:
+                    continue
+                started = True
+                rest = after(rest, sent)
+        except OSError as error:
+            if is_raised_by_handler(error):
+                raise
+            raise self._broken(error) from error
+        finally:
+            if rest and started:  # half a message is on its way and nothing can follow it
+                self._hang_up()
+
+    def _wait_for_room(self, deadline: float | None) -> bool:
+        """Wait until the socket accepts data, reading meanwhile; return False once the deadline has passed."""
+        if self._receive_lock.acquire(blocking=False):  # otherwise another thread is reading anyway
+            try:
+                ready = wait_once(self._socket, OUT | IN, _milliseconds(deadline))
+                if ready & IN:
+                    self._read_ahead()
+            finally:
+                self._receive_lock.release()
+        else:
+            ready = wait_once(self._socket, OUT, _milliseconds(deadline))
+        return bool(ready)
+
+    def _read_ahead(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                self._reader.fill(self._socket, DONT_WAIT)
+            except BaseException as error:
+                if isinstance(error, EOFError) and not is_raised_by_handler(error):
+                    raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
+                if not isinstance(error, OSError) or is_raised_by_handler(error):
+                    self._interrupted()
+                raise
+            while (frames := self._reader.next()) is not None:
+                self._inbox.append(frames)
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message; see `Channel.receive`."""
+        with self._receive_lock:
+            if self._inbox:
+                return self._inbox.popleft()
+            return self._first(timeout_s)
+
+    def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
+        """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
+        with self._receive_lock:
+            messages = list(self._inbox)
+            self._inbox.clear()
+            if not messages:
+                messages.append(self._first(timeout_s))
+            while (frames := self._reader.next()) is not None:
+                messages.append(frames)
+        return messages
+
+    def _first(self, timeout_s: float | None) -> list[memoryview]:
+        """Return the next message, reading if necessary."""
+        reader = self._reader
+        frames = reader.next()
+        if frames is not None:
+            return frames
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while True:
+                if deadline is None:
+                    reader.fill(self._socket)
+                else:
+                    self._fill_before(deadline, timeout_s)
+                frames = reader.next()
+                if frames is not None:
+                    return frames
+        except (EOFError, OSError) as error:
+            if isinstance(error, ResultTimeout):
+                raise
+            if is_raised_by_handler(error):
+                self._interrupted()
+                raise
+            if isinstance(error, EOFError):
+                raise ChannelClosed("the peer closed the connection") from error
+            raise self._broken(error) from error
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def _interrupted(self) -> None:
+        """Close the connection after an interrupt within a message, because the position in the stream is lost."""
+        if self._reader.inside_message:
+            self._reader = _NothingMore(0)
+            self._hang_up()
+
+    def receive_ready(self) -> list[list[memoryview]]:
+        """Return all messages that are there, with one read that does not wait, once the socket is readable.
+
+        Raises:
+            ChannelClosed: The peer is gone and everything it had sent was received.
+            RemoteProtocolError: The peer sent an invalid message.
+        """
+        with self._receive_lock:
+            messages = list(self._inbox)
+            self._inbox.clear()
+            try:
+                self._reader.fill(self._socket, DONT_WAIT)
+            except BlockingIOError:
+                pass
+            except EOFError as error:
+                if not messages:
+                    raise ChannelClosed("the peer closed the connection") from error
+            except OSError as error:
+                if not messages:
+                    raise self._broken(error) from error
+            while (frames := self._reader.next()) is not None:
+                messages.append(frames)
+        return messages
+
+    @property
+    def has_read_ahead(self) -> bool:
+        """Return whether messages were read while a send had to wait."""
+        return bool(self._inbox)
+
+    def _fill_before(self, deadline: float, timeout_s: float | None) -> None:
+        try:
+            self._reader.fill(self._socket, DONT_WAIT)
+            return
+        except BlockingIOError:
+            pass  # waiting here would show it in the traceback of Ctrl-C
+        if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
+            raise ResultTimeout(f"nothing came within {timeout_s} s")
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def pending(self) -> bool:
+        """Return whether messages were read ahead."""
+        if self._inbox:
+            return True
+        if not self._receive_lock.acquire(blocking=False):
+            return False
+        try:
+            frames = self._reader.next()
+            if frames is not None:
+                self._inbox.append(frames)
+        finally:
+            self._receive_lock.release()
+        return frames is not None
+
+    @property
+    def unread_by_peer(self) -> bool:
+        """Return whether the peer has not yet read all that was sent."""
+        return unread_bytes(self._socket) > 0
+
+    def close(self) -> None:
+        """Close the channel; sent messages are in the kernel's buffers and still arrive."""
+        if self._closed:
+            return
+        self._closed = True
+        self._hang_up()
+        with self._receive_lock, self._send_lock:  # a thread that waits in either has been woken by the line above
+            self._socket.close()
+
+    def abandon(self) -> None:
+        """Close this process's copy of the descriptor, in the child of a fork, and leave the connection alone."""
+        self._closed = True
+        self._send_lock, self._receive_lock = threading.Lock(), threading.Lock()  # their holders were not copied
+        self._socket.close()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _broken(self, error: OSError) -> ChannelClosed:
+        if self._closed or error.errno == errno.EBADF:
+            return ChannelClosed("this channel was closed")
+        return ChannelClosed(f"the connection broke: {error.strerror or error}")
+
+
+class _NothingMore(FrameReader):
+    """The reader after an interrupted one: the beginning of the next message is not known any more."""
+
+    def next(self) -> None:
+        """Return None."""
+
+    def fill(self, source: socket.socket, flags: int = 0) -> None:  # noqa: ARG002  # as the base class has it
+        """Raise EOFError."""
+        raise EOFError
+
+
+def _milliseconds(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, min((deadline - time.monotonic()) * 1000, _LONGEST_WAIT_MS))

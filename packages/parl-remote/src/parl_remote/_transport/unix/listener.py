@@ -1,0 +1,349 @@
+"""The end that peers connect to: a listening socket, and many connections served by one loop, which never waits."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from parl_remote._config import Limits
+from parl_remote._system.polling import IN, OUT, new_poller
+from parl_remote._transport import Buffer, Closed, Event, Opened, Received
+from parl_remote._transport.unix.sockets import (
+    NONE_LEFT,
+    NOW,
+    PARTS_AT_ONCE,
+    FrameReader,
+    Listening,
+    after,
+    connect_to,
+    is_own_user,
+    listen_at,
+    stream,
+    widen,
+)
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+
+__all__ = ["UnixListener", "UnixPeers"]
+
+
+_LARGE = 2**20  # memory for larger frames is taken page by page, as they arrive
+
+
+def _memory_for(size: int) -> Buffer:
+    """Return memory for a frame; large frames take it page by page, as they arrive."""
+    if size < _LARGE:
+        return bytearray(size)
+    try:
+        return memoryview(mmap.mmap(-1, size))
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(f"no memory for {size} bytes: {error}") from error
+
+
+class _Peer:
+    """One connection of a listener: its read state and its queued data."""
+
+    __slots__ = ("closing", "connection", "is_new", "mask", "number", "outbox", "paused", "reader", "waiting")
+
+    def __init__(self, number: int, connection: socket.socket, max_bytes: int) -> None:
+        self.number = number
+        self.connection = connection
+        self.reader = FrameReader(max_bytes, _memory_for)
+        self.is_new = True  # it has sent no message yet
+        self.outbox: deque[Buffer] = deque()
+        self.waiting = 0  # bytes in it
+        self.closing = False
+        self.paused = False
+        self.mask = IN
+
+    def flush(self) -> bool:
+        """Write as much as the kernel accepts; return True once nothing is left."""
+        while self.outbox:
+            parts = [self.outbox[i] for i in range(min(len(self.outbox), PARTS_AT_ONCE))]
+            try:
+                sent = self.connection.sendmsg(parts, (), NOW)
+            except BlockingIOError:
+                return False
+            for _ in parts:
+                self.outbox.popleft()
+            self.outbox.extendleft(reversed(after(parts, sent)))
+            self.waiting -= sent
+        return True
+
+
+class UnixPeers:
+    """Connections by number.
+
+    Args:
+        max_bytes: Largest message that is accepted.
+        first_bytes: Largest first message of a connection that is accepted, where that is less.
+    """
+
+    def __init__(self, max_bytes: int = Limits.max_frame_bytes, first_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._first_bytes = max_bytes if first_bytes is None else first_bytes
+        self._poller = new_poller()
+        self._by_number: dict[int, _Peer] = {}
+        self._by_fd: dict[int, _Peer] = {}
+        self._last_number = 0
+
+    def add(self, connection: socket.socket) -> int:
+        """Serve a connected socket from now on; return its number."""
+        connection.setblocking(False)
+        widen(connection)
+        self._last_number += 1
+        peer = _Peer(self._last_number, connection, self._first_bytes)
+        self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
+        self._poller.register(connection.fileno(), IN)
+        return peer.number
+
+    def connect(self, path: str) -> int:
+        """Connect to the listener at `path`; return the connection's number.
+
+        Raises:
+            ChannelClosed: Nothing listens there.
+        """
+        try:
+            connection = connect_to(path, wait=False)
+        except OSError as error:
+            raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
+        return self.add(connection)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while `poll` has something to do."""
+        return self._poller.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call."""
+        events: list[Event] = []
+        for fd, mask in self._poller.poll(0):
+            self.serve(fd, mask, events)
+        return events
+
+    def serve(self, fd: int, mask: int, events: list[Event]) -> None:
+        """Handle the kernel's events for one descriptor; unknown ones are ignored."""
+        peer = self._by_fd.get(fd)
+        if peer is None:
+            return
+        if mask & OUT:
+            self._flush(peer)
+        if mask & ~OUT and not peer.closing:
+            self._read(peer, events)
+
+    def _read(self, peer: _Peer, events: list[Event]) -> None:
+        try:
+            peer.reader.fill(peer.connection)
+            while (frames := peer.reader.next()) is not None:
+                if peer.is_new:
+                    peer.is_new = False
+                    peer.reader.limit(self._max_bytes)
+                events.append(Received(peer.number, frames))
+        except BlockingIOError:
+            return
+        except EOFError:
+            self._lose(peer, "the peer closed the connection", events)
+        except (OSError, RemoteProtocolError, MemoryError) as error:
+            self._lose(peer, str(error), events)
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer; see `Listener.send`."""
+        to = self._by_number.get(peer)
+        if to is None or to.closing:
+            raise ChannelClosed(f"peer {peer} is gone")
+        parts = stream(frames)
+        if to.outbox or len(parts) > 1 or not self._send_now(to, parts[0]):
+            waited = bool(to.outbox)
+            to.outbox.extend(parts)
+            to.waiting += sum(map(len, parts))
+            if not waited:
+                self._flush(to)
+
+    def _send_now(self, peer: _Peer, part: Buffer) -> bool:
+        """Write a small message at once, as most are; return False if the kernel refused it."""
+        try:
+            sent = peer.connection.send(part, NOW)
+        except OSError:  # full, or broken: `_flush` finds out which
+            return False
+        if sent < len(part):
+            peer.outbox.append(memoryview(part)[sent:])
+            peer.waiting = len(part) - sent
+            self._flush(peer)
+        return True
+
+    def backlog(self, peer: int) -> int:
+        """Return the number of bytes queued for a peer."""
+        known = self._by_number.get(peer)
+        return 0 if known is None else known.waiting
+
+    def pause(self, peer: int) -> None:
+        """Do not read from a peer until `resume`."""
+        self._set_paused(peer, True)
+
+    def resume(self, peer: int) -> None:
+        """Read from a peer again."""
+        self._set_paused(peer, False)
+
+    def _set_paused(self, peer: int, paused: bool) -> None:
+        known = self._by_number.get(peer)
+        if known is not None and not known.closing:
+            known.paused = paused
+            self._watch(known)
+
+    def _watch(self, peer: _Peer) -> None:
+        """Update the events that the kernel reports for a peer."""
+        mask = 0 if peer.paused or peer.closing else IN
+        if peer.outbox:
+            mask |= OUT
+        if mask != peer.mask:
+            peer.mask = mask
+            self._poller.modify(peer.connection.fileno(), mask)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            if peer.flush() and peer.closing:
+                self._forget(peer)
+            else:
+                self._watch(peer)
+        except OSError:
+            # What the peer sent before it went is still there to be read; only then comes its end.
+            peer.outbox.clear()
+            peer.waiting = 0
+            if peer.closing:
+                self._forget(peer)
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after the queued messages; see `Listener.drop`."""
+        known = self._by_number.pop(peer, None)
+        if known is None:
+            return
+        known.closing = True
+        if known.outbox:
+            self._watch(known)
+        else:
+            self._forget(known)
+
+    def close(self) -> None:
+        """Drop all peers, waiting a little for slow ones."""
+        deadline = time.monotonic() + Limits.linger_s
+        for peer in list(self._by_fd.values()):
+            with contextlib.suppress(OSError):
+                peer.connection.settimeout(max(0.01, deadline - time.monotonic()))
+                for part in peer.outbox:
+                    peer.connection.sendall(part)
+            self._forget(peer)
+        self._poller.close()
+
+    def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
+        self._forget(peer)
+        events.append(Closed(peer.number, reason))
+
+    def _forget(self, peer: _Peer) -> None:
+        self._by_number.pop(peer.number, None)
+        fd = peer.connection.fileno()
+        if self._by_fd.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+            peer.connection.close()
+
+
+class UnixListener:
+    """Listens at a path; calls of `poll` serve the peers.
+
+    Args:
+        path: The path to listen at; an existing socket there is an error.
+        listening: An already listening socket to use instead of making one; `path` is its path.
+        max_bytes: Largest message that is accepted.
+        first_bytes: Largest first message of a connection that is accepted, where that is less.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        listening: Listening | None = None,
+        max_bytes: int = Limits.max_frame_bytes,
+        first_bytes: int | None = None,
+    ) -> None:
+        self._path = str(path)
+        self._socket = listen_at(self._path) if listening is None else listening
+        self._socket.setblocking(False)
+        self._peers = UnixPeers(max_bytes, first_bytes)
+        self._poller = new_poller()
+        self._poller.register(self._socket.fileno(), IN)
+        self._poller.register(self._peers.fileno(), IN)
+        self._reserve = os.open(os.devnull, os.O_RDONLY)  # given up for a moment to refuse connections
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The path."""
+        return self._path
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while `poll` has something to do."""
+        return self._poller.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call; see `Listener.poll`."""
+        events: list[Event] = []
+        ready = {fd for fd, _ in self._poller.poll(0)}
+        if self._socket.fileno() in ready:
+            self._accept(events)
+        if self._peers.fileno() in ready:
+            events.extend(self._peers.poll())
+        return events
+
+    def _accept(self, events: list[Event]) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NONE_LEFT:
+                    raise
+                self._turn_away()
+                return
+            if is_own_user(connection):
+                events.append(Opened(self._peers.add(connection)))
+            else:
+                connection.close()
+
+    def _turn_away(self) -> None:
+        """Refuse a connection for which there is no descriptor left; a pending one would keep `poll` busy."""
+        os.close(self._reserve)
+        with contextlib.suppress(OSError):
+            self._socket.accept()[0].close()
+        self._reserve = os.open(os.devnull, os.O_RDONLY)
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer; see `Listener.send`."""
+        self._peers.send(peer, frames)
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after the queued messages; see `Listener.drop`."""
+        self._peers.drop(peer)
+
+    def close(self) -> None:
+        """Drop all peers, waiting a little for slow ones, and stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        self._peers.close()
+        os.close(self._reserve)
+        self._poller.close()
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)

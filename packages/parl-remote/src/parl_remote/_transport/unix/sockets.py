@@ -1,0 +1,373 @@
+"""Unix stream sockets as both ends need them, and how messages of frames lie in their byte stream.
+
+    offset  size       field
+    0       4          number of frames, n (1 or more)
+    4       8 * n      length of each frame in bytes
+    4+8n    ...        the frames, one after the other
+
+All numbers are little-endian and unsigned. Small messages are read together, many with one system call; a message
+that does not fit into the read-ahead buffer is read straight into memory of its own, one block a frame. Where there
+are no unix sockets `portable.sockets` fills in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from parl_remote._portable.sockets import (
+    DONT_WAIT,
+    NO_SIGNAL,
+    LoopbackListener,
+    LoopbackSocket,
+    connect_loopback,
+    is_abandoned,
+    is_listener_file,
+)
+from parl_remote._system.facilities import is_portable
+from parl_remote._transport import Buffer
+from parl_remote.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = [
+    "DONT_WAIT",
+    "JOIN_BELOW",
+    "NONE_LEFT",
+    "NOW",
+    "PARTS_AT_ONCE",
+    "FrameReader",
+    "Listening",
+    "after",
+    "connect_to",
+    "frame_prefix",
+    "is_own_user",
+    "listen_at",
+    "listening_socket",
+    "peer_pid",
+    "private_directory",
+    "stream",
+    "sweep_directories",
+    "unread_bytes",
+    "widen",
+]
+
+
+_READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
+_READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
+_COUNT = struct.Struct("<I")
+_ONE = struct.Struct("<IQ")
+_MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
+
+_unpack_one = _ONE.unpack_from
+_pack_one = _ONE.pack
+
+
+def frame_prefix(frames: Sequence[Buffer]) -> bytes:
+    """Return the bytes that precede `frames` in the stream."""
+    if len(frames) == 1:
+        return _pack_one(1, len(frames[0]))
+    if not frames:
+        raise LocalProtocolError("a message needs a frame")
+    return struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
+
+
+class FrameReader:
+    """Parses the bytes of a stream socket into messages.
+
+    Args:
+        max_bytes: Largest message that is accepted.
+        allocate: Makes writable memory for a frame that is too long for the read-ahead buffer.
+    """
+
+    __slots__ = ("_allocate", "_buffer", "_end", "_frames", "_max_bytes", "_missing", "_start", "_view")
+
+    def __init__(self, max_bytes: int, allocate: Callable[[int], Buffer] = bytearray) -> None:
+        self._max_bytes = max_bytes
+        self._allocate = allocate
+        self._buffer = bytearray(_READ_AHEAD_AT_FIRST)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._frames: list[memoryview] = []
+        self._missing: list[memoryview] = []
+
+    def limit(self, max_bytes: int) -> None:
+        """Accept messages up to this size from now on."""
+        self._max_bytes = max_bytes
+
+    def next(self) -> list[memoryview] | None:
+        """Return the next message that was read completely, None if there is none.
+
+        Raises:
+            RemoteProtocolError: The bytes read are no valid message.
+        """
+        start, available = self._start, self._end - self._start
+        if available < 12 or self._missing:
+            return self._finished() if self._frames else None
+        count, length = _unpack_one(self._buffer, start)
+        if count == 1:
+            body = start + 12
+            if body + length <= self._end:
+                self._start = end = body + length
+                if end == self._end:
+                    self._start = self._end = 0
+                return [memoryview(self._buffer[body:end])]
+            lengths: tuple[int, ...] = (length,)
+        else:
+            if not 1 <= count <= _MAX_FRAMES:
+                raise RemoteProtocolError(f"a message of {count} frames cannot be")
+            if available < 4 + 8 * count:
+                # At most twice what has arrived: a peer that announces a million frames has to send their lengths.
+                self._make_room(min(4 + 8 * count, 2 * max(available, _READ_AHEAD)))
+                return None
+            lengths = struct.unpack_from(f"<{count}Q", self._buffer, start + 4)
+            body = start + 4 + 8 * count
+        if sum(lengths) > self._max_bytes:
+            raise RemoteProtocolError(f"a message of {sum(lengths)} bytes passes the limit of {self._max_bytes}")
+        return self._cut(body, lengths)
+
+    def _cut(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
+        """Take the frames from the buffer as far as they have arrived, and record what is missing."""
+        at, end = body, self._end
+        frames, missing = [], []
+        for length in lengths:
+            here = min(length, end - at)
+            if here == length:
+                frame = memoryview(self._buffer[at : at + length])
+            else:
+                try:
+                    frame = memoryview(self._allocate(length))
+                except MemoryError as error:
+                    raise RemoteProtocolError(f"there is no memory for a frame of {length} bytes") from error
+                frame[:here] = self._view[at : at + here]
+                missing.append(frame[here:])
+            frames.append(frame)
+            at += here
+        self._start = at
+        if at == end:
+            self._start = self._end = 0
+        if not missing:
+            return frames
+        self._frames, self._missing = frames, missing
+        return None
+
+    def _finished(self) -> list[memoryview] | None:
+        if self._frames and not self._missing:
+            frames, self._frames = self._frames, []
+            return frames
+        return None
+
+    @property
+    def inside_message(self) -> bool:
+        """Return whether a message has been read in part."""
+        return bool(self._missing) or self._end > self._start
+
+    def fill(self, source: socket.socket, flags: int = 0) -> None:
+        """Read once from `source`.
+
+        Raises:
+            EOFError: The peer has closed the connection.
+            BlockingIOError: No data is available, and `flags` or the socket forbid waiting.
+            OSError: The connection broke.
+        """
+        if self._missing:
+            self._fill_missing(source, flags)
+            return
+        if self._start and len(self._buffer) - self._end < len(self._buffer) // 4:
+            self._make_room(0)
+        got = source.recv_into(self._view[self._end :] if self._end else self._buffer, 0, flags)
+        if not got:
+            raise EOFError
+        self._end += got
+        if self._end == len(self._buffer) < _READ_AHEAD:
+            self._make_room(_READ_AHEAD)  # there is more than this at a time
+
+    def _fill_missing(self, source: socket.socket, flags: int) -> None:
+        missing = self._missing
+        if len(missing) == 1:
+            got = source.recv_into(missing[0], 0, flags)
+        else:
+            got = source.recvmsg_into(missing[:64], 0, flags)[0]
+        if not got:
+            raise EOFError
+        done = 0
+        while done < len(missing) and got >= len(missing[done]):
+            got -= len(missing[done])
+            done += 1
+        del missing[:done]
+        if got:
+            missing[0] = missing[0][got:]
+
+    def _make_room(self, needed: int) -> None:
+        """Move the unread bytes to the front, into a larger buffer if `needed` bytes would not fit."""
+        rest = self._buffer[self._start : self._end]
+        if needed > len(self._buffer):
+            self._buffer = bytearray(max(needed, _READ_AHEAD))
+            self._view = memoryview(self._buffer)
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+
+with contextlib.suppress(ImportError):  # neither is there on Windows
+    import fcntl
+    import termios
+
+
+_LONGEST_PATH = 80  # the kernel takes 107 bytes for a socket's path, and names follow
+_SOCKET_BUFFER = 2**20  # larger ones save wake-ups on arrays; the kernel caps it at net.core.wmem_max
+JOIN_BELOW = 2**14  # copying so little is cheaper than handing the kernel a list
+NONE_LEFT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))  # of this process or its host
+PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
+NOW = DONT_WAIT | NO_SIGNAL
+
+Listening: TypeAlias = socket.socket | LoopbackListener
+
+
+def widen(connection: socket.socket) -> None:
+    """Enlarge a connection's send buffer for large messages."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+
+
+def stream(frames: Sequence[Buffer]) -> list[Buffer]:
+    """Return the buffers to write for a message: a single one for a small message."""
+    prefix = frame_prefix(frames)
+    if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:
+        return [b"".join((prefix, frames[0]))]
+    return [prefix, *frames]
+
+
+def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
+    """Return the rest of `parts` after `sent` bytes."""
+    rest: list[Buffer] = []
+    for part in parts:
+        if sent >= len(part):
+            sent -= len(part)
+        elif sent:
+            rest.append(memoryview(part)[sent:])
+            sent = 0
+        else:
+            rest.append(part)
+    return rest
+
+
+def listen_at(path: str) -> Listening:
+    """Return a listener at `path`, for this user only.
+
+    Raises:
+        OSError: The path is taken, too long (107 bytes), or cannot be made.
+    """
+    return LoopbackListener(path) if is_portable() else listening_socket(path)
+
+
+def listening_socket(path: str) -> socket.socket:
+    """Return a unix socket that listens at `path`; see `listen_at`."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        os.chmod(path, 0o600)
+        listening.listen(4096)  # a busy actor does not accept connections, and connecting must not wait for it
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def connect_to(path: str, *, wait: bool) -> socket.socket:
+    """Return a connection to the listener at `path`.
+
+    Args:
+        path: The path.
+        wait: Whether to wait until the listener has authenticated itself, where it has to.
+
+    Raises:
+        OSError: Nothing listens there.
+    """
+    if is_portable():
+        return connect_loopback(path, wait=wait)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def private_directory(parent: Path) -> Path:
+    """Return a new private directory for sockets: below `parent`, or below /tmp if that is unsuitable.
+
+    Raises:
+        OSError: Both names are too long, or both are not writable.
+    """
+    if is_portable():
+        return Path(tempfile.mkdtemp(prefix="parl-", dir=parent))
+    for place in (parent, Path("/tmp")):
+        with contextlib.suppress(OSError):
+            if len(os.fsencode(place)) <= _LONGEST_PATH:
+                return Path(tempfile.mkdtemp(prefix="parl-", dir=place))
+    raise OSError(f"{parent} and /tmp are too long or cannot be written to")
+
+
+def sweep_directories(parent: Path) -> list[Path]:
+    """Remove the directories of nodes that were killed before they could clean up; return those removed.
+
+    Such a directory is private to this user and has a node's socket without a listener, or, if an earlier cleanup was
+    interrupted, only actors' sockets without listeners.
+    """
+    swept = []
+    for place in {parent} if is_portable() else {parent, Path("/tmp")}:
+        for directory in place.glob("parl-*"):
+            with contextlib.suppress(OSError):
+                found = directory.lstat()
+                is_ours = stat.S_ISDIR(found.st_mode) and (
+                    not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
+                )
+                node = directory / "node.sock"
+                sockets = [node] if node.exists() else list(directory.glob("*.sock"))
+                if is_ours and sockets and all(map(_is_abandoned, sockets)):
+                    shutil.rmtree(directory)
+                    swept.append(directory)
+    return swept
+
+
+def _is_abandoned(path: Path) -> bool:
+    if is_portable():
+        return is_listener_file(path) and is_abandoned(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        return stat.S_ISSOCK(path.lstat().st_mode) and probe.connect_ex(str(path)) == errno.ECONNREFUSED
+
+
+def is_own_user(connection: socket.socket) -> bool:
+    """Return whether the process at the other end is this user's; on loopback it has proved that already."""
+    return isinstance(connection, LoopbackSocket) or _peer_credentials(connection)[1] == os.getuid()
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """Return the process at the other end (that began to listen, for a connecting end); 0 if it is not seen here."""
+    return 0 if isinstance(connection, LoopbackSocket) else _peer_credentials(connection)[0]
+
+
+def unread_bytes(connection: socket.socket) -> int:
+    """Return the number of sent bytes that the peer has not read; 0 where unknown, or if the connection is closed."""
+    if isinstance(connection, LoopbackSocket):
+        return 0
+    unread = bytearray(4)
+    try:
+        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, unread)
+    except OSError:
+        return 0
+    return int.from_bytes(unread, sys.byteorder)
+
+
+def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid

@@ -1,0 +1,169 @@
+"""The node's service for `xparl doctor`: the state of its host, and whether it reaches another node.
+
+CheckHost, ReachNode --> a thread for each, because disks and networks may take their time --> HostReport, NodeReached
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from parl_remote._links.handshake import Link
+from parl_remote._links.identity import host_id, host_name
+from parl_remote._links.loop import Loop
+from parl_remote._messages import Failed, Message
+from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote._system.facilities import missing
+from parl_remote._system.host import shared_memory_free, write_error
+from parl_remote._transport.addresses import Address
+from parl_remote.errors import RemoteError, RemoteProtocolError
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import resource
+
+__all__ = ["HostCheck", "missing_modules", "versions_that_matter"]
+
+_MOST_AT_ONCE = 8
+_MOST_MODULES = 500
+_MOST_PATHS = 100
+_REACH_S = 2.0  # a host that is there answers in milliseconds, over a bad line in a second
+_MATTER = ("parl-remote", "numpy", "cloudpickle")  # packages whose versions must agree on both ends of a pickle
+
+
+class HostCheck:
+    """Answers `CheckHost`, and in a master `ReachNode`; see `handshake.Part`.
+
+    Args:
+        loop: The node's loop.
+        directory: Where the node writes logs and files.
+        addresses: Returns the addresses that a node has told the master, none if the node is unknown; None in a worker.
+    """
+
+    def __init__(self, loop: Loop, directory: Path, addresses: Callable[[str], Sequence[str]] | None = None) -> None:
+        self._loop = loop
+        self._directory = directory
+        self._addresses = addresses
+        self._busy = 0
+
+    def received(self, link: Link, message: Message, _frames: Sequence[memoryview]) -> None:
+        """Start a check in a thread; the answer follows."""
+        match message:
+            case CheckHost():
+                if len(message.modules) > _MOST_MODULES or len(message.paths) > _MOST_PATHS:
+                    raise RemoteError(f"at most {_MOST_MODULES} modules and {_MOST_PATHS} paths can be asked for")
+                self._find_out(link, message.request_id, lambda: report_of(message, self._directory))
+            case ReachNode() if self._addresses is not None:
+                addresses = self._addresses(message.node_id)
+                if not addresses:
+                    raise RemoteError(f"the master knows no node {message.node_id}")
+                self._find_out(link, message.request_id, lambda: _reach(message.request_id, addresses))
+            case _:
+                raise RemoteProtocolError(f"this node does not take {type(message).__name__}")
+
+    def closed(self, link: Link) -> None:
+        """Do nothing: answers to a peer that is gone are dropped."""
+
+    def close(self) -> None:
+        """Do nothing: the threads end by themselves, and do not keep the process alive."""
+
+    def _find_out(self, link: Link, request_id: int, find: Callable[[], Message]) -> None:
+        if self._busy >= _MOST_AT_ONCE:
+            raise RemoteError(f"this node answers {_MOST_AT_ONCE} questions about its health already; ask again")
+        self._busy += 1
+
+        def work() -> None:
+            try:
+                answer = find()
+            except Exception as error:  # whatever goes wrong is what was asked for
+                answer = Failed(request_id, f"{type(error).__name__}: {error}")
+            self._loop.call_soon(lambda: self._answer(link, answer))
+
+        try:
+            threading.Thread(target=work, name="parl-check", daemon=True).start()
+        except RuntimeError as error:  # the host has no more threads
+            self._busy -= 1
+            raise RemoteError(f"this node cannot find out: {error}") from error
+
+    def _answer(self, link: Link, answer: Message) -> None:
+        self._busy -= 1
+        link.tell(answer)
+
+
+def report_of(asked: CheckHost, directory: Path) -> HostReport:
+    """Return the report of this host."""
+    missing = missing_modules(asked.modules, asked.paths)
+    free = -1
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(directory).free
+    return HostReport(
+        asked.request_id,
+        host_name(),
+        host_id(),
+        time.time(),
+        sys.executable,
+        versions_that_matter(),
+        str(directory),
+        free,
+        write_error(directory),
+        shared_memory_free(),
+        _most_descriptors(),
+        missing,
+    )
+
+
+def versions_that_matter() -> dict[str, str]:
+    """Return the versions of Python and of the packages that pickles depend on."""
+    found = {"python": platform.python_version()}
+    for name in _MATTER:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def missing_modules(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules that cannot be imported here; only the first part of a dotted name is checked."""
+    importlib.invalidate_caches()
+    elsewhere = [path for path in paths if os.path.isabs(path)]
+    missing = []
+    for name in names:
+        top = name.partition(".")[0]
+        try:
+            found = importlib.util.find_spec(top) or importlib.machinery.PathFinder.find_spec(top, elsewhere)
+        except (ImportError, ValueError, AttributeError):
+            found = None
+        if found is None:
+            missing.append(name)
+    return tuple(missing)
+
+
+def _most_descriptors() -> int:
+    """Return the limit of open files per process, -1 if there is none."""
+    if "resource" in missing():  # on Windows
+        return -1
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _reach(request_id: int, addresses: Sequence[str]) -> NodeReached:
+    began = time.monotonic()
+    problem = "it has no address"
+    for text in addresses:
+        if text.startswith(":"):  # it is where the master is
+            return NodeReached(request_id, True)
+        try:
+            address = Address.parse(text)
+            socket.create_connection((address.host, address.port), _REACH_S).close()
+            return NodeReached(request_id, True, "", time.monotonic() - began)
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+    return NodeReached(request_id, False, problem, time.monotonic() - began)

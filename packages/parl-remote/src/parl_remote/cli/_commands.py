@@ -1,0 +1,82 @@
+"""The command `xparl`: its subcommands, each imported from its module on first use."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from parl_remote._config import BadVariable
+from parl_remote._version import __version__
+
+__all__ = ["main"]
+
+# The order of `xparl --help`: a cluster's life, then looking into it, then reaching into it.
+_MODULES = {
+    "start": "start",
+    "connect": "start",
+    "status": "show",
+    "stop": "stop",
+    "list": "show",
+    "logs": "logs",
+    "top": "top",
+    "monitor": "monitor",
+    "kill": "end",
+    "drain": "end",
+    "doctor": "doctor",
+    "key": "start",
+}
+
+
+class _Commands(click.Group):
+    """A group that imports a command's module when it is called: `xparl stop` does not load what `xparl top` needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _MODULES:
+            return None
+        module = importlib.import_module(f"parl_remote.cli._{_MODULES[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return _with_lines(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _MODULES and not args[0].startswith("-"):
+            known = ", ".join(_MODULES)
+            ctx.fail(f"there is no command {args[0]!r}; xparl has {known}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BadVariable as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _with_lines(command: click.Command) -> click.Command:
+    """Keep a command's examples as lines: in a raw docstring click's marker for that is two characters."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="parl-remote")
+def main() -> None:
+    r"""Start, join, look at and stop clusters of remote actors.
+
+    A program needs none of this for a private cluster on its own machine: parl.connect() makes one.
+
+    \b
+    Examples:
+      xparl start --port 8037                 a cluster with all CPUs of this host
+      xparl connect --address first:8037      add another host's CPUs to it
+      xparl status                            nodes, slots, programs
+      xparl logs -f trainer                   what an actor writes
+      xparl doctor --address first:8037       what is wrong, and how to mend it
+    """
+
+
+_with_lines(main)

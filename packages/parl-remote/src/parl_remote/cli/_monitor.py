@@ -1,0 +1,173 @@
+"""`xparl monitor`, and the monitor that `xparl start` starts beside a cluster."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from parl_remote._config import Environment, environment
+from parl_remote._links.identity import host_name
+from parl_remote._monitor.launch import HOW_TO_INSTALL, MonitorSettings, check_installed, is_installed, start_monitor
+from parl_remote._monitor.sessions import token_of
+from parl_remote._node.run_files import RunFiles
+from parl_remote._node.starting import NodeSettings
+from parl_remote._transport.addresses import EVERY_INTERFACE, Address, is_loopback
+from parl_remote.cli._launch import check_port
+from parl_remote.cli._session import address_option, key_option, only_target, port_option
+from parl_remote.errors import RemoteError
+
+__all__ = ["monitor_command", "plan_monitor"]
+
+
+_ABOVE = 100  # PARL's own monitor was there, and people look for it there
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorPlan:
+    """The decision about a cluster's monitor, taken before the cluster starts.
+
+    Attributes:
+        found: The environment.
+        host: The monitor's interface.
+        port: Its port; 0 for no monitor.
+        note: The text to print in place of its address.
+    """
+
+    found: Environment
+    host: str
+    port: int
+    note: str = ""
+
+    def start(self, node: NodeSettings) -> str:
+        """Start the monitor beside a cluster that has just come up, without waiting; return the text to print."""
+        if not self.port:
+            return self.note
+        master = "localhost" if node.host in EVERY_INTERFACE else f"[{node.host}]" if ":" in node.host else node.host
+        settings = MonitorSettings(
+            address=f"{master}:{node.port}",
+            directory=node.directory,
+            host=self.host,
+            port=self.port,
+            key_file=f"{node.directory}/key",
+            with_cluster=True,
+        )
+        try:
+            token_of(settings.token_file)  # to be there when people are told of it, whenever the monitor is up
+            start_monitor(settings, self.found, wait=False)
+        except (RemoteError, OSError) as error:
+            return f"not now: {error}"
+        return f"{url_of(self.host, self.port)} (its token, to change anything, is in {settings.token_file})"
+
+
+def plan_monitor(found: Environment, host: str, asked: int | None, cluster_port: int) -> MonitorPlan:
+    """Return the plan of a monitor.
+
+    Args:
+        found: The environment.
+        host: Its interface.
+        asked: Its requested port; 0 for none, None for the default.
+        cluster_port: The cluster's port.
+
+    Raises:
+        click.ClickException: It was requested and cannot run, because its port is in use or a dependency is missing.
+    """
+    if asked == 0 or (asked is None and not found.monitor):
+        return MonitorPlan(found, host, 0)
+    if asked is None:
+        if not is_installed():
+            return MonitorPlan(found, host, 0, f"with the web monitor: {HOW_TO_INSTALL}")
+        return MonitorPlan(found, host, _free_port(host, cluster_port + _ABOVE))
+    try:
+        check_installed()
+    except RemoteError as error:
+        raise click.ClickException(str(error)) from error
+    if asked == cluster_port:
+        raise click.UsageError(f"the monitor needs a port of its own, {asked} is the cluster's")
+    check_port(host, asked, RunFiles(found.run_dirs))
+    return MonitorPlan(found, host, asked)
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the address for a browser."""
+    name = host_name() if host in EVERY_INTERFACE else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}"
+
+
+def _free_port(host: str, wanted: int) -> int:
+    """Return that port if it is free, else any free one; 0 if there is none on that interface."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in (wanted, 0) if wanted < 65536 else (0,):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would let two have the port
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    return 0
+
+
+_PORT = 8137  # of a cluster on 8037, as in all examples
+
+
+@click.command("monitor")
+@port_option
+@address_option
+@key_option
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Interface; beyond loopback, visitors sign in.",
+)
+@click.option(
+    "--monitor_port",
+    "--monitor-port",
+    type=click.IntRange(1, 65535),
+    default=_PORT,
+    show_default=True,
+    help="Port for browsers.",
+)
+def monitor_command(port: int | None, address: str | None, key_file: Path | None, host: str, monitor_port: int) -> None:
+    r"""Show a cluster in a browser, until Ctrl-C.
+
+    xparl start starts one beside a new cluster; this is for clusters on other hosts, and for other interfaces.
+
+    \b
+    Examples:
+      xparl monitor                                        the cluster of this host
+      xparl monitor --address first:8037                   a cluster elsewhere, seen from here
+      xparl monitor --host 0.0.0.0 --monitor_port 8080     for other hosts; they have to sign in
+    """
+    found = environment()
+    target = only_target(found, port, address, key_file)
+    run_files = RunFiles(found.run_dirs)
+    check_port(host, monitor_port, run_files)
+    try:
+        check_installed()
+        settings = MonitorSettings(
+            address=str(Address.parse(target.address)),
+            directory=str(run_files.monitor_directory(monitor_port)),
+            host=host,
+            port=monitor_port,
+            key_file=str(target.key_file.expanduser().absolute()) if target.key_file else "",
+        )
+    except (RemoteError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+    def report(outcome: dict[str, str]) -> None:
+        if error := outcome.get("error"):
+            click.echo(f"Error: {error}", err=True)
+            return
+        click.echo(f"The cluster at {settings.address} is shown at {url_of(host, monitor_port)}, until Ctrl-C.")
+        needed = "to change anything" if is_loopback(host) else "to look and to change anything"
+        click.echo(f"  Token, {needed}: {settings.token_file}")
+
+    from parl_remote._monitor.server import run_monitor  # what it needs is there, as was checked
+
+    sys.exit(run_monitor(settings, report))

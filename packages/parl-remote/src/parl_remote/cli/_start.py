@@ -1,0 +1,410 @@
+"""`xparl start`, `xparl connect` and `xparl key`: the first node of a cluster, further nodes, and keys."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from parl_remote._config import Limits, environment
+from parl_remote._doctor.reach import explained, explained_here
+from parl_remote._links.identity import host_name, new_id
+from parl_remote._links.requests import Inquiry
+from parl_remote._messages import Role
+from parl_remote._messages.parts import NodeReached, ReachNode
+from parl_remote._node.run_files import RunFiles, key_of
+from parl_remote._node.starting import NodeSettings
+from parl_remote._program.rendezvous import ClusterAddress, given_key
+from parl_remote._resources import Resources
+from parl_remote._security import ClusterKey, write_private_file
+from parl_remote._system.facilities import cpu_count
+from parl_remote._system.host import usable_memory, visible_gpus
+from parl_remote._transport.addresses import EVERY_INTERFACE, Address, is_loopback, own_address_toward
+from parl_remote.cli._launch import check_port, foreground_option, launch
+from parl_remote.cli._monitor import plan_monitor
+from parl_remote.cli._session import key_option
+from parl_remote.errors import RemoteError
+
+__all__ = ["NodeResources", "connect_command", "key_command", "start_command"]
+
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResources:
+    """The resources that one node gives to actors.
+
+    Attributes:
+        cpu: CPUs.
+        gpus: GPUs, as CUDA_VISIBLE_DEVICES names them.
+        memory: Bytes.
+        labels: Amounts of what the cluster's owner has named.
+    """
+
+    cpu: float
+    gpus: tuple[str, ...]
+    memory: int
+    labels: Mapping[str, float]
+
+    @classmethod
+    def of(cls, cpu_num: float | None, gpu: str | None, memory: str | None, label: Sequence[str]) -> NodeResources:
+        """Return the resources given by the options.
+
+        Raises:
+            click.UsageError: An option is invalid.
+        """
+        cpu = float(cpu_count()) if cpu_num is None else round(cpu_num, 3)
+        resources = cls(cpu, _gpus(gpu), usable_memory() if memory is None else _bytes(memory), _labels(label))
+        try:
+            Resources(resources.cpu, len(resources.gpus), resources.memory, resources.labels)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        return resources
+
+    def __str__(self) -> str:
+        parts = [f"{self.cpu:g} CPU{'s' * (self.cpu != 1)}"] if self.cpu else []
+        if self.gpus:
+            parts.append(f"{len(self.gpus)} GPU{'s' * (len(self.gpus) != 1)}")
+        parts += [f"{amount:g} {name}" for name, amount in self.labels.items()]
+        return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "0 CPUs"
+
+
+def resource_options(command: _Decorated) -> _Decorated:
+    """Add the options common to the commands that start a node."""
+    for option in (
+        click.option(
+            "--label",
+            multiple=True,
+            metavar="NAME=AMOUNT",
+            help="Something else that actors can ask for, for example license=2; may be repeated.",
+        ),
+        click.option(
+            "--memory",
+            metavar="SIZE",
+            help='Memory to set aside for actors that ask for some, for example "24G". Default: all of this host.',
+        ),
+        click.option(
+            "--gpu",
+            metavar="IDS",
+            help='GPUs to give to actors, for example "0,1". Default: CUDA_VISIBLE_DEVICES, else all of this host.',
+        ),
+        click.option(
+            "--cpu_num",
+            "--cpu-num",
+            "cpu_num",
+            type=click.FloatRange(0, 1_000_000),
+            help="CPUs to give to actors, one for each actor unless it asks for something else. Default: all of this "
+            "host.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _gpus(asked: str | None) -> tuple[str, ...]:
+    if asked is None:
+        return visible_gpus(os.environ)
+    names = tuple(name.strip() for name in asked.split(",") if name.strip())
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise click.UsageError(f"--gpu names {', '.join(sorted(twice))} more than once")
+    return names
+
+
+def _labels(given: Sequence[str]) -> dict[str, float]:
+    labels: dict[str, float] = {}
+    for text in given:
+        name, equals, amount = text.partition("=")
+        name = name.strip()
+        try:
+            value = float(amount)
+        except ValueError:
+            equals = ""
+            value = 0.0
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"--label takes a name and an amount, for example license=2, not {text!r}")
+        if name in labels:
+            raise click.UsageError(f"--label {name} is given twice")
+        labels[name] = value
+    return labels
+
+
+def _bytes(text: str) -> int:
+    read = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if read is None:
+        raise click.UsageError(f'--memory is a size such as "24G" or "512M", not {text!r}')
+    return int(float(read[1]) * _UNITS[read[2].upper()])
+
+
+@click.command("start")
+@click.option("--port", type=click.IntRange(1, 65535), required=True, help="The one TCP port of the cluster.")
+@resource_options
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Interface to listen on. Other hosts can only join with 0.0.0.0 or an address of this host.",
+)
+@click.option(
+    "--monitor_port",
+    "--monitor-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the web monitor, 0 for none. Default: --port + 100, or a free one; none with PARL_MONITOR=0.",
+)
+@click.option(
+    "--monitor_host",
+    "--monitor-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Interface of the web monitor. Elsewhere than on loopback it asks for its token.",
+)
+@key_option
+@click.option("--debug", is_flag=True, help="Write more into the node's log; the variable DEBUG=1 does so, too.")
+@click.option("--gpu_cluster", "--gpu-cluster", is_flag=True, help="Not needed any more: a cluster has both kinds.")
+@click.option(
+    "--log_server_port_range",
+    "--log-server-port-range",
+    metavar="LOW-HIGH",
+    help="Not needed any more: logs come through the cluster's one port.",
+)
+@foreground_option
+def start_command(
+    port: int,
+    cpu_num: float | None,
+    gpu: str | None,
+    memory: str | None,
+    label: tuple[str, ...],
+    host: str,
+    monitor_port: int | None,
+    monitor_host: str,
+    key_file: Path | None,
+    debug: bool,
+    gpu_cluster: bool,
+    log_server_port_range: str | None,
+    foreground: bool,
+) -> None:
+    r"""Start a cluster on this host, with this host's CPUs.
+
+    \b
+    Examples:
+      xparl start --port 8037                       all CPUs, for programs on this host
+      xparl start --port 8037 --cpu_num 4 --gpu 0,1
+      xparl start --port 8037 --host 0.0.0.0        other hosts can join
+      xparl start --port 8037 --cpu_num 0           a master that runs no actors itself
+    """
+    explain_old_options(gpu_cluster=gpu_cluster, log_server_port_range=log_server_port_range)
+    found = environment()
+    run_files = RunFiles(found.run_dirs)
+    # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
+    resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
+    check_port(host, port, run_files)
+    monitor = plan_monitor(found, monitor_host, monitor_port, port)
+    try:
+        directory = run_files.cluster_directory(port)
+        key_of(directory, given_key(found, key_file))
+    except (RemoteError, OSError) as error:
+        raise click.ClickException(explained_here(str(error), found)) from error
+    before = next((record for where, record in run_files.clusters() if where == directory), None)
+    settings = NodeSettings(
+        directory=str(directory),
+        node_id=new_id("node"),
+        cluster_id=before.cluster_id if before else new_id("cluster"),  # one that crashed here is taken up again
+        host=host,
+        known_as="",
+        port=port,
+        master="",
+        cpu=resources.cpu,
+        gpus=resources.gpus,
+        memory=resources.memory,
+        labels=resources.labels,
+        debug=debug,
+    )
+    launch(
+        settings, foreground, found, lambda address: _say_started(address, settings, resources, monitor.start(settings))
+    )
+
+
+def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str | None = None) -> None:
+    """Print what has become of options that PARL needed."""
+    if gpu_cluster:
+        click.echo(
+            "Note: --gpu_cluster is not needed any more: one cluster has CPUs and GPUs, and actors ask for either.",
+            err=True,
+        )
+    if log_server_port_range is not None:
+        click.echo(
+            "Note: --log_server_port_range is not needed any more: logs come through the node's one port "
+            "(xparl logs ACTOR).",
+            err=True,
+        )
+
+
+def _say_started(address: str, settings: NodeSettings, resources: NodeResources, monitor: str) -> None:
+    port, key = settings.port, Path(settings.directory) / "key"
+    click.echo(f"A cluster with {resources} runs at {address}.")
+    anywhere = is_loopback(settings.host) or settings.host in EVERY_INTERFACE
+    here = Address("localhost" if anywhere else settings.host, port)
+    click.echo(f'  Use it here        parl.connect("{here}")')
+    if is_loopback(settings.host):
+        click.echo(
+            "  Other hosts        cannot join: it listens on this host only; start it with --host 0.0.0.0 for that"
+        )
+    else:
+        reachable = host_name() if settings.host in EVERY_INTERFACE else settings.host
+        click.echo(f"  From other hosts   copy the key file {key} there (mode 0600), then")
+        click.echo(f"                     PARL_KEY_FILE=<the copy> xparl connect --address {reachable}:{port}")
+        click.echo(f'                     PARL_KEY_FILE=<the copy> python ...   # parl.connect("{reachable}:{port}")')
+    click.echo("  Look at it         xparl status")
+    if monitor:
+        click.echo(f"  In a browser       {monitor}")
+    click.echo(f"  Stop it            xparl stop --port {port}")
+    click.echo(f"  Logs               {shlex.quote(settings.directory)}")
+
+
+_PATIENCE_S = 2.0
+_LOOK_S = 0.05
+
+
+@click.command("connect")
+@click.option("--address", required=True, metavar="HOST:PORT", help="The master.")
+@resource_options
+@click.option("--host", help="Interface to listen on. Default: the one towards the master.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
+)
+@key_option
+@click.option("--debug", is_flag=True, help="Write more into the worker's log; the variable DEBUG=1 does so, too.")
+@click.option(
+    "--log_server_port_range",
+    "--log-server-port-range",
+    metavar="LOW-HIGH",
+    help="Not needed any more: logs come through the worker's one port.",
+)
+@foreground_option
+def connect_command(
+    address: str,
+    cpu_num: float | None,
+    gpu: str | None,
+    memory: str | None,
+    label: tuple[str, ...],
+    host: str | None,
+    port: int,
+    key_file: Path | None,
+    debug: bool,
+    log_server_port_range: str | None,
+    foreground: bool,
+) -> None:
+    r"""Add this host's CPUs to a cluster.
+
+    The cluster's key is taken from --key_file, PARL_KEY_FILE, PARL_KEY, or, on the host where you started the
+    cluster, from your run files.
+
+    \b
+    Examples:
+      xparl connect --address first:8037
+      xparl connect --address first:8037 --cpu_num 8 --memory 24G
+      xparl connect --address first:8037 --cpu_num 0 --gpu 0,1
+      xparl connect --address first:8037 --label license=2
+    """
+    explain_old_options(log_server_port_range=log_server_port_range)
+    found = environment()
+    resources = NodeResources.of(cpu_num, gpu, memory, label)
+    if not resources.cpu and not resources.gpus and not resources.labels:
+        raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
+    try:
+        master = Address.parse(address)
+        cluster = ClusterAddress(str(master), found, key_file)
+        Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
+        listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
+        if port:
+            check_port(listen_on, port, RunFiles(found.run_dirs))
+        node_id = new_id("worker")
+        directory = RunFiles(found.run_dirs).worker_directory(node_id)
+        write_private_file(directory / "key", cluster.key.to_text() + "\n")
+    except RemoteError as error:
+        raise click.ClickException(str(explained(error, address, found))) from error
+    except OSError as error:
+        raise click.ClickException(explained_here(str(error), found)) from error
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    settings = NodeSettings(
+        directory=str(directory),
+        node_id=node_id,
+        cluster_id="",
+        host=listen_on,
+        known_as=known_as,
+        port=port,
+        master=str(master),
+        cpu=resources.cpu,
+        gpus=resources.gpus,
+        memory=resources.memory,
+        labels=resources.labels,
+        debug=debug,
+    )
+    launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, resources))
+    _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)
+
+
+def _say_joined(address: str, settings: NodeSettings, resources: NodeResources) -> None:
+    click.echo(f"This host's {resources} belong to the cluster at {settings.master} (worker at {address}).")
+    click.echo("  It ends with the cluster, or here with xparl stop")
+    click.echo(f"  Logs               {shlex.quote(settings.directory)}")
+
+
+def _check_reached(cluster: ClusterAddress, limits: Limits, settings: NodeSettings) -> None:
+    """Warn if not even the master can reach the worker at its advertised address."""
+    deadline = time.monotonic() + _PATIENCE_S
+    with (
+        contextlib.suppress(RemoteError),
+        Inquiry(cluster.connect_master(), Role.MASTER, limits, "xparl connect") as it,
+    ):
+        while time.monotonic() < deadline:
+            try:
+                seen = it.ask(lambda number: ReachNode(number, settings.node_id), NodeReached, 2 * _PATIENCE_S)
+            except RemoteError:  # the worker is about to introduce itself
+                time.sleep(_LOOK_S)
+                continue
+            if not seen.reached:
+                click.echo(
+                    f"Warning: the master cannot reach this worker at {settings.known_as} ({seen.problem}), so other "
+                    "hosts cannot, either; xparl stop, then xparl connect --host with an address that they reach.",
+                    err=True,
+                )
+            return
+
+
+def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tuple[str, str]:
+    """Return the interface that a worker listens on, and the host by which others reach it (empty: the master's)."""
+    towards = own_address_toward(master)
+    if asked is not None:
+        return asked, towards if asked in EVERY_INTERFACE else asked
+    if not is_loopback(towards):
+        return towards, towards
+    beside = (record.host for _, record in run_files.clusters() if record.port == master.port)
+    return next(beside, towards), ""
+
+
+@click.command("key")
+def key_command() -> None:
+    r"""Print a new cluster key.
+
+    You need none for `xparl start`, which makes one itself. Where a job script, a secret store or a configuration
+    management hands the same key to all nodes, make it here: start, connect and programs take it from --key_file,
+    PARL_KEY_FILE or PARL_KEY.
+
+    \b
+    Example:
+      (umask 077; xparl key > cluster.key)
+      PARL_KEY_FILE=cluster.key xparl start --port 8037 --host 0.0.0.0
+    """
+    click.echo(ClusterKey.generate().to_text())

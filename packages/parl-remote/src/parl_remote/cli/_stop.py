@@ -1,0 +1,147 @@
+"""`xparl stop`: ends exactly the processes in the run files and those that they have started.
+
+node on record --SIGTERM--> ends its actors, sends Bye         not within the grace time: SIGKILL
+its descendants, noted before -----------------------------> those left: SIGKILL
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import click
+
+from parl_remote._config import Limits, environment
+from parl_remote._node.run_files import (
+    ClusterRecord,
+    MonitorRecord,
+    ProcessRecord,
+    RunFiles,
+    WorkerRecord,
+    forget,
+    forget_monitor,
+    signal_process,
+)
+from parl_remote._system import processes
+from parl_remote._transport.addresses import Address
+
+__all__ = ["stop_all", "stop_command"]
+
+
+_Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process either way
+_LAST_WORK_S = 0.5  # a zygote whose node was killed detects that and ends its actors by itself
+
+
+def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> list[str]:
+    """Stop this user's nodes and monitors on this host.
+
+    Args:
+        run_files: The records of the processes.
+        ports: Only the clusters on these ports and their workers here; none stops all.
+        limits: The grace time before SIGKILL.
+
+    Returns:
+        A line for each process on how it ended; monitors that ended with their cluster are not listed.
+    """
+
+    def is_meant(port: int) -> bool:
+        return not ports or port in ports
+
+    nodes: list[tuple[Path, _Record]] = [
+        *((where, one) for where, one in run_files.clusters() if is_meant(one.port)),
+        *((where, one) for where, one in run_files.workers() if is_meant(Address.parse(one.master).port)),
+        *((where, one) for where, one in run_files.monitors() if is_meant(Address.parse(one.master).port)),
+    ]
+    clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
+    family = list(_descendants(node.process for _, node in nodes))
+    for _, node in nodes:
+        signal_process(node.process, signal.SIGTERM)
+    deadline = time.monotonic() + limits.shutdown_grace_s
+    killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
+    for _, node in nodes:
+        if node.process.pid in killed:
+            signal_process(node.process, _KILL)
+    deadline = time.monotonic() + _LAST_WORK_S
+    for process in (*(node.process for _, node in nodes), *family):
+        _ended(process, deadline)
+    _end_the_rest(family)
+    for where, node in nodes:
+        if not node.process.alive() and _is_from_here(node.process):
+            if isinstance(node, MonitorRecord):
+                forget_monitor(where)
+            else:
+                forget(where)
+            with contextlib.suppress(OSError):
+                where.rmdir()
+    told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
+    return [_line(node, killed) for node in told]
+
+
+def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
+    """Yield records of these processes and their descendants, since a pid alone may be reused later."""
+    for pid in processes.descendants([root.pid for root in roots if root.alive()]):
+        with contextlib.suppress(ProcessLookupError):
+            yield ProcessRecord.of(pid)
+
+
+def _end_the_rest(family: Iterable[ProcessRecord]) -> None:
+    """Kill the processes that did not end with the others, because they were stopped or detached."""
+    left = [process for process in family if process.alive()]
+    for process in left:
+        with contextlib.suppress(PermissionError):  # of another user, so none that a cluster of ours may end
+            signal_process(process, _KILL)
+    deadline = time.monotonic() + _LAST_WORK_S
+    for process in left:
+        _ended(process, deadline)
+
+
+def _ended(process: ProcessRecord, deadline: float) -> bool:
+    return process.ended_within(max(0.0, deadline - time.monotonic()))
+
+
+def _line(node: _Record, killed: Iterable[int]) -> str:
+    if isinstance(node, ClusterRecord):
+        what = f"the cluster on port {node.port}"
+    else:
+        what = f"the {'worker' if isinstance(node, WorkerRecord) else 'monitor'} of {node.master}"
+    how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
+    return f"{what} (process {node.process.pid}) {how}"
+
+
+def _is_from_here(process: ProcessRecord) -> bool:
+    return process.host_id == ProcessRecord.of(os.getpid()).host_id
+
+
+@click.command("stop")
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    help="Your cluster on this port of this host; may be given often. Default: all of yours.",
+)
+def stop_command(ports: tuple[int, ...]) -> None:
+    r"""Stop your clusters and workers on this host: all of them, or those of the ports that are named.
+
+    Each node gets a moment to end its actors and to say goodbye; what is left of it after that is killed. Processes
+    are found by what xparl start and xparl connect wrote down, never by name.
+
+    \b
+    Examples:
+      xparl stop --port 8037
+      xparl stop --port 8037 --port 8038
+      xparl stop
+    """
+    found = environment()
+    stopped = stop_all(RunFiles(found.run_dirs), ports, found.limits)
+    for line in stopped:
+        click.echo(line)
+    if not stopped:
+        which = f"on port {' or '.join(map(str, ports))}" if ports else "of yours"
+        click.echo(f"There is no cluster {which} on this host; nothing was stopped.")

@@ -1,0 +1,291 @@
+"""Faults of actors at exact points of a program: after its third call, during the fourth, the second actor of a class.
+
+    program --call 3--> Faults --sent--> actor         after_calls=3: occurs once call 3 is answered, before call 4
+    program --call 4--> Faults --sent, never begun--X  during_call=4: the actor is stopped while call 4 is sent
+
+The program is not changed: while a `Faults` is open, calls of this process to its actors pass through it. The same
+fault thus occurs at the same point in every run, whatever the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from parl_remote import _current
+from parl_remote._future import RemoteFuture
+from parl_remote._links.call_messages import Kind
+from parl_remote._program.actor_record import ActorConnection, ActorRecord
+from parl_remote._program.client import Client
+from parl_remote._program.making import Making
+from parl_remote._program.proxy import reference_of
+from parl_remote.testing._machine import Process
+
+__all__ = ["ActorFaults", "Faults"]
+
+_ENDS_S = 10.0
+
+
+class Faults:
+    """Injects faults into actors that this process makes from now on, and into given ones; a context manager.
+
+    Attributes:
+        struck: The faults so far, for display and assertions, for example "Sampler 2: kill after call 3".
+    """
+
+    def __init__(self) -> None:
+        self.struck: list[str] = []
+        self._planned: dict[tuple[str, int], ActorFaults] = {}
+        self._by_lease: dict[str, ActorFaults] = {}
+        self._made: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._original: Callable[..., ActorConnection] | None = None
+
+    def actor(self, which: object, number: int = 1) -> ActorFaults:
+        """Return the faults of one actor.
+
+        Args:
+            which: A remote object, or the name of a class whose actors are still to be made.
+            number: With a name: the number of the actor of that class, counted from 1 as they are made from now on.
+
+        Raises:
+            TypeError: `which` is neither.
+            ValueError: The number is below 1, or the object is not an actor of this process's connection.
+        """
+        if isinstance(which, str):
+            if number < 1:
+                raise ValueError(f"actors are counted from 1, not {number}")
+            with self._lock:
+                return self._planned.setdefault((which, number), ActorFaults(f"{which} {number}", self.struck))
+        reference = reference_of(which)
+        if reference is None:
+            raise TypeError(f"{which!r} is neither a remote object nor the name of a class")
+        lease_id = str(getattr(reference.place, "lease_id", ""))
+        known = self._by_lease.get(lease_id)
+        if known is not None:
+            return known
+        client = _current.client()
+        record = client.own.records.get(lease_id) if isinstance(client, Client) else None
+        if record is None or record.connection is None:
+            raise ValueError(f"{which!r} is no actor that this process has made in a process of its own")
+        return self._watch(record, record.connection, ActorFaults(record.class_name, self.struck))
+
+    def open(self) -> Faults:
+        """Start intercepting."""
+        if self._original is None:
+            self._original = original = Making._start
+
+            def start(making: Making, record: ActorRecord, *how: Any) -> ActorConnection:
+                connection = original(making, record, *how)
+                self._watch(record, connection, self._next(record.class_name))
+                return connection
+
+            Making._start = start  # type: ignore[assignment,method-assign]
+        return self
+
+    def close(self) -> None:
+        """Stop intercepting, and resume paused actors."""
+        if self._original is not None:
+            Making._start = self._original  # type: ignore[method-assign]
+            self._original = None
+        for one in [*self._by_lease.values()]:
+            one.close()
+
+    def __enter__(self) -> Faults:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self, class_name: str) -> ActorFaults:
+        with self._lock:
+            self._made[class_name] += 1
+            number = self._made[class_name]
+            key = class_name, number
+            return self._planned.setdefault(key, ActorFaults(f"{class_name} {number}", self.struck))
+
+    def _watch(self, record: ActorRecord, connection: ActorConnection, faults: ActorFaults) -> ActorFaults:
+        self._by_lease[record.lease_id] = faults
+        faults.attach(record, connection)
+        return faults
+
+
+class ActorFaults:
+    """The planned and past faults of one actor; made by `Faults.actor`.
+
+    Attributes:
+        name: Its name, for display.
+        calls: How many calls were sent to it since interception started; reads and writes of attributes do not count.
+    """
+
+    def __init__(self, name: str, struck: list[str]) -> None:
+        self.name = name
+        self.calls = 0
+        self._struck = struck
+        self._record: ActorRecord | None = None
+        self._after: dict[int, list[tuple[str, Callable[[], object]]]] = {}
+        self._during: dict[int, list[tuple[str, Callable[[], object]]]] = {}
+        self._gate = threading.Event()
+        self._gate.set()
+        self._lock = threading.Lock()
+        self._late_s = 0.0
+        self._due = 0
+
+    @property
+    def process(self) -> Process:
+        """The actor's process.
+
+        Raises:
+            ProcessLookupError: The actor was not made yet, has ended, or is on another host.
+        """
+        if self._record is None or not self._record.pid:
+            raise ProcessLookupError(f"{self.name} was not made yet")
+        process = Process(self._record.pid)
+        if not process.name.startswith("parl:"):
+            raise ProcessLookupError(f"{self.name} is no process of this host: faults reach those of this host only")
+        return process
+
+    def kill(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
+        """Kill the actor (SIGKILL), and wait for its end; at once by default.
+
+        Args:
+            after_calls: Kill it once this number of calls was answered; the next one raises `ActorLost`. 0 is before
+                the first one.
+            during_call: Kill it while this call, counted from 1, is in flight: it is sent and never begun.
+        """
+        self.do(self._kill, after_calls=after_calls, during_call=during_call, name="kill")
+
+    def pause(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
+        """Stop the actor (SIGSTOP) until `resume` or the end of the faults; the arguments are those of `kill`."""
+        self.do(lambda: self.process.pause(), after_calls=after_calls, during_call=during_call, name="pause")
+
+    def resume(self) -> None:
+        """Resume the actor."""
+        self.process.resume()
+
+    def slow(self, seconds: float) -> None:
+        """Delay every call from now on by at least `seconds`; 0 ends that.
+
+        The actor's process is stopped for that long, so keep it below the limit of silence (15 s unless set).
+        """
+        if not 0 <= seconds < 3600:
+            raise ValueError(f"seconds must be from 0 to below 3600, not {seconds!r}")
+        self._late_s = seconds
+
+    def do(
+        self,
+        action: Callable[[], object],
+        *,
+        after_calls: int | None = None,
+        during_call: int | None = None,
+        name: str = "",
+    ) -> None:
+        """Run an action at a point of this actor's life, for example `do(node.cut, after_calls=3)`.
+
+        Args:
+            action: The action; called with the actor stopped (`during_call`), or before its next call is sent.
+            after_calls: Run it once this number of calls was answered; 0 is before the first one.
+            during_call: Run it while this call, counted from 1, is in flight.
+            name: Its name in `Faults.struck`, by default the action's own name.
+
+        Raises:
+            ValueError: Both points were given, or one that has passed already.
+        """
+        if after_calls is not None and during_call is not None:
+            raise ValueError("give after_calls or during_call, not both")
+        name = name or getattr(action, "__name__", "fault")
+        with self._lock:
+            point = after_calls if after_calls is not None else during_call
+            if point is not None and (point < self.calls or (during_call is not None and point <= self.calls)):
+                raise ValueError(f"{self.name} has been sent {self.calls} calls already, so {point} is over")
+            if during_call is not None:
+                self._during.setdefault(during_call, []).append((f"{name} during call {during_call}", action))
+                return
+            if after_calls:
+                self._after.setdefault(after_calls, []).append((f"{name} after call {after_calls}", action))
+                return
+        if after_calls == 0 and self._record is None:
+            self._after.setdefault(0, []).append((f"{name} before call 1", action))
+        else:
+            self._strike([(name, action)])
+
+    def attach(self, record: ActorRecord, connection: ActorConnection) -> None:
+        """Intercept the calls of a connection; for `Faults`."""
+        self._record = record
+        submit = connection.submit
+
+        def watched(kind: int, *arguments: Any, **options: Any) -> RemoteFuture[Any]:
+            if kind != Kind.CALL:
+                return submit(kind, *arguments, **options)
+            return self._send(lambda: submit(kind, *arguments, **options))
+
+        connection.submit = watched  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Cancel planned faults, and resume the actor."""
+        self._after.clear()
+        self._during.clear()
+        self._gate.set()
+        self._late_s = 0.0
+        self._try(self.resume)
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _send(self, send: Callable[[], RemoteFuture[Any]]) -> RemoteFuture[Any]:
+        """Send one call, with the faults planned around it."""
+        self._gate.wait()
+        if before := self._after.pop(0, None):
+            self._strike(before)
+        with self._lock:
+            self.calls += 1
+            number = self.calls
+        during, after = self._during.pop(number, None), self._after.get(number)
+        if during is not None or self._late_s:
+            self._try(lambda: self.process.pause())
+        if after is not None:
+            self._gate.clear()  # later calls are not sent before it has struck
+        future = send()
+        if during is not None:
+            self._strike(during)
+            self._try(self.resume)
+        elif self._late_s:
+            self._resume_later()
+        if after is not None:
+            future.add_done_callback(lambda _: self._strike_after(number))
+        return future
+
+    def _strike_after(self, number: int) -> None:
+        try:
+            self._strike(self._after.pop(number, []))
+        finally:
+            self._gate.set()
+
+    def _strike(self, faults: list[tuple[str, Callable[[], object]]]) -> None:
+        for name, action in faults:
+            self._struck.append(f"{self.name}: {name}")
+            action()
+
+    def _kill(self) -> None:
+        process = self.process
+        process.kill()
+        process.wait_for_end(_ENDS_S)
+
+    def _resume_later(self) -> None:
+        with self._lock:
+            self._due += 1
+            due = self._due
+        timer = threading.Timer(self._late_s, self._resume_if, (due,))
+        timer.daemon = True
+        timer.start()
+
+    def _resume_if(self, due: int) -> None:
+        if due == self._due:  # no later call keeps it
+            self._try(self.resume)
+
+    @staticmethod
+    def _try(action: Callable[[], object]) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            action()
