@@ -107,18 +107,28 @@ def unconnected() -> None:
     _close_kept()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_connection_of_another_file() -> None:
+    """A file begins without a connection, whichever ran before it; clusters that tests share run on unused."""
+    _drop_connection()
+
+
 _kept: dict[bool, _current.ActorMaker] = {}  # connections that tests share, so that each need not start a cluster
 
 
 def _be_connected(*, debug: bool) -> None:
-    if _current.peek() is not None and _current.peek() not in _kept.values():
-        parl_remote.disconnect()
-    _current.clear()
+    _drop_connection()
     kept: Any = _kept.get(debug)
     if kept is None or kept._closed:  # a test may have disconnected
         parl_remote.connect(cpu_num=16, debug=debug)
         _kept[debug] = _current.client()
     _current.install(_kept[debug])
+
+
+def _drop_connection() -> None:
+    if _current.peek() is not None and _current.peek() not in _kept.values():
+        parl_remote.disconnect()
+    _current.clear()
 
 
 def _close_kept() -> None:
