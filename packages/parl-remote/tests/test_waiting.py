@@ -17,6 +17,7 @@ import parl_remote
 from parl_remote import ActorLost, RemoteFuture, submit
 from parl_remote._program.connection import Connection
 from parl_remote._program.proxy import reference_of
+from parl_remote.errors import ChannelClosed
 
 PATIENCE_S = 60.0
 
@@ -196,3 +197,25 @@ def test_a_connection_that_is_closed_meanwhile_ends_it(shared_cluster: None, gat
     closer.join()
     with pytest.raises(ActorLost):
         future.result()
+
+
+class Returned:
+    """A carrier that a call is given back to, and that settles it when somebody waits there."""
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        future.settle("by another connection")
+        return True
+
+
+def test_a_call_that_a_closed_connection_gives_back_is_not_waited_for_there(shared_cluster: None) -> None:
+    worker = Worker()
+    assert worker.note(1).result(PATIENCE_S) == 1
+    connection = connection_of(worker)
+    connection.gives_back = True
+    connection.hang_up()
+    carrier: Any = Returned()
+    future: RemoteFuture[Any] = RemoteFuture(carrier)
+    with pytest.raises(ChannelClosed):
+        connection.submit(1, 0, 0, [], "note", None, future)
+    assert connection.wait_for(future, PATIENCE_S)  # as a thread does that has waited there since before
+    assert future.result(0) == "by another connection"

@@ -468,6 +468,8 @@ class Slots:
         limit: How many slots there are.
     """
 
+    _carrier = None  # answers of any connection free slots
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._slots: dict[_Slot, None] = {}

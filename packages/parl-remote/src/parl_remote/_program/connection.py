@@ -151,10 +151,12 @@ class Connection:
             ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
         """
         is_ours = future is None
+        former = None
         if future is None:
             future = RemoteFuture(self, owner)
             future.method = method
         else:
+            former = future._carrier
             self._adopt(future, owner)
         future.call_id = call_id = next(self._numbers) % _MOST_CALLS
         self._pending[call_id] = _weak(future)
@@ -170,6 +172,8 @@ class Connection:
             # Answers to earlier calls may still be there to be read; only this one has no hope.
             is_open = self._pending.pop(call_id, None) is not None
             if self.gives_back and (is_open or is_ours):  # who reads may have settled it, and nobody has seen that
+                if former is not None:
+                    future._carrier = former  # threads that wait for it continue there
                 raise
             if is_open:
                 self._settle(future, None, self._make_lost(""))
@@ -253,6 +257,8 @@ class Connection:
         leads = self._reader == me  # called by a callback that this same thread runs while it reads
         try:
             while not future.settled:
+                if future._carrier is not self and future._carrier is not None:
+                    break  # given back by `submit`; it leaves by another connection
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
                     if not self._lead(future, deadline):
@@ -264,7 +270,10 @@ class Connection:
                 self._hand_over()
             else:
                 self.leave()
-        return True
+        carrier = future._carrier
+        if future.settled or carrier is None:
+            return True
+        return carrier.wait_for(future, None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     # -- what `future.wait_any` needs, by which one thread reads several connections ----------------------------
 
