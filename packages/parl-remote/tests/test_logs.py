@@ -424,7 +424,7 @@ def test_halves_of_lines_of_both_streams_do_not_mix(output: Callable[..., tuple[
 def test_an_actor_dropped_as_the_program_ends_has_its_last_words(output: Callable[..., tuple[str, str]]) -> None:
     out, _ = output("""
         import atexit
-        from parl_remote import current
+        from parl_remote import _current
         @parl.remote_class
         class Slow:
             def __init__(self):
@@ -434,7 +434,7 @@ def test_an_actor_dropped_as_the_program_ends_has_its_last_words(output: Callabl
                 print("no end", end="")
         parl.connect(cpu_num=1, logs=True)
         a = Slow()
-        current.client()._loop.call_soon(lambda: time.sleep(0.1))
+        _current.client()._loop.call_soon(lambda: time.sleep(0.1))
         del a  # which the busy thread hears of only when the program has begun to end
     """)
     assert re.findall(r"^\(Slow pid=\d+\) (.*)$", out, re.MULTILINE) == ["no end"]
@@ -587,11 +587,11 @@ def test_a_link_that_breaks_is_made_anew_and_no_line_is_lost_or_doubled(
     output: Callable[..., tuple[str, str]],
 ) -> None:
     out, _ = output("""
-        from parl_remote import current
+        from parl_remote import _current
         parl.connect(cpu_num=1, logs=True)
         a = Talker()
         a.say("before")
-        forwarder = current.client().making.logs
+        forwarder = _current.client().making.logs
         while not forwarder._positions:
             time.sleep(0.01)
         (node, worker), = forwarder._workers.items()

@@ -55,8 +55,8 @@ class Sleeper:
 
 parl.connect(cpu_num=3)
 sleepers = [Sleeper() for _ in range(3)]
-from parl_remote import current
-cluster = current.client()._cluster
+from parl_remote import _current
+cluster = _current.client()._cluster
 print(json.dumps({"session": cluster.pid, "directory": str(cluster.directory),
                   "actors": [s.process() for s in sleepers]}), flush=True)
 """

@@ -113,8 +113,8 @@ import importlib, sys
 import parl_remote._node.cluster_node, parl_remote._node.private_process, parl_remote._node.private_node
 from parl_remote._messages.wire import all_kinds
 all_kinds()
-for name in ("worker.borrowers", "worker.files", "worker.logs", "worker.objects", "worker.watch"):
-    importlib.import_module(f"parl_remote.{name}")
+for name in ("borrowers", "files", "logs", "objects", "watch"):
+    importlib.import_module(f"parl_remote._worker.{name}")
 loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote._data.serialize")]
 assert not loaded, loaded
 """

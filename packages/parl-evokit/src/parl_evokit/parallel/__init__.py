@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from parl_evokit.parallel._sampling import sample as sample
 
 _HOMES = {
-    "ObservationStatistics": "observations",
-    "Pool": "pool",
-    "ProcessPool": "pool",
-    "Sampled": "sampling",
-    "ThreadPool": "pool",
-    "open_pool": "sampling",
-    "sample": "sampling",
+    "ObservationStatistics": "_observations",
+    "Pool": "_pool",
+    "ProcessPool": "_pool",
+    "Sampled": "_sampling",
+    "ThreadPool": "_pool",
+    "open_pool": "_sampling",
+    "sample": "_sampling",
 }
 
 __all__ = ["ObservationStatistics", "Pool", "ProcessPool", "Sampled", "ThreadPool", "open_pool", "sample"]
