@@ -208,7 +208,7 @@ class Returned:
 
 
 def test_a_call_that_a_closed_connection_gives_back_is_not_waited_for_there(shared_cluster: None) -> None:
-    worker = Worker()
+    worker: Any = Worker()
     assert worker.note(1).result(PATIENCE_S) == 1
     connection = connection_of(worker)
     connection.gives_back = True
