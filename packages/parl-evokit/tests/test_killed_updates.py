@@ -15,7 +15,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from parl_evokit import AsyncESAgent, ESAgent, LogWriter, directories, mlp, online, solver_dir
+from parl_evokit import AsyncESAgent, ESAgent, LogWriter, _directories, _solver_dir, mlp, online
 
 base, exchange, into, first = Path(sys.argv[1]), sys.argv[2] == "exchange", sys.argv[3], int(sys.argv[4])
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM"}},
@@ -26,7 +26,7 @@ CALLS = {"open", "write", "flush", "fsync", "link", "rename", "replace", "unlink
          "truncate", "flock"}
 LINES = {"_put_in_place", "_exchange", "removed"}
 if not exchange:
-    directories._exchange = lambda a, b: False
+    _directories._exchange = lambda a, b: False
 
 def opened(directory):
     agent = ESAgent()
@@ -64,12 +64,12 @@ def run():
         online.offline_update(lambda: opened(model), [log], model, updated)
 
 def newest():
-    directories.clear_leftovers(base)
+    _directories.clear_leftovers(base)
     return opened(updated if (updated / "solver.json").exists() else model)
 
 def fresh():
     for path in sorted(base.glob("*"), reverse=True):
-        directories.removed(path) if path.is_dir() else path.unlink()
+        _directories.removed(path) if path.is_dir() else path.unlink()
     ESAgent(CONFIG, mlp([4, 3, 2])).save(model)
 
 agent = ESAgent(CONFIG, mlp([4, 3, 2]))
@@ -100,7 +100,7 @@ while True:
         run()                              # the same command again
         agent = newest()
     assert agent.model_iter_id == 1
-    assert solver_dir.vector_digest(agent._strategy.mean) == digest
+    assert _solver_dir.vector_digest(agent._strategy.mean) == digest
     left = sorted(path.name for path in base.parent.rglob("*") if ".tmp" in path.name)
     assert not left, (point, left)
     if status == 0:
