@@ -2,7 +2,7 @@
 
 What goes wrong while connecting is looked into at once (`doctor.reach`), and the error says what to do. Modules that
 only some connections need are imported in functions: the client (21 ms) while the node of a private cluster starts, the
-rest (12 to 38 ms each) with their kind of cluster.
+rest with their kind of cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from parl_remote import _current
 from parl_remote._config import Environment, environment
 from parl_remote._files.places import Places
-from parl_remote._program.private_cluster import PrivateCluster
 from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
 from parl_remote._system.facilities import cpu_count
 from parl_remote._transport.addresses import Address
@@ -64,6 +63,8 @@ def open_private(
     Raises:
         ClusterUnreachable: The private cluster did not start.
     """
+    from parl_remote._program.private_cluster import PrivateCluster  # subprocess, 1.6 ms; real clusters do without
+
     places = Places(files)
     found = environment()
     logs = None if log_dir is None else Path(log_dir)
