@@ -397,3 +397,40 @@ def test_the_future_of_a_lost_actor_raises(shared_cluster: None, gate: Any) -> N
 def test_a_timeout_of_any_length_is_taken(shared_cluster: None, timeout_s: float) -> None:
     future: Any = Worker().note(3)
     assert future.result(timeout_s) == 3
+
+
+def test_an_outcome_is_set_while_the_condition_is_held() -> None:
+    """`wait` and `as_completed` look at the state under the condition, and must not be told of the same end again."""
+    future: RemoteFuture[int] = RemoteFuture(None)
+    settler = threading.Thread(target=future.settle, args=(1,))
+    with future._condition:
+        settler.start()
+        settler.join(0.1)
+        assert not future.settled
+    settler.join(PATIENCE_S)
+    assert future.settled
+
+
+def test_waiters_count_each_future_once(shared_cluster: None) -> None:
+    workers = [Worker() for _ in range(2)]
+    for _ in range(200):
+        futures = [workers[number % 2].note(number) for number in range(16)]
+        assert len(list(concurrent.futures.as_completed(futures))) == len(futures)
+        futures = [workers[number % 2].note(number) for number in range(16)]
+        assert not concurrent.futures.wait(futures).not_done
+
+
+def test_a_future_without_a_carrier_is_settled_by_who_made_it() -> None:
+    future: RemoteFuture[int] = RemoteFuture(None)
+    assert not future.running()
+    assert future.set_running_or_notify_cancel()
+    assert future.running()
+    assert not future.cancel()
+    with pytest.raises(ResultTimeout):
+        future.result(0.01)
+    future.set_result(3)
+    assert (future.result(), future.done(), future.cancelled()) == (3, True, False)
+    other: RemoteFuture[int] = RemoteFuture(None)
+    assert other.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        other.result()

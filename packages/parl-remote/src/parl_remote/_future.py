@@ -2,7 +2,11 @@
 
 It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work. One
 that is only asked for its result costs next to nothing: the condition that such machinery waits on is made when
-it is first touched, and only then does a background thread read in the caller's place.
+it is first touched, and only then does a background thread read in the caller's place. The outcome is set while that
+condition is held, as the standard library's waiters require.
+
+A future without a carrier is settled by whoever made it, with `set_result` and its kind: the futures of pools and
+executors.
 
 `wait_any` waits for the first of several and reads in the caller's own thread. `Announced` is a future that this
 process itself settles.
@@ -14,7 +18,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from parl_remote._system.polling import wait_for_input
@@ -94,6 +98,7 @@ def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], de
 T = TypeVar("T")
 
 _making_condition = threading.Lock()
+_CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
 
 
 class FutureTravels(SerializationError):
@@ -158,7 +163,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
     @property
     def settled(self) -> bool:
         """Return whether the result, the exception or the cancellation has been set."""
-        return self._state is not PENDING
+        return self._state is not PENDING and self._state != RUNNING
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result and return it.
@@ -171,10 +176,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             concurrent.futures.CancelledError: The call was cancelled.
             Exception: Whatever the method raised.
         """
-        if self._state is PENDING:
+        if self._state is not FINISHED:
             self._wait(timeout)
-        if self._state is CANCELLED_AND_NOTIFIED:
-            raise concurrent.futures.CancelledError
         if self._exception is not None:
             # What is raised belongs to whoever catches it: its traceback holds the frames of all callers, with their
             # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
@@ -195,10 +198,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             ResultTimeout: The time has passed; the call goes on.
             concurrent.futures.CancelledError: The call was cancelled.
         """
-        if self._state is PENDING:
+        if self._state is not FINISHED:
             self._wait(timeout)
-        if self._state is CANCELLED_AND_NOTIFIED:
-            raise concurrent.futures.CancelledError
         return self._exception
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
@@ -231,15 +232,17 @@ class RemoteFuture(concurrent.futures.Future[T]):
             carrier = self._carrier
             if carrier is not None:
                 carrier.look()
-        return self._state is not PENDING
+        return self.settled
 
     def running(self) -> bool:
-        """Return whether the result is not there yet; the call may be queued or running."""
+        """Return whether the result is not there yet; a call of an actor may be queued there or running."""
+        if self._state is PENDING and self._carrier is None:
+            return False
         return not self.done()
 
     def cancelled(self) -> bool:
         """Return whether the call was cancelled."""
-        return self._state is CANCELLED_AND_NOTIFIED
+        return self._state in _CANCELLED
 
     def cancel(self) -> bool:
         """Cancel the call.
@@ -252,7 +255,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self.done():
             return self.cancelled()
         carrier = self._carrier
-        return carrier.cancel(self) if carrier is not None else self.cancelled()
+        return carrier.cancel(self) if carrier is not None else super().cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
         import asyncio
@@ -266,39 +269,68 @@ class RemoteFuture(concurrent.futures.Future[T]):
         )
 
     def __repr__(self) -> str:
-        return f"<RemoteFuture of {self.method or 'a call'}: {self._state.lower()}>"
+        outcome = ""
+        if self._state is FINISHED:
+            what = self._result if self._exception is None else self._exception
+            outcome = f" {'returned' if self._exception is None else 'raised'} {type(what).__name__}"
+        return f"<RemoteFuture of {self.method or 'a call'} at {id(self):#x} state={self._state.lower()}{outcome}>"
 
     def _wait(self, timeout: float | None) -> None:
-        carrier = self._carrier
-        if carrier is not None and not carrier.wait_for(self, timeout):
-            raise ResultTimeout(f"{self.method}() did not answer within {timeout} s; it goes on in the actor")
+        """Wait until the future is settled; raise `ResultTimeout`, or `CancelledError` if it was cancelled."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.settled:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            carrier = self._carrier
+            if carrier is None:
+                in_time = self._wait_on_condition(left)
+            else:
+                in_time = carrier.wait_for(self, left)
+            if not in_time and not self.settled:
+                who = f"{self.method}()" if self._carrier is not None else self.method or "the call"
+                raise ResultTimeout(f"{who} did not answer within {timeout} s; it goes on")
+        if self._state in _CANCELLED:
+            raise concurrent.futures.CancelledError
+
+    def _wait_on_condition(self, timeout: float | None) -> bool:
+        condition = self._condition_of()
+        with condition:
+            return condition.wait_for(lambda: self.settled, timeout)
 
     def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
         """Set the outcome and wake all waiters; called once, by the carrier."""
-        self._result = result
-        self._exception = exception
-        self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
+        condition = self._made_condition
+        if condition is None:
+            # Nobody waits on a condition so far. Whoever makes one now finds the future settled: the standard library's
+            # waiters look at the state after they have taken the condition.
+            with _making_condition:
+                condition = self._made_condition
+                if condition is None:
+                    self._set(result, exception, cancelled)
+        if condition is not None:
+            with condition:
+                self._set(result, exception, cancelled)
+                for waiter in self._waiters:
+                    if cancelled:
+                        waiter.add_cancelled(self)
+                    elif exception is not None:
+                        waiter.add_exception(self)
+                    else:
+                        waiter.add_result(self)
+                condition.notify_all()
         self._carrier = None
-        self._owner = None
+        self._owner = None  # outside the locks: it may be the last reference to an actor
         # The state is set before these are looked at, and waiters look at the state after they have put themselves
         # there: one of both sees the other.
         if self._blocked is not None:
             for waiter in tuple(self._blocked):
                 waiter.wake()
-        if self._made_condition is not None:
-            self._notify(cancelled)
+        if condition is not None:
+            self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
 
-    def _notify(self, cancelled: bool) -> None:
-        with self._condition:
-            for waiter in self._waiters:
-                if cancelled:
-                    waiter.add_cancelled(self)
-                elif self._exception is not None:
-                    waiter.add_exception(self)
-                else:
-                    waiter.add_result(self)
-            self._condition.notify_all()
-        self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
+    def _set(self, result: T | None, exception: BaseException | None, cancelled: bool) -> None:
+        self._result = result
+        self._exception = exception
+        self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
 
 
 class _Waiter:

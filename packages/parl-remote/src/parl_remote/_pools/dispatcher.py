@@ -16,44 +16,18 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 from parl_remote._future import RemoteFuture
 from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
-from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls, unraised
+from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls
 
-__all__ = ["Dispatcher", "Member", "PoolFuture", "Task"]
+__all__ = ["Dispatcher", "Member", "Task"]
 
 _log = logging.getLogger("parl.remote")
 _FULL_RETRY_S = 0.01  # between attempts to assign a task to an actor whose calls have reached their limit
 _LOOK_S = 1.0  # how often those that wait for the dispatcher look whether it has ended
-
-
-class PoolFuture(concurrent.futures.Future[Any]):
-    """The future of a pool's task: a `concurrent.futures.Future` that can also be awaited."""
-
-    _exception: BaseException | None
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Return the result, or raise the task's exception; see `concurrent.futures.Future.result`."""
-        try:
-            return super().result(timeout)
-        except BaseException as error:
-            if error is self._exception:  # it belongs to the code that catches it, see `RemoteFuture.result`
-                self._exception = unraised(error)
-            raise
-        finally:
-            del self
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the result; PARL's name for `result`. With `block=False` it does not wait."""
-        return self.result(timeout if block else 0)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        import asyncio
-
-        return asyncio.wrap_future(self).__await__()
 
 
 class Task:
@@ -72,7 +46,8 @@ class Task:
     def __init__(self, index: int, call: Callable[[RemoteObject], Any]) -> None:
         self.index = index
         self.call = call
-        self.future = PoolFuture()
+        self.future: RemoteFuture[Any] = RemoteFuture(None)
+        self.future.method = f"item {index}"
         self.killed = 0
         self.is_suspect = False
         self.is_hit = False

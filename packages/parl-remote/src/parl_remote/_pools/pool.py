@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote._pools.dispatcher import Dispatcher, PoolFuture, Task
+from parl_remote._future import RemoteFuture
+from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
 from parl_remote.errors import ActorError, ResultTimeout
 
@@ -140,7 +141,7 @@ class ActorPool:
         """Return an iterator over the results of all items, in the order in which they finish; see `map`."""
         return self._results(work, items, ahead, timeout_s, progress, is_ordered=False)
 
-    def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> PoolFuture:
+    def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
         """Run a single item on a free actor.
 
         Args:
@@ -212,7 +213,9 @@ class ActorPool:
             raise ActorError("the pool is closed; make another one")
         return self._dispatcher
 
-    def _do(self, index: int, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PoolFuture:
+    def _do(
+        self, index: int, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RemoteFuture[Any]:
         task = Task(index, lambda actor: call(actor, *args, **kwargs))
         self._open().do(task)
         return task.future
@@ -256,7 +259,7 @@ class Results(Iterator[Any]):
     def __init__(
         self,
         items: Iterable[Any],
-        begin: Callable[[int, Any], PoolFuture],
+        begin: Callable[[int, Any], RemoteFuture[Any]],
         *,
         ahead: int,
         is_ordered: bool,
@@ -269,8 +272,8 @@ class Results(Iterator[Any]):
         self._is_ordered = is_ordered
         self._timeout_s = timeout_s
         self._tick = tick
-        self._under_way: deque[PoolFuture] = deque()
-        self._finished: queue.SimpleQueue[PoolFuture] = queue.SimpleQueue()
+        self._under_way: deque[RemoteFuture[Any]] = deque()
+        self._finished: queue.SimpleQueue[RemoteFuture[Any]] = queue.SimpleQueue()
         self._exhausted = False
 
     def __iter__(self) -> Self:
@@ -322,7 +325,7 @@ class Results(Iterator[Any]):
     def _note(self, future: Any) -> None:
         self._finished.put(future)
 
-    def _first(self) -> PoolFuture:
+    def _first(self) -> RemoteFuture[Any]:
         future = self._under_way[0]
         try:
             future.exception(self._timeout_s)
@@ -331,7 +334,7 @@ class Results(Iterator[Any]):
                 raise ResultTimeout(f"the next result did not come within {self._timeout_s} s; ask again") from None
         return self._under_way.popleft()
 
-    def _any(self) -> PoolFuture:
+    def _any(self) -> RemoteFuture[Any]:
         try:
             future = self._finished.get(timeout=self._timeout_s)
         except queue.Empty:
