@@ -193,11 +193,13 @@ def test_protobuf_reads_our_bytes_and_we_read_protobufs() -> None:
     sampling.field.add(name="key", number=1, type=kinds.TYPE_INT32, label=kinds.LABEL_REPEATED)
     sampling.field.add(name="model_iter_id", number=2, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
     sampling.field.add(name="fingerprint", number=3, type=kinds.TYPE_FIXED32, label=kinds.LABEL_OPTIONAL)
+    sampling.field.add(name="identity", number=4, type=kinds.TYPE_FIXED64, label=kinds.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     theirs = message_factory.GetMessageClass(pool.FindMessageTypeByName("evokit.SamplingInfo"))()
-    ours = SamplingInfo([2**31 - 1, 12], 77, 0xDEADBEEF)
+    ours = SamplingInfo([2**31 - 1, 12], 77, 0xDEADBEEF, identity=2**61 + 3)
     theirs.ParseFromString(ours.SerializeToString())
     assert (list(theirs.key), theirs.model_iter_id, theirs.fingerprint) == (ours.key, 77, 0xDEADBEEF)
+    assert theirs.identity == ours.identity
     assert theirs.SerializeToString() == ours.SerializeToString()
-    assert PROTO.read_text().count("optional") == 6
+    assert PROTO.read_text().count("optional") == 10

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from parl_evokit.errors import EvolutionError as EvolutionError
     from parl_evokit.errors import InvalidKey as InvalidKey
     from parl_evokit.errors import InvalidReward as InvalidReward
+    from parl_evokit.errors import InvalidToken as InvalidToken
     from parl_evokit.errors import LayoutMismatch as LayoutMismatch
     from parl_evokit.errors import LogError as LogError
     from parl_evokit.errors import NoiseDataError as NoiseDataError
     from parl_evokit.errors import NothingToUpdate as NothingToUpdate
     from parl_evokit.errors import RecordError as RecordError
+    from parl_evokit.errors import SecretError as SecretError
     from parl_evokit.errors import SolverError as SolverError
     from parl_evokit.errors import StorageError as StorageError
     from parl_evokit.errors import UpdateLocked as UpdateLocked
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from parl_evokit.openai_es import ARS as ARS
     from parl_evokit.openai_es import ES as ES
     from parl_evokit.sep_cma_es import SepCMAES as SepCMAES
+    from parl_evokit.tokens import Refusal as Refusal
+    from parl_evokit.tokens import Tokens as Tokens
 
 _HOMES = {
     "ARS": "openai_es",
@@ -68,6 +72,7 @@ _HOMES = {
     "GaussianNoise": "noise",
     "InvalidKey": "errors",
     "InvalidReward": "errors",
+    "InvalidToken": "errors",
     "LayoutMismatch": "errors",
     "LogContents": "log",
     "LogError": "errors",
@@ -82,12 +87,15 @@ _HOMES = {
     "RandomKeys": "noise",
     "Record": "_records",
     "RecordError": "errors",
+    "Refusal": "tokens",
     "SNES": "adaptive_std",
     "SamplingAgent": "_sampling_agent",
     "SamplingInfo": "_records",
+    "SecretError": "errors",
     "SepCMAES": "sep_cma_es",
     "SolverError": "errors",
     "StorageError": "errors",
+    "Tokens": "tokens",
     "UpdateLocked": "errors",
     "UpdateReport": "_report",
     "WorkersLost": "errors",
@@ -115,6 +123,7 @@ __all__ = [
     "GaussianNoise",
     "InvalidKey",
     "InvalidReward",
+    "InvalidToken",
     "LayoutMismatch",
     "LogContents",
     "LogError",
@@ -128,11 +137,14 @@ __all__ = [
     "RandomKeys",
     "Record",
     "RecordError",
+    "Refusal",
     "SamplingAgent",
     "SamplingInfo",
+    "SecretError",
     "SepCMAES",
     "SolverError",
     "StorageError",
+    "Tokens",
     "UpdateLocked",
     "UpdateReport",
     "WorkersLost",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import RecordError
-from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, join_key, split_key
+from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, join_key, split_key
 
 __all__ = [
     "BYTES",
@@ -34,6 +34,7 @@ __all__ = [
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
+ONE = b"\x01"
 ONE_BYTE = [bytes((number,)) for number in range(0x80)]
 MORE_FOLLOWS = (0, 0, 0x80, 0x8080, 0x808080)  # the mark on all bytes but the last, by their number
 
@@ -99,11 +100,14 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 KEY_TAG = 1 << 3 | VARINT
 KEY, MODEL, FINGERPRINT = varint(KEY_TAG), varint(2 << 3 | VARINT), varint(3 << 3 | FIXED32)
-INFO, REWARD, TIME, COUNT = (
-    varint(tag) for tag in (1 << 3 | BYTES, 2 << 3 | FIXED32, 3 << 3 | VARINT, 4 << 3 | VARINT)
+IDENTITY = varint(4 << 3 | FIXED64)
+INFO, REWARD, TIME, COUNT, TOKEN, REFUSED = (
+    varint(tag)
+    for tag in (1 << 3 | BYTES, 2 << 3 | FIXED32, 3 << 3 | VARINT, 4 << 3 | VARINT, 5 << 3 | VARINT, 6 << 3 | BYTES)
 )
 FLOAT = struct.Struct("<f")
 UINT32 = struct.Struct("<I")
+UINT64 = struct.Struct("<Q")
 TWO_HALVES = struct.Struct("12B")
 
 
@@ -114,14 +118,18 @@ class SamplingInfo:
         key: The key's two 31-bit halves; may be assigned. Empty means no noise.
         model_iter_id: How many updates the perturbed model had seen, 0 to 2**31 - 1.
         fingerprint: Of noise and model, 0 to 2**32 - 1; 0 when it is not known (the original's records have none).
+        identity: Of a sample without noise, which its key does not tell from others: 2 to 2**62 - 1, or 0 for none.
     """
 
-    __slots__ = ("fingerprint", "key", "model_iter_id")
+    __slots__ = ("fingerprint", "identity", "key", "model_iter_id")
 
-    def __init__(self, key: Sequence[int] = (), model_iter_id: int = 0, fingerprint: int = 0) -> None:
+    def __init__(
+        self, key: Sequence[int] = (), model_iter_id: int = 0, fingerprint: int = 0, identity: int = 0
+    ) -> None:
         self.key = list(key)
         self.model_iter_id = model_iter_id
         self.fingerprint = fingerprint
+        self.identity = identity
 
     @property
     def noise_key(self) -> int:
@@ -137,6 +145,7 @@ class SamplingInfo:
         self.key = list(split_key(noise_key))
         self.model_iter_id = model_iter_id
         self.fingerprint = fingerprint
+        self.identity = 0
 
     def SerializeToString(self) -> bytes:  # noqa: N802  the name in the PARL 1.x manual
         """Return the message as bytes; 0 is not written for a fingerprint that is not known.
@@ -144,7 +153,8 @@ class SamplingInfo:
         Raises:
             RecordError: A number does not fit its field.
         """
-        return _key_bytes(self.key) + _origin_bytes(self.model_iter_id, self.fingerprint)
+        message = _key_bytes(self.key) + _origin_bytes(self.model_iter_id, self.fingerprint)
+        return message + _identity_bytes(self.identity) if self.identity else message
 
     def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the name in the PARL 1.x manual
         """Read a message in place of what was there.
@@ -156,7 +166,7 @@ class SamplingInfo:
             RecordError: The bytes are not a message; this object is left as it was.
         """
         key: list[int] = []
-        model_iter_id = fingerprint = 0
+        model_iter_id = fingerprint = identity = 0
         for number, kind, value in read_fields(data):
             if number == 1 and isinstance(value, int):
                 key.append(value)
@@ -166,20 +176,34 @@ class SamplingInfo:
                 model_iter_id = value
             elif number == 3 and kind == FIXED32 and isinstance(value, bytes):
                 fingerprint = UINT32.unpack(value)[0]
+            elif number == 4 and kind == FIXED64 and isinstance(value, bytes):
+                identity = UINT64.unpack(value)[0]
         if any(half >= 2**31 for half in key) or model_iter_id >= 2**31:
             raise RecordError(f"key {key} or model_iter_id {model_iter_id} is outside of 0 to 2**31 - 1")
+        if identity >= 2**KEY_BITS:
+            raise RecordError(f"identity {identity} is outside of 0 to 2**62 - 1")
+        self.identity = identity
         self.key, self.model_iter_id, self.fingerprint = key, model_iter_id, fingerprint
         return len(data)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SamplingInfo):
             return NotImplemented
-        return (self.key, self.model_iter_id, self.fingerprint) == (other.key, other.model_iter_id, other.fingerprint)
+        return (self.key, self.model_iter_id, self.fingerprint, self.identity) == (
+            other.key,
+            other.model_iter_id,
+            other.fingerprint,
+            other.identity,
+        )
 
     __hash__ = None  # type: ignore[assignment]  # its fields can change
 
     def __repr__(self) -> str:
-        return f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, fingerprint={self.fingerprint:#010x})"
+        identity = f", identity={self.identity}" if self.identity else ""
+        return (
+            f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, "
+            f"fingerprint={self.fingerprint:#010x}{identity})"
+        )
 
 
 def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
@@ -191,6 +215,7 @@ def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerpri
         info.key = key
         info.model_iter_id = model_iter_id
         info.fingerprint = fingerprint
+        info.identity = 0
     return infos
 
 
@@ -203,12 +228,16 @@ class Record:
         reward: A float32 number, or None while it is not known.
         time_us: Microseconds since 1970 (UTC); 0 when not noted.
         count: How many rewards `reward` is the mean of; 1 or more.
+        token: Whether the reward came with a token that was good.
+        refused: Tokens that were refused, by reason (`tokens.Refusal`); a record that has any has no sample.
     """
 
     info: SamplingInfo = field(default_factory=SamplingInfo)
     reward: float | None = None
     time_us: int = 0
     count: int = 1
+    token: bool = False
+    refused: dict[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the record as a message.
@@ -216,9 +245,10 @@ class Record:
         Raises:
             RecordError: A number does not fit its field.
         """
-        out = encode_sample(self.info, self.info.fingerprint, self.reward)
-        if self.time_us:
-            out += TIME + varint(self.time_us)
+        if self.refused:
+            tallies = (b"\x08" + varint(reason) + b"\x10" + varint(n) for reason, n in self.refused.items())
+            return b"".join(REFUSED + varint(len(tally)) + tally for tally in tallies)
+        out = encode_sample(self.info, self.info.fingerprint, self.reward, self.time_us, self.token)
         if self.count != 1:
             if not 0 < self.count < 2**32:
                 raise RecordError(f"count is 1 to 2**32 - 1, not {self.count}")
@@ -242,25 +272,36 @@ class Record:
                 record.time_us = value - 2**64 if value >= 2**63 else value
             elif number == 4 and isinstance(value, int):
                 record.count = value & 0xFFFFFFFF
+            elif number == 5 and isinstance(value, int):
+                record.token = value != 0
+            elif number == 6 and kind == BYTES and isinstance(value, bytes):
+                tally = {name: n for name, _, n in read_fields(value) if isinstance(n, int)}
+                record.refused[tally.get(1, 0)] = record.refused.get(tally.get(1, 0), 0) + tally.get(2, 0)
         if record.count < 1:
             raise RecordError("a record's count is 1 or more, not 0")
         return record
 
 
-def encode_sample(info: SamplingInfo, fingerprint: int, reward: float | None) -> bytes:
-    """Return `Record(info, reward).encode()` with this fingerprint in place of the info's.
+def encode_sample(
+    info: SamplingInfo, fingerprint: int, reward: float | None, time_us: int = 0, token: bool = False
+) -> bytes:
+    """Return `Record(info, reward, time_us, token=token).encode()` with this fingerprint in place of the info's.
 
     Raises:
         RecordError: A number does not fit its field.
     """
     message = _key_bytes(info.key) + _origin_bytes(info.model_iter_id, fingerprint)
+    if info.identity:
+        message += _identity_bytes(info.identity)
     out = INFO + varint(len(message)) + message
-    if reward is None:
-        return out
-    try:
-        return out + REWARD + FLOAT.pack(reward)
-    except OverflowError as error:
-        raise RecordError(f"a reward is a 32-bit float, which {reward} is too large for") from error
+    if reward is not None:
+        try:
+            out += REWARD + FLOAT.pack(reward)
+        except OverflowError as error:
+            raise RecordError(f"a reward is a 32-bit float, which {reward} is too large for") from error
+    if time_us:
+        out += TIME + varint(time_us)
+    return out + TOKEN + ONE if token else out
 
 
 def _key_bytes(key: Sequence[int]) -> bytes:
@@ -288,6 +329,12 @@ def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
     if not 0 <= fingerprint < 2**32:
         raise RecordError(f"a fingerprint is 0 to 2**32 - 1, not {fingerprint}")
     return MODEL + varint(model_iter_id) + FINGERPRINT + UINT32.pack(fingerprint)
+
+
+def _identity_bytes(identity: int) -> bytes:
+    if not 0 <= identity < 2**KEY_BITS:
+        raise RecordError(f"an identity is 2 to 2**62 - 1, not {identity}")
+    return IDENTITY + UINT64.pack(identity)
 
 
 def _packed(data: bytes) -> list[int]:

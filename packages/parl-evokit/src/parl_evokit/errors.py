@@ -6,11 +6,13 @@
        ├─ EvaluationFailed
        ├─ InvalidKey (ValueError)
        ├─ InvalidReward (ValueError)
+       ├─ InvalidToken (ValueError)
        ├─ LayoutMismatch (ValueError)
        ├─ LogError
        ├─ NoiseDataError
        ├─ NothingToUpdate
        ├─ RecordError (ValueError)
+       ├─ SecretError (ValueError)
        ├─ SolverError
        ├─ StorageError
        ├─ UpdateLocked
@@ -30,11 +32,13 @@ __all__ = [
     "EvolutionError",
     "InvalidKey",
     "InvalidReward",
+    "InvalidToken",
     "LayoutMismatch",
     "LogError",
     "NoiseDataError",
     "NothingToUpdate",
     "RecordError",
+    "SecretError",
     "SolverError",
     "StorageError",
     "UpdateLocked",
@@ -76,6 +80,21 @@ class InvalidReward(EvolutionError, ValueError):
     """A reward is not a finite number, or rewards and samples do not match in number."""
 
 
+class InvalidToken(EvolutionError, ValueError):
+    """A sample's token is refused.
+
+    Attributes:
+        reason: Why (`tokens.Refusal`).
+    """
+
+    def __init__(self, message: str, reason: Any) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["InvalidToken"], tuple[str, Any]]:
+        return InvalidToken, (str(self), self.reason)
+
+
 class LayoutMismatch(EvolutionError, ValueError):
     """Arrays do not fit the parameters: a name is missing or unknown, or two shapes differ."""
 
@@ -102,6 +121,10 @@ class NothingToUpdate(EvolutionError):
 
 class RecordError(EvolutionError, ValueError):
     """Bytes are not a sample's record, or a record has a number that its wire form cannot hold."""
+
+
+class SecretError(EvolutionError, ValueError):
+    """A secret for tokens is missing, is not one, or is not kept as secrets are."""
 
 
 class SolverError(EvolutionError):

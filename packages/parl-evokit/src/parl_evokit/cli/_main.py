@@ -50,6 +50,7 @@ from parl_evokit.log._frames import SUFFIX
 from parl_evokit.models._find import built_in
 from parl_evokit.online import offline_update as update_directory
 from parl_evokit.online import online_rounds, play, sample_episodes, write_samples
+from parl_evokit.tokens import create_secret, rotate_secret
 
 __all__ = ["main"]
 
@@ -375,6 +376,32 @@ def config_convert(path: Path, as_json: bool) -> None:
     """Print a configuration, of whichever form, with all its settings in the nested form."""
     text = Config.load(path).to_prototxt()
     print_result(as_json, {"prototxt": text}, text.removesuffix("\n"))
+
+
+@main.group("secret", cls=Commands)
+def secret_group() -> None:
+    """Make and rotate the secrets of tokens."""
+
+
+@secret_group.command("new")
+@click.argument("path", type=Path)
+@JSON
+@exits
+def secret_new(path: Path, as_json: bool) -> None:
+    """Write a new secret into a new file that nobody else can read."""
+    create_secret(path)
+    print_result(as_json, {"path": str(path)}, f"new secret in {path}")
+
+
+@secret_group.command("rotate")
+@click.argument("path", type=Path)
+@option("--keep", default=1, show_default=True, type=click.IntRange(min=0), help="Secrets that stay accepted.")
+@JSON
+@exits
+def secret_rotate(path: Path, keep: int, as_json: bool) -> None:
+    """Put a new secret first, which signs from now on; processes take it up when they start."""
+    rotate_secret(path, keep=keep)
+    print_result(as_json, {"path": str(path), "kept": keep}, f"new secret first in {path}")
 
 
 def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) -> None:

@@ -1,19 +1,30 @@
-"""Writing samples and rewards: one `write` a record, on a segment that belongs to this process alone."""
+"""Writing samples and rewards: one `write` a record, on a segment that belongs to this process alone.
+
+With tokens, samples leave as tokens and rewards come for tokens; those that are refused are tallied in the log, at most
+one record a second, so that the update can report them and nobody can fill the disk with them.
+"""
 
 import contextlib
 import os
 import secrets
 import time
+from collections import Counter
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from socket import gethostname
 from types import TracebackType
+from typing import Any
 
-from parl_evokit._records import SamplingInfo, encode_sample
-from parl_evokit.errors import LogError, RecordError
+from parl_evokit._records import FLOAT, Record, SamplingInfo, encode_sample
+from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError
 from parl_evokit.log._frames import SUFFIX, Header, frame
+from parl_evokit.tokens import Refusal, Tokens
 
 __all__ = ["LogWriter"]
+
+
+TALLY_S = 1.0
 
 
 class LogWriter:
@@ -26,14 +37,28 @@ class LogWriter:
         directory: The log; it is made if need be.
         fsync_every: Records after which the system is asked to write to disk; 0: never.
         max_bytes: A new segment is begun beyond this size.
+        max_seconds: A new segment is begun after this time, so that retention can remove whole segments.
+        tokens: With these, `sampled` returns a token, and `reward` takes nothing else.
 
     Raises:
         LogError: A number is out of its range, or the directory is a file.
+        SecretError: The secret's file is in the log's directory.
     """
 
-    def __init__(self, directory: str | PathLike[str], *, fsync_every: int = 100, max_bytes: int = 64 * 2**20) -> None:
-        if fsync_every < 0 or max_bytes < 1:
-            raise LogError(f"fsync_every is 0 or more and max_bytes 1 or more, not {fsync_every} and {max_bytes}")
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        *,
+        fsync_every: int = 100,
+        max_bytes: int = 64 * 2**20,
+        max_seconds: float = 24 * 3600.0,
+        tokens: Tokens | None = None,
+    ) -> None:
+        if fsync_every < 0 or max_bytes < 1 or not max_seconds > 0:
+            raise LogError(
+                f"fsync_every is 0 or more, max_bytes 1 or more and max_seconds above 0, not {fsync_every}, "
+                f"{max_bytes} and {max_seconds}"
+            )
         self._directory = Path(directory)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -41,29 +66,68 @@ class LogWriter:
             raise LogError(f"{directory} is a file; a log is a directory of segments") from error
         except OSError as error:
             raise LogError(f"{directory} cannot be made: {error}") from error
+        if tokens is not None and tokens.file is not None and tokens.file.is_relative_to(os.path.realpath(directory)):
+            raise SecretError(f"{tokens.file} is in the log's directory, which is copied about: choose another")
+        self._tokens = tokens
+        self._refused: Counter[Refusal] = Counter()
+        self._tallied = -1.0
         self._fsync_every = fsync_every
         self._max_bytes = max_bytes
+        self._max_seconds = max_seconds
+        self._begun = 0.0
         self._descriptor: int | None = None
         self._owner = 0
         self._fingerprint = 0
         self._size = self._unsynced = 0
 
-    def sampled(self, info: SamplingInfo) -> None:
-        """Note that a sample was served; its reward comes later, or never."""
-        self._append(info, None)
+    def sampled(self, info: SamplingInfo) -> str:
+        """Note that a sample was served; its reward comes later, or never.
 
-    def reward(self, info: SamplingInfo, reward: float) -> None:
-        """Note the reward of a sample, wherever it was served; several rewards of one sample count by their mean.
+        Returns:
+            The sample's token; empty where the log has no tokens.
+        """
+        token = "" if self._tokens is None else self._tokens.issue(info)
+        self._append(info, None, time.time_ns() // 1000)
+        return token
+
+    def reward(self, sample: SamplingInfo | str, reward: float) -> None:
+        """Note the reward of a sample, wherever it was served.
+
+        Several rewards of one sample count by their mean; of a token only the first one counts.
+
+        Args:
+            sample: Its record; with tokens its token.
+            reward: A number.
 
         Raises:
             RecordError: The reward is no number, or none that 32 bits hold.
+            InvalidReward: With tokens, also if it is not finite; the token stays good.
+            InvalidToken: The token was not issued here, was changed, or has expired.
             LogError: The disk is full; records before this one are there, and later ones may be written.
         """
+        if self._tokens is None:
+            if isinstance(sample, str):
+                raise RecordError("this log has no tokens: give the sample's record, or LogWriter(tokens=)")
+            self._append(sample, _number(reward))
+            return
         try:
-            number = float(reward)
-        except (TypeError, ValueError) as error:
-            raise RecordError(f"a reward is a number, not {reward!r}") from error
-        self._append(info, number)
+            if not isinstance(sample, str):
+                raise InvalidToken("this log takes rewards for tokens only, not for records", Refusal.MALFORMED)
+            info = self._tokens.redeem(sample)
+            try:
+                number = _number(reward)
+                if not isfinite(number):
+                    raise InvalidReward(f"a reward is a finite number, not {number}")
+                FLOAT.pack(number)
+            except (RecordError, InvalidReward, OverflowError) as error:
+                self._refuse(Refusal.BAD_REWARD)
+                if isinstance(error, OverflowError):
+                    raise RecordError(f"a reward is a 32-bit float, which {number} is too large for") from error
+                raise
+        except InvalidToken as error:
+            self._refuse(error.reason)
+            raise
+        self._append(info, number, time.time_ns() // 1000, token=True)
 
     def sync(self) -> None:
         """Have the system write everything to disk.
@@ -80,6 +144,11 @@ class LogWriter:
 
     def close(self) -> None:
         """Sync and end the segment; a later call begins a new one."""
+        if self._refused:
+            self._tally()
+        self._end()
+
+    def _end(self) -> None:
         self.sync()
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -93,23 +162,41 @@ class LogWriter:
     ) -> None:
         self.close()
 
-    def _append(self, info: SamplingInfo, reward: float | None) -> None:
+    def _append(self, info: SamplingInfo, reward: float | None, time_us: int = 0, token: bool = False) -> None:
         # After a fork the open segment is the parent's: two processes must not share one.
         mine = self._descriptor is not None and self._owner == os.getpid()
         fingerprint = info.fingerprint
         # A record without fingerprint would be read with that of the header.
         nameless = fingerprint == 0 != self._fingerprint
-        if not mine or nameless or self._size >= self._max_bytes:
+        if not mine or nameless or self._size >= self._max_bytes or self._is_old():
             self._begin(fingerprint)
         if fingerprint == self._fingerprint:  # the header has it: five bytes less in each record
             fingerprint = 0
-        self._write(frame(encode_sample(info, fingerprint, reward)))
+        self._write(frame(encode_sample(info, fingerprint, reward, time_us, token)))
         self._unsynced += 1
         if self._fsync_every and self._unsynced >= self._fsync_every:
             self.sync()
 
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._begun > self._max_seconds
+
+    def _refuse(self, reason: Refusal) -> None:
+        self._refused[reason] += 1
+        if time.monotonic() - self._tallied >= TALLY_S:
+            self._tally()
+
+    def _tally(self) -> None:
+        """Write how many tokens were refused since the last time."""
+        if self._descriptor is None or self._owner != os.getpid():
+            self._begin(self._fingerprint)
+        refused = {reason.value: count for reason, count in self._refused.items()}
+        self._write(frame(Record(refused=refused).encode()))
+        self._refused.clear()
+        self._tallied = time.monotonic()
+
     def _begin(self, fingerprint: int) -> None:
-        self.close()
+        self._end()
+        self._begun = time.monotonic()
         segment = secrets.token_hex(16)
         now = time.time_ns() // 1000
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now / 1e6))
@@ -139,3 +226,12 @@ class LogWriter:
                 os.ftruncate(self._descriptor, self._size)
             raise LogError(f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?")
         self._size += written
+
+
+def _number(reward: Any) -> float:
+    if isinstance(reward, str | bytes):
+        raise RecordError(f"a reward is a number, not {reward!r}")
+    try:
+        return float(reward)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"a reward is a number that 32 bits hold, not {str(reward)[:40]}: {error}") from error

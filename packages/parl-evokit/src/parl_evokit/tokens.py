@@ -1,0 +1,280 @@
+"""Tokens: the form in which a sample's identity leaves the house, so that its reward can be trusted when it comes back.
+
+    serve:     info ──► Tokens.issue ──► 56 characters ──► page, app or queue
+    feedback:  56 characters ──► Tokens.redeem ──► info, or `InvalidToken` with the reason
+
+A token holds the sample, the model, an expiry and a keyed hash of them; whoever has no secret can neither make one nor
+change one. The service keeps nothing about what it has issued. That a token counts once is the update's part: it knows
+the samples that it has used (`reference/evokit/tokens.md` has the layout and test vectors for other languages).
+
+Secrets are lines `evokit1-<64 hexadecimal digits>`, in a file of mode 0600 or in an environment variable. The first
+signs, all are accepted: rotation puts a new line on top and drops the last.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets as random
+import stat
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from os import PathLike
+from pathlib import Path
+
+from parl_core.atomic_write import atomic_write
+from parl_evokit._records import SamplingInfo
+from parl_evokit.errors import InvalidToken, SecretError
+from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
+
+__all__ = ["Refusal", "Tokens", "create_secret", "rotate_secret"]
+
+VARIABLE, FILE_VARIABLE = "EVOKIT_SECRET", "EVOKIT_SECRET_FILE"
+PREFIX = "evokit1-"
+SECRET_BYTES = 32
+LINE = re.compile(rf"{PREFIX}([0-9a-f]{{{2 * SECRET_BYTES}}})")
+FORMAT = 1
+WITHOUT_NOISE = 1  # flag
+BODY = struct.Struct("<BB4sIIIQ")
+HASH_BYTES = 16
+TOKEN_BYTES = BODY.size + HASH_BYTES
+CHARACTERS = TOKEN_BYTES * 4 // 3
+ALPHABET = re.compile(rf"[A-Za-z0-9_-]{{{CHARACTERS}}}")
+HASHED, NAMED = b"evokit token 1\0", b"evokit secret 1\0"
+LATEST = 2**32 - 1
+WEEK_S = 7 * 24 * 3600
+
+
+class Refusal(Enum):
+    """The reason for which a token is refused; the value is that of a log's tally.
+
+    Attributes:
+        MALFORMED: It is not 56 characters of the alphabet, or its fields are not those of format 1.
+        UNKNOWN_SECRET: It was signed with a secret that is not, or no longer, known here.
+        FORGED: Its hash does not hold.
+        EXPIRED: It came too late.
+        BAD_REWARD: The token holds, but the reward is not a finite number of 32 bits.
+    """
+
+    MALFORMED = 1
+    UNKNOWN_SECRET = 2
+    FORGED = 3
+    EXPIRED = 4
+    BAD_REWARD = 5
+
+
+class Tokens:
+    """Issues and redeems tokens.
+
+    Safe to share among threads. `refused` counts what `redeem` refused in this process.
+
+    Args:
+        secrets: One or more of 32 bytes; the first signs, all are accepted.
+        lifetime_s: How long a token is good, in seconds; 1 or more.
+        clock: The present time in seconds since 1970.
+
+    Raises:
+        SecretError: There is no secret, or one does not have 32 bytes.
+    """
+
+    def __init__(
+        self, secrets: Sequence[bytes], *, lifetime_s: float = WEEK_S, clock: Callable[[], float] = time.time
+    ) -> None:
+        if not secrets or any(len(secret) != SECRET_BYTES for secret in secrets):
+            raise SecretError(f"one or more secrets of {SECRET_BYTES} bytes are needed")
+        if not lifetime_s >= 1:
+            raise SecretError(f"lifetime_s is 1 or more, not {lifetime_s}")
+        self._secrets = {_name(secret): secret for secret in reversed(secrets)}
+        self._signing = _name(secrets[0])
+        self._lifetime_s = lifetime_s
+        self._clock = clock
+        self._file: Path | None = None
+        self.refused: Counter[Refusal] = Counter()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str] | None = None,
+        *,
+        lifetime_s: float = WEEK_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> "Tokens":
+        """Return tokens with the secrets of a file or of the environment.
+
+        Args:
+            path: The file. Default: that which `EVOKIT_SECRET_FILE` names, else the secrets in `EVOKIT_SECRET`.
+            lifetime_s: As for the constructor.
+            environment: Default: that of this process.
+
+        Raises:
+            SecretError: There is no secret; the file can be read by others, belongs to another user, is a symbolic
+                link, or lies in a model's or a log's directory.
+        """
+        environment = os.environ if environment is None else environment
+        path = path or environment.get(FILE_VARIABLE)
+        if path is not None:
+            tokens = cls(_read(Path(path)), lifetime_s=lifetime_s)
+            tokens._file = Path(os.path.realpath(path))
+            return tokens
+        if VARIABLE not in environment:
+            raise SecretError(
+                f"there is no secret: give a file (evokit secret new FILE), or set {FILE_VARIABLE} or {VARIABLE}"
+            )
+        return cls(_parsed(environment[VARIABLE], VARIABLE), lifetime_s=lifetime_s)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the secrets; None where they came otherwise."""
+        return self._file
+
+    def issue(self, info: SamplingInfo) -> str:
+        """Return the token of a sample that is served now.
+
+        Args:
+            info: Of `add_noise`. A sample without noise that has no identity yet gets one.
+
+        Raises:
+            InvalidKey: Its key is none.
+            RecordError: A number of it does not fit its field.
+        """
+        key, flags = info.noise_key, 0
+        if key == CONTROL_KEY:
+            if not info.identity:
+                info.identity = random.randbits(KEY_BITS - 1) + 2
+            key, flags = info.identity, WITHOUT_NOISE
+        expiry = min(LATEST, int(self._clock() + self._lifetime_s))
+        try:
+            body = BODY.pack(FORMAT, flags, self._signing, expiry, info.model_iter_id, info.fingerprint, key)
+        except struct.error as error:
+            info.SerializeToString()  # which says what does not fit
+            raise InvalidToken(f"{info} has no token: {error}", Refusal.MALFORMED) from error
+        return base64.urlsafe_b64encode(body + self._hash(self._secrets[self._signing], body)).decode()
+
+    def redeem(self, token: str) -> SamplingInfo:
+        """Return the sample of a token that was issued and has not expired.
+
+        Raises:
+            InvalidToken: It was not, or has; `reason` says which. It is counted in `refused`.
+        """
+        try:
+            return self._redeem(token)
+        except InvalidToken as error:
+            self.refused[error.reason] += 1
+            raise
+
+    def _redeem(self, token: str) -> SamplingInfo:
+        if not isinstance(token, str) or not ALPHABET.fullmatch(token):
+            raise InvalidToken(f"a token is {CHARACTERS} characters of base64url", Refusal.MALFORMED)
+        try:
+            data = base64.urlsafe_b64decode(token)
+        except binascii.Error as error:
+            raise InvalidToken(f"this is not a token: {error}", Refusal.MALFORMED) from error
+        body, found = data[: BODY.size], data[BODY.size :]
+        form, flags, name, expiry, model, fingerprint, key = BODY.unpack(body)
+        if form != FORMAT or flags & ~WITHOUT_NOISE:
+            raise InvalidToken(f"this is not a token of format {FORMAT}", Refusal.MALFORMED)
+        secret = self._secrets.get(name)
+        if secret is None:
+            raise InvalidToken("the token was signed with a secret that is not known here", Refusal.UNKNOWN_SECRET)
+        if not hmac.compare_digest(found, self._hash(secret, body)):
+            raise InvalidToken("the token was not issued here, or was changed", Refusal.FORGED)
+        late = self._clock() - expiry
+        if late > 0:
+            raise InvalidToken(f"the token expired {late:.0f} s ago", Refusal.EXPIRED)
+        info = SamplingInfo()
+        if flags & WITHOUT_NOISE:
+            info.fill(CONTROL_KEY, model, fingerprint)
+            info.identity = key
+        else:
+            info.fill(key, model, fingerprint)
+        return info
+
+    @staticmethod
+    def _hash(secret: bytes, body: bytes) -> bytes:
+        return hmac.digest(secret, HASHED + body, "sha256")[:HASH_BYTES]
+
+
+def create_secret(path: str | PathLike[str]) -> Path:
+    """Write a new secret into a new file of mode 0600.
+
+    Raises:
+        SecretError: There is a file of that name, the directory is a model's or a log's, or it cannot be written.
+    """
+    target = Path(path)
+    if target.exists() or target.is_symlink():
+        raise SecretError(f"{target} is there already: rotate it, or give another name")
+    return _write(target, [random.token_bytes(SECRET_BYTES)])
+
+
+def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
+    """Put a new secret before those of a file, so that it signs from now on.
+
+    Args:
+        path: Of `create_secret`.
+        keep: How many of the secrets before stay, so that tokens that are under way are accepted; 0 or more.
+
+    Raises:
+        SecretError: See `Tokens.load`, or the file cannot be written.
+    """
+    if keep < 0:
+        raise SecretError(f"keep is 0 or more, not {keep}")
+    target = Path(path)
+    return _write(target, [random.token_bytes(SECRET_BYTES), *_read(target)[:keep]])
+
+
+def _name(secret: bytes) -> bytes:
+    """Return the four bytes by which tokens name their secret."""
+    return hashlib.sha256(NAMED + secret).digest()[:4]
+
+
+def _write(path: Path, secrets: Sequence[bytes]) -> Path:
+    _require_own_directory(path)
+    text = "".join(f"{PREFIX}{secret.hex()}\n" for secret in secrets)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, "w", permissions=0o600) as file:
+            file.write(text)
+    except OSError as error:
+        raise SecretError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def _read(path: Path) -> list[bytes]:
+    _require_own_directory(path)
+    try:
+        if path.is_symlink():
+            raise SecretError(f"{path} is a symbolic link: give the file itself")
+        found = path.stat()
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecretError(f"{path} cannot be read: {error}") from error
+    if os.name == "posix":
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise SecretError(f"{path} can be read or written by others: chmod 600 {path}")
+        if found.st_uid != os.geteuid():
+            raise SecretError(f"{path} belongs to user {found.st_uid}, not to this one ({os.geteuid()})")
+    return _parsed(text, str(path))
+
+
+def _parsed(text: str, where: str) -> list[bytes]:
+    secrets: list[bytes] = []
+    for word in text.replace(",", " ").split():
+        match = LINE.fullmatch(word)
+        if match is None:
+            raise SecretError(f"{where}: secret {len(secrets) + 1} is not {PREFIX} and {2 * SECRET_BYTES} digits")
+        secrets.append(bytes.fromhex(match[1]))
+    if not secrets:
+        raise SecretError(f"{where} holds no secret")
+    return secrets
+
+
+def _require_own_directory(path: Path) -> None:
+    """Refuse a place from which secrets would travel along with models or logs."""
+    directory = Path(os.path.realpath(path)).parent
+    if (directory / "solver.json").exists() or next(directory.glob("*.evl"), None) is not None:
+        raise SecretError(f"{directory} is the directory of a model or a log, which are copied about: choose another")

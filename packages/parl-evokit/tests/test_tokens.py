@@ -1,0 +1,202 @@
+"""A reward counts for a token that was issued here, has not been changed, and has not expired; secrets stay secret."""
+
+import base64
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from parl_evokit import (
+    EvolutionError,
+    InvalidReward,
+    InvalidToken,
+    LogWriter,
+    RecordError,
+    Refusal,
+    SamplingInfo,
+    SecretError,
+    Tokens,
+    read_log,
+)
+from parl_evokit._records import Record
+from parl_evokit.cli import main
+from parl_evokit.log._frames import scan
+from parl_evokit.tokens import create_secret, rotate_secret
+
+ONE, TWO = bytes(range(32)), bytes(range(32, 64))
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "evokit" / "tokens.md"
+INFO = SamplingInfo([123456789, 987654321], 7, 0x12345678)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tokens(clock: Clock) -> Tokens:
+    return Tokens([ONE, TWO], lifetime_s=100, clock=clock)
+
+
+def refusal(tokens: Tokens, token: object) -> Refusal:
+    with pytest.raises(InvalidToken) as caught:
+        tokens.redeem(token)  # type: ignore[arg-type]  # what comes from outside
+    reason = caught.value.reason
+    assert isinstance(reason, Refusal)
+    return reason
+
+
+def test_the_pages_vectors_hold(tokens: Tokens, clock: Clock) -> None:
+    rows = re.findall(r"\| `([\w-]{56})` \| `([0-9a-f]{84})` \|", PAGE.read_text(encoding="utf-8"))
+    control = SamplingInfo([0, 0], 7, 0x12345678, identity=42)
+    expected = [tokens.issue(INFO), tokens.issue(control), Tokens([TWO], lifetime_s=100, clock=clock).issue(INFO)]
+    assert [token for token, _ in rows] == expected
+    for (token, data), info in zip(rows, (INFO, control, INFO), strict=True):
+        assert base64.urlsafe_b64decode(token).hex() == data
+        assert tokens.redeem(token) == info
+
+
+def test_samples_without_noise_get_identities_of_their_own(tokens: Tokens) -> None:
+    control, other = SamplingInfo([0, 0], 7, 1), SamplingInfo([], 7, 1)
+    first, second = tokens.issue(control), tokens.issue(other)
+    assert tokens.redeem(first).identity == control.identity != other.identity == tokens.redeem(second).identity
+    assert tokens.issue(control) == first
+
+
+@pytest.mark.parametrize("bit", range(0, 42 * 8, 3))
+def test_a_token_of_which_a_bit_is_changed_is_refused(tokens: Tokens, bit: int) -> None:
+    data = bytearray(base64.urlsafe_b64decode(tokens.issue(INFO)))
+    data[bit // 8] ^= 1 << bit % 8
+    reason = refusal(tokens, base64.urlsafe_b64encode(data).decode())
+    expected = Refusal.MALFORMED if bit < 16 else Refusal.UNKNOWN_SECRET if bit < 48 else Refusal.FORGED
+    if bit == 8:  # the flag, which the hash covers
+        expected = Refusal.FORGED
+    assert reason is expected
+    assert tokens.refused == {expected: 1}
+
+
+@pytest.mark.parametrize("text", ["", "x", "A" * 55, "A" * 57, "=" * 56, "é" * 56, " " * 56, None, 5, b"A" * 56, []])
+def test_what_is_no_token_is_refused_as_such(tokens: Tokens, text: object) -> None:
+    assert refusal(tokens, text) is Refusal.MALFORMED
+
+
+def test_a_token_expires(tokens: Tokens, clock: Clock) -> None:
+    token = tokens.issue(INFO)
+    clock.now += 100
+    assert tokens.redeem(token) == INFO
+    clock.now += 1
+    assert refusal(tokens, token) is Refusal.EXPIRED
+
+
+def test_after_a_rotation_tokens_under_way_are_good_until_their_secret_is_dropped(tmp_path: Path) -> None:
+    path = create_secret(tmp_path / "keys" / "secret")
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    token = Tokens.load(path).issue(INFO)
+    rotate_secret(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    both = Tokens.load(environment={"EVOKIT_SECRET_FILE": str(path)})
+    assert both.redeem(token) == INFO
+    assert both.issue(INFO)[2:8] != token[2:8]
+    rotate_secret(path)
+    assert refusal(Tokens.load(path), token) is Refusal.UNKNOWN_SECRET
+
+
+def test_secrets_come_from_the_environment(tmp_path: Path) -> None:
+    found = Tokens.load(environment={"EVOKIT_SECRET": f"evokit1-{ONE.hex()}, evokit1-{TWO.hex()}"})
+    assert Tokens([ONE]).redeem(found.issue(INFO)) == INFO
+    with pytest.raises(SecretError, match="there is no secret"):
+        Tokens.load(environment={})
+    with pytest.raises(SecretError, match="secret 1 is not evokit1-"):
+        Tokens.load(environment={"EVOKIT_SECRET": "swordfish"})
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = create_secret(tmp_path / "secret")
+    path.chmod(0o640)
+    with pytest.raises(SecretError, match="chmod 600"):
+        Tokens.load(path)
+    path.chmod(0o600)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(SecretError, match="symbolic link"):
+        Tokens.load(tmp_path / "link")
+
+
+def test_a_secret_is_never_in_a_models_or_a_logs_directory(tmp_path: Path) -> None:
+    with LogWriter(tmp_path / "log") as log:
+        log.sampled(INFO)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "solver.json").write_text("{}")
+    for place in ("log", "model"):
+        with pytest.raises(SecretError, match="a model or a log"):
+            create_secret(tmp_path / place / "secret")
+    inside = create_secret(tmp_path / "new" / "secret")
+    with pytest.raises(SecretError, match="log's directory"):
+        LogWriter(tmp_path / "new", tokens=Tokens.load(inside))
+
+
+def test_a_log_with_tokens_takes_rewards_for_tokens_only(tmp_path: Path, tokens: Tokens) -> None:
+    with LogWriter(tmp_path, tokens=tokens) as log:
+        info = SamplingInfo([5, 6], 7, 0x12345678)
+        token = log.sampled(info)
+        log.reward(token, 2.5)
+        for bad in (info, token[:-1] + ("A" if token[-1] != "A" else "B")):
+            with pytest.raises(InvalidToken):
+                log.reward(bad, 1.0)
+    contents = read_log(tmp_path)
+    assert (contents.infos, contents.rewards, contents.pending) == ([info], [2.5], 0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e39, 10**400, "3", None, "nan"])
+def test_a_reward_that_is_none_is_refused_by_name_and_its_token_stays_good(
+    tmp_path: Path, tokens: Tokens, bad: object
+) -> None:
+    with LogWriter(tmp_path, tokens=tokens) as log:
+        token = log.sampled(INFO)
+        with pytest.raises((RecordError, InvalidReward), match="a reward is a"):
+            log.reward(token, bad)  # type: ignore[arg-type]
+        log.reward(token, 1.0)
+    assert read_log(tmp_path).rewards == [1.0]
+
+
+def test_refused_tokens_are_tallied_in_few_records(tmp_path: Path, tokens: Tokens) -> None:
+    with LogWriter(tmp_path, tokens=tokens) as log:
+        for _ in range(1000):
+            with pytest.raises(InvalidToken):
+                log.reward("A" * 56, 1.0)
+    (segment,) = tmp_path.glob("*.evl")
+    records = [Record.decode(payload) for payload in scan(segment.read_bytes()).payloads[2:]]
+    assert sum(record.refused[Refusal.MALFORMED.value] for record in records) == 1000
+    assert len(records) < 100
+
+
+def test_a_log_without_tokens_says_what_a_token_needs(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log, pytest.raises(RecordError, match="no tokens"):
+        log.reward("A" * 56, 1.0)
+
+
+def test_the_command_makes_and_rotates_secrets(tmp_path: Path) -> None:
+    path = str(tmp_path / "secret")
+    assert CliRunner().invoke(main, ["secret", "new", path]).exit_code == 0
+    again = CliRunner().invoke(main, ["secret", "new", path])
+    assert again.exit_code == 2
+    assert again.stderr.count("\n") == 1
+    assert CliRunner().invoke(main, ["secret", "rotate", path, "--keep", "3"]).exit_code == 0
+    assert len(Path(path).read_text(encoding="ascii").split()) == 2
+
+
+def test_secrets_are_checked(tmp_path: Path) -> None:
+    for secrets, life in (([], 5.0), ([b"short"], 5.0), ([ONE], 0.0), ([ONE], float("nan"))):
+        with pytest.raises(EvolutionError):
+            Tokens(secrets, lifetime_s=life)
