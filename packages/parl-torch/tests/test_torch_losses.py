@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from parl_torch.losses._proximal import Behaviour, proximal_losses
 from parl_torch.losses.policy import (
     approximate_kl,
     clipped_surrogate,
@@ -109,3 +110,37 @@ def test_a_squashed_gaussian_has_the_density_of_the_change_of_variables() -> Non
     assert action.item() == pytest.approx(math.tanh(1.0), abs=1e-6)
     log_normal = -0.5 * 0.25**2 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
     assert log_prob.item() == pytest.approx(log_normal - math.log(1.0 - math.tanh(1.0) ** 2), abs=1e-5)
+
+
+@pytest.mark.parametrize("clips_value", [True, False])
+def test_second_derivatives_of_the_fused_loss_of_ppo_are_those_of_finite_differences(clips_value: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    inputs, targets, chosen = drawn(32, 4), [drawn(32) for _ in range(3)], torch.randint(3, (32,), generator=draw)
+    start = drawn(4, 4)
+
+    def loss(weights: torch.Tensor) -> torch.Tensor:
+        output = inputs @ weights
+        log_probs = output[:, :3].log_softmax(1)
+        log_prob = log_probs.gather(1, chosen.unsqueeze(1)).squeeze(1)
+        entropy = -(log_probs.exp() * log_probs).sum(1)
+        behaviour = Behaviour(targets[0] - 1.5, targets[1], targets[2] + 0.1, targets[2])
+        return proximal_losses(
+            log_prob, entropy, output[:, 3], behaviour, 0.2, clips_value=clips_value, value_coef=0.7, entropy_coef=0.1
+        )[0]
+
+    vector = drawn(4, 4)
+    weights = start.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(weights), weights, create_graph=True)
+    (product,) = torch.autograd.grad((gradient * vector).sum(), weights)
+
+    def gradient_at(shift: float) -> torch.Tensor:
+        moved = (start + shift * vector).requires_grad_()
+        (found,) = torch.autograd.grad(loss(moved), moved)
+        return found
+
+    expected = (gradient_at(1e-6) - gradient_at(-1e-6)) / 2e-6
+    torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-6)

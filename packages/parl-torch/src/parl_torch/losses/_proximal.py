@@ -1,9 +1,11 @@
 """The whole loss of PPO as one operation with its gradient by hand.
 
 Composed of operations that follow their gradients one by one, it takes longer than both passes through small networks:
-some thirty of them each way. Here is one; the formulas are those of `losses.policy` and `losses.value`.
+some thirty of them each way. Here is one; the formulas are those of `losses.policy` and `losses.value`. Where the
+gradient itself is to be followed (a Hessian-vector product), it is composed of them.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from parl_torch.losses._shapes import same_shape
+from parl_torch.losses.policy import clipped_surrogate
+from parl_torch.losses.value import clipped_value_loss, squared_error
 
 __all__ = ["Behaviour", "proximal_losses"]
 
@@ -95,17 +99,37 @@ class _Proximal(Function):
         value_loss, policy_loss, mean_entropy, *_ = figures.unbind()
         loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
 
-        ctx.save_for_backward(by_log_prob, error)
+        ctx.save_for_backward(by_log_prob, error, log_prob, entropy, value, log_prob_old, advantage, value_old, return_)
         ctx.share = share
         ctx.coefs = value_coef, entropy_coef
+        ctx.clips = clip, clips_value
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(figures)
         return loss, figures
 
     @staticmethod
     def backward(ctx: Any, by_loss: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        by_log_prob, error = ctx.saved_tensors
+        by_log_prob, error, *inputs = ctx.saved_tensors
         value_coef, entropy_coef = ctx.coefs
+        if torch.is_grad_enabled():  # of `create_graph=True`: what was computed above knows no derivative of its own
+            loss = _composed(inputs, ctx.clips, ctx.coefs)
+            wanted = ctx.needs_input_grad[:3]
+            asked = [part for part, want in zip(inputs, wanted, strict=False) if want]
+            found = iter(torch.autograd.grad(loss, asked, by_loss, create_graph=True, allow_unused=True))
+            return *(next(found) if want else None for want in wanted), *(None,) * 8
         each = by_loss * -ctx.share
         by_entropy = (each * entropy_coef).expand(len(error))
         return each * by_log_prob, by_entropy, each * -value_coef * error, *(None,) * 8
+
+
+def _composed(inputs: Sequence[Tensor], clips: tuple[float, bool], coefs: tuple[float, float]) -> Tensor:
+    """Return the same loss, of operations that autograd follows to any order."""
+    log_prob, entropy, value, log_prob_old, advantage, value_old, return_ = inputs
+    clip, clips_value = clips
+    value_coef, entropy_coef = coefs
+    if clips_value:
+        value_loss = clipped_value_loss(value, value_old, return_, clip)
+    else:
+        value_loss = 0.5 * squared_error(value - return_)
+    policy_loss = clipped_surrogate((log_prob - log_prob_old).exp(), advantage, clip)
+    return policy_loss + value_coef * value_loss - entropy_coef * entropy.mean()
