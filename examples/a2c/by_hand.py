@@ -50,13 +50,17 @@ class Actor:
         for _ in range(N_STEPS):
             action, value = self.agent.sample(self.obs)
             obs, reward, terminated, truncated, infos = self.envs.step(action)
-            steps.append((self.obs, action, value, reward, terminated | truncated))
+            led_to = np.zeros_like(value)
+            cut = np.flatnonzero(truncated & ~terminated)
+            if cut.size:  # by a time limit: the episode would have gone on from its last observation
+                led_to[cut] = self.agent.value(np.stack(infos["final_obs"][cut]))
+            steps.append((self.obs, action, value, reward, terminated | truncated, led_to))
             if "episode" in infos:
                 returns += infos["episode"]["r"][infos["_episode"]].tolist()
             self.obs = obs
         target, targets = self.agent.value(self.obs), []
-        for *_, reward, done in reversed(steps):
-            target = reward + GAMMA * (1.0 - done) * target
+        for *_, reward, done, led_to in reversed(steps):
+            target = reward + GAMMA * np.where(done, led_to, target)
             targets.append(target)
         obs, action, value, *_ = (np.concatenate(column) for column in zip(*steps, strict=True))
         return obs, action, value, np.concatenate(targets[::-1]), returns

@@ -56,19 +56,26 @@ class Actor:
         self.envs = training.make_vector_env("CartPole-v1", env_num)
         self.obs, _ = self.envs.reset(seed=seed)
 
-    def sample(self, weights: dict[str, Any]) -> tuple[list[Any], Any, list[float]]:
+    def sample(self, weights: dict[str, Any]) -> tuple[list[Any], dict[str, Any], list[float]]:
         """Play `SAMPLE_STEPS` steps with these weights; rows environment by environment."""
         self.agent.set_weights(weights)
         steps, returns = [], []
-        for _ in range(SAMPLE_STEPS):
+        final_rows, final_obs = [], []  # of episodes that a time limit cut: they bootstrap from their last observation
+        for step in range(SAMPLE_STEPS):
             action, logits = self.agent.sample(self.obs)
             obs, reward, terminated, truncated, infos = self.envs.step(action)
             steps.append((self.obs, action, logits, reward, terminated | truncated))
+            for number in np.flatnonzero(truncated & ~terminated):
+                final_rows.append(number * SAMPLE_STEPS + step)
+                final_obs.append(infos["final_obs"][number])
             if "episode" in infos:
                 returns += infos["episode"]["r"][infos["_episode"]].tolist()
             self.obs = obs
         columns = [np.concatenate(np.stack(column, axis=1)) for column in zip(*steps, strict=True)]
-        return columns, self.obs, returns
+        led_to = {"last_obs": self.obs}
+        if final_rows:
+            led_to |= {"final_rows": np.array(final_rows), "final_obs": np.stack(final_obs)}
+        return columns, led_to, returns
 
 
 def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
@@ -85,8 +92,8 @@ def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
         while course.goes_on:
             done, _ = wait(calls, return_when=FIRST_COMPLETED)
             for call in done:
-                columns, last_obs, returns = call.result()
-                losses, kl = agent.learn(*columns, learning_rate=1e-3, entropy_coeff=-0.01, last_obs=last_obs)
+                columns, led_to, returns = call.result()
+                losses, kl = agent.learn(*columns, learning_rate=1e-3, entropy_coeff=-0.01, **led_to)
                 weights = parl.put(agent.get_weights())
                 actor = calls.pop(call)
                 calls[actor.sample(weights)] = actor  # it plays on while others are learned from
