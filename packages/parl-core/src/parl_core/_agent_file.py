@@ -5,7 +5,8 @@
 
 Arrays are named `<attribute of the algorithm>/<name>` (see `AlgorithmState`), in PyTorch's names and layouts: a linear
 layer's weight is `[out, in]`. Running statistics of observations, where they were saved with the agent, are float64
-arrays named `environment.normalization/<name>`. The metadata entry `parl` is a JSON object: `format` ("parl-agent"),
+arrays named `environment.normalization/<name>`. What a program hung on the algorithm itself is described by `others`
+(see `AlgorithmState`), where there is some. The metadata entry `parl` is a JSON object: `format` ("parl-agent"),
 `version` (1), `algorithm`, `backend`, `counters`, and `crc32` of the arrays' bytes in the order of their names, which
 finds numbers that a disk or a transfer changed; a file put together by other programs may leave it out. Nothing is ever
 unpickled. A file is written under a temporary name and renamed, so a reader sees the old one or the new one, whole.
@@ -74,6 +75,8 @@ def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
         "counters": saved.state.counters,
         "crc32": _checksum(arrays),
     }
+    if saved.state.others:
+        metadata["others"] = saved.state.others
     content = save(arrays, metadata={"parl": json.dumps(metadata)})
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:
@@ -106,7 +109,7 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
         raise CheckpointError(f"{file} is damaged: its arrays are not the ones that were written (another checksum)")
     statistics = {name.removeprefix(_STATISTICS): arrays[name] for name in arrays if name.startswith(_STATISTICS)}
     own = {name: array for name, array in arrays.items() if not name.startswith(_STATISTICS)}
-    state = AlgorithmState(own, dict(metadata["counters"]))
+    state = AlgorithmState(own, dict(metadata["counters"]), dict(metadata.get("others", {})))
     return SavedAgent(state, str(metadata["algorithm"]), str(metadata["backend"]), statistics)
 
 
@@ -122,7 +125,12 @@ def _metadata(file: Path, entries: dict[str, str]) -> dict[str, Any]:
         metadata: dict[str, Any] = json.loads(entries["parl"])
         counters = metadata["counters"]
         known = metadata["format"] == _FORMAT and set(metadata) >= {"version", "algorithm", "backend"}
-        known = known and isinstance(counters, dict) and all(type(value) is int for value in counters.values())
+        known = (
+            known
+            and isinstance(metadata.get("others", {}), dict)
+            and isinstance(counters, dict)
+            and all(type(value) is int for value in counters.values())
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file} is a safetensors file, but not of a PARL agent: no `parl` metadata") from error
     if not known:

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core import logger
+from parl_core._hanging import Holder, attributes, decode, encode, holder_of
 from parl_core._nested import map_nested
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.model import Model, Weights, check_names, check_weights
@@ -136,10 +138,14 @@ class AlgorithmState:
     Attributes:
         arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.
         counters: whole numbers by attribute, such as the updates since the last target synchronisation.
+        others: by attribute, the state of what else hangs on the algorithm (optimizers, schedulers, generators and
+            modules of the framework): `class`, the whole name of its class, and `state`, whose arrays and tensors are
+            among `arrays`, below the attribute's name.
     """
 
     arrays: Weights
     counters: dict[str, int] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
 
 
 class Algorithm:
@@ -285,10 +291,15 @@ class Algorithm:
         self._main_model().set_weights(weights)
 
     def get_state(self) -> AlgorithmState:
-        """Return copies of all models, optimizers and counters, in names and layouts that both backends share.
+        """Return copies of all that learning changes: models, optimizers, counters, and what else has a state.
 
-        They are found among the attributes: models are `parl.Model`s, optimizers those of `parl_torch.optim` and
-        `parl_paddle.optim`. An optimizer taken from the framework itself is not saved.
+        It is found among the attributes, and in the lists, tuples and dictionaries there. Models of `parl.Model`
+        and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own optimizers,
+        schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever has
+        `state_dict` and `load_state_dict`, or `get_state` and `set_state`, go on in the same framework alone.
+
+        Raises:
+            CheckpointError: such a state has something in it that no file holds, such as a function.
         """
         arrays: Weights = {}
         self._settle_copies()
@@ -296,27 +307,34 @@ class Algorithm:
             arrays |= {f"{owner}/{name}": array for name, array in model.get_weights(portable=True).items()}
         for owner, optimizer in self._optimizers().items():
             arrays |= {f"{owner}/{name}": array for name, array in optimizer.get_state().items()}
-        return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS})
+        others = {}
+        for owner, (value, holder) in self._hanging().items():
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            others[owner] = {"class": kind, "state": encode(holder.get(), owner, arrays, self._copied)}
+        return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS}, others)
 
     def set_state(self, state: AlgorithmState) -> None:
         """Go on from what `get_state` returned, also from that of the other backend.
 
         Raises:
             WeightsMismatchError: names or shapes do not fit.
-            CheckpointError: a counter is missing.
+            CheckpointError: a counter is missing, or something of the framework does not take its state.
         """
         parts = _split(state.arrays)
         models, optimizers = self._models(), self._optimizers()
-        check_names(type(self).__name__, models, [owner for owner in parts if owner not in optimizers])
+        ours = [owner for owner in parts if owner not in optimizers and owner not in state.others]
+        check_names(type(self).__name__, models, ours)
         missing = [name for name in self.COUNTERS if name not in state.counters]
         if missing:
             raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
         before = None if any(model._waiting() for model in models.values()) else self.get_state()
         try:
             self._load(parts)
+            self._load_others(state)
         except Exception:
             if before is not None:
                 self._load(_split(before.arrays))
+                self._load_others(before)
             raise
         for name in self.COUNTERS:
             setattr(self, name, state.counters[name])
@@ -362,6 +380,18 @@ class Algorithm:
     def _tensor(self, array: Any) -> Any:
         """Return a tensor on this algorithm's device that holds the array's values."""
         raise NotImplementedError
+
+    def _exact_tensor(self, array: NDArray[Any]) -> Any:
+        """Return a tensor of the array's own dtype, on the CPU."""
+        raise NotImplementedError
+
+    def _copied(self, tensor: Any) -> NDArray[Any] | None:
+        """Return a copy of a tensor's values as an array, None of what is no tensor."""
+        raise NotImplementedError
+
+    def _holder(self, value: Any) -> Holder | None:
+        """Return how the state of what hangs on the algorithm is read and written, None where it has none."""
+        return holder_of(value)
 
     def _array(self, tensor: Any) -> Any:
         """Return a numpy array that holds the tensor's values; what is no tensor passes unchanged."""
@@ -424,7 +454,46 @@ class Algorithm:
         return model
 
     def _models(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
+        return {name: value for name, value in attributes(self) if isinstance(value, Model)}
+
+    def _hanging(self) -> dict[str, tuple[Any, Holder]]:
+        """Return what else has a state, by attribute; parts of models are with their models."""
+        own: set[int] = set()
+        for model in self._models().values():
+            own.update(map(id, model._all_layers().values()))
+            own.update(map(id, model._named_parameters().values()))
+        found: dict[str, tuple[Any, Holder]] = {}
+        for name, value in attributes(self):
+            if id(value) in own or isinstance(value, (Model, Optimizer)):
+                continue
+            holder = self._holder(value)
+            if holder is not None:
+                own.add(id(value))  # one that two attributes share counts once
+                found[name] = value, holder
+        return found
+
+    def _load_others(self, state: AlgorithmState) -> None:
+        hanging = self._hanging()
+        for name, (value, holder) in hanging.items():
+            saved = state.others.get(name)
+            framework = type(value).__module__.partition(".")[0]
+            if saved is None or saved["class"].partition(".")[0] != framework:
+                logger.warning(
+                    "%s.%s begins anew: what is restored has %s",
+                    type(self).__name__,
+                    name,
+                    "no state of it" if saved is None else f"that of a {saved['class']}",
+                )
+                continue
+            try:
+                holder.set(decode(saved["state"], state.arrays, self._exact_tensor))
+            except Exception as error:  # any: the framework's own
+                raise CheckpointError(
+                    f"{type(self).__name__}.{name}, a {type(value).__name__}, does not take the state that was saved "
+                    f"of a {saved['class']}: {error}"
+                ) from error
+        for name in sorted(set(state.others) - set(hanging)):
+            logger.warning("%s has no %s, whose saved state stays unused", type(self).__name__, name)
 
     def _new_target(self) -> Any:
         """Return a copy of `self.model` for targets."""
@@ -457,7 +526,7 @@ class Algorithm:
                     waiting.take_shapes_of(model)
 
     def _optimizers(self) -> dict[str, Optimizer]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        return {name: value for name, value in attributes(self) if isinstance(value, Optimizer)}
 
     def _require_pairs(self, pairs: Mapping[str, str], obs: Any, action: NDArray[Any]) -> None:
         """Refuse a model of which one of the methods returns something else than a pair.

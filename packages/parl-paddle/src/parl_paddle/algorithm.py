@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import paddle
+from numpy.typing import NDArray
 
 from parl_core import algorithm as contract
+from parl_core._hanging import Holder
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
@@ -19,6 +21,7 @@ from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
+from parl_paddle.random_state import holder_of_generator
 
 __all__ = ["Algorithm"]
 
@@ -81,6 +84,22 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
+    def _exact_tensor(self, array: NDArray[Any]) -> paddle.Tensor:
+        return paddle.to_tensor(array, place=paddle.CPUPlace())
+
+    def _copied(self, tensor: Any) -> NDArray[Any] | None:
+        return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else None
+
+    def _holder(self, value: Any) -> Holder | None:
+        if isinstance(value, paddle.Tensor):
+            trained = value.is_leaf and not value.stop_gradient
+            return Holder(lambda: value, value.set_value) if trained else None
+        if isinstance(value, paddle.optimizer.Optimizer):
+            return _holder_of_optimizer(value)
+        if type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle."):
+            return holder_of_generator(value)
+        return super()._holder(value)
+
     def _noise(self, like: paddle.Tensor) -> paddle.Tensor:
         return standard_normal_like(like)
 
@@ -116,3 +135,34 @@ class Algorithm(contract.Algorithm):
             yield
         finally:
             paddle.set_rng_state(before)
+
+
+def _holder_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> Holder:
+    """Return how the state of one of paddle's own optimizers is read and written.
+
+    Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
+    Saved are the parameters' places in the optimizer's list instead, so that another process or a second model goes on.
+    """
+    listed: Any = optimizer._parameter_list or []
+    parameters = [
+        parameter
+        for group in listed
+        for parameter in (group["params"] if isinstance(group, dict) else [group])  # of parameters, or of groups
+    ]
+    places = {parameter.name: f"parameters.{index}." for index, parameter in enumerate(parameters)}
+
+    def renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+        found = {}
+        for key, value in state.items():
+            if isinstance(value, dict) and key == "master_weights":
+                found[key] = {names.get(name, name): part for name, part in value.items()}
+                continue
+            known = [name for name in names if key.startswith(name)]
+            name = max(known, key=len, default="")
+            found[names.get(name, "") + key[len(name) :]] = value
+        return found
+
+    return Holder(
+        lambda: renamed(optimizer.state_dict(), places),
+        lambda state: optimizer.set_state_dict(renamed(state, {place: name for name, place in places.items()})),
+    )

@@ -7,7 +7,9 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-__all__ = ["get_random_state", "set_random_state"]
+from parl_core._hanging import Holder
+
+__all__ = ["get_random_state", "holder_of_generator", "set_random_state"]
 
 
 def get_random_state() -> dict[str, NDArray[Any]]:
@@ -17,9 +19,7 @@ def get_random_state() -> dict[str, NDArray[Any]]:
     """
     states: dict[str, NDArray[Any]] = {}
     for name, generator in _generators().items():
-        *numbers, engine = generator.get_state().__getstate__()
-        states[f"{name}/numbers"] = np.array(numbers, np.int64)
-        states[f"{name}/engine"] = np.array(engine, np.uint8)
+        states |= {f"{name}/{part}": array for part, array in _state(generator).items()}
     return states
 
 
@@ -27,10 +27,24 @@ def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
     """Continue from what `get_random_state` returned; GPUs that are not there are left out."""
     for name, generator in _generators().items():
         if f"{name}/numbers" in states:
-            kind: Any = type(generator.get_state())
-            state = kind.__new__(kind)  # a new one, because the state that is there belongs to the generator
-            state.__setstate__((*states[f"{name}/numbers"].tolist(), states[f"{name}/engine"].tolist()))
-            generator.set_state(state)
+            _go_on(generator, {part: states[f"{name}/{part}"] for part in ("numbers", "engine")})
+
+
+def holder_of_generator(generator: Any) -> Holder:
+    """Return how the state of one generator is read and written."""
+    return Holder(lambda: _state(generator), lambda state: _go_on(generator, state))
+
+
+def _state(generator: Any) -> dict[str, NDArray[Any]]:
+    *numbers, engine = generator.get_state().__getstate__()
+    return {"numbers": np.array(numbers, np.int64), "engine": np.array(engine, np.uint8)}
+
+
+def _go_on(generator: Any, saved: Mapping[str, NDArray[Any]]) -> None:
+    kind: Any = type(generator.get_state())
+    state = kind.__new__(kind)  # a new one, because the state that is there belongs to the generator
+    state.__setstate__((*saved["numbers"].tolist(), saved["engine"].tolist()))
+    generator.set_state(state)
 
 
 def _generators() -> dict[str, Any]:

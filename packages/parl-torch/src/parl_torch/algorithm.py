@@ -5,9 +5,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from parl_core import algorithm as contract
+from parl_core._hanging import Holder
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
@@ -89,6 +91,22 @@ class Algorithm(contract.Algorithm):
 
     def _array(self, tensor: Any) -> Any:
         return to_array(tensor) if isinstance(tensor, Tensor) else tensor
+
+    def _exact_tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array)
+
+    def _copied(self, tensor: Any) -> NDArray[Any] | None:
+        return to_array(tensor) if isinstance(tensor, Tensor) else None
+
+    def _holder(self, value: Any) -> Holder | None:
+        if not isinstance(value, Tensor):
+            return super()._holder(value)
+
+        @torch.no_grad()
+        def assign(values: Tensor) -> None:
+            value.copy_(values)
+
+        return Holder(lambda: value, assign) if value.requires_grad and value.is_leaf else None
 
     def _noise(self, like: Tensor) -> Tensor:
         return torch.randn_like(like)

@@ -1,0 +1,130 @@
+"""The state of what a program hangs on its algorithm: a framework's optimizers, schedulers, generators and modules.
+
+    self.opt = torch.optim.Adam(...)         state_dict() and load_state_dict(), or paddle's set_state_dict()
+    self.rng = np.random.default_rng(0)      the state of its bit generator
+    self.heads = [Head(), Head()]            what a list, a tuple or a dictionary holds, too
+
+A state is written as JSON and arrays, never pickled. Models of `parl.Model` and optimizers of `parl.optim` are not
+among them: `parl_core.algorithm` has those.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.errors import CheckpointError
+
+__all__ = ["Holder", "attributes", "decode", "encode", "holder_of"]
+
+_ARRAY, _TENSOR, _TUPLE, _ITEMS = "$array", "$tensor", "$tuple", "$items"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """How the state of one object is read and written."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], object]
+
+
+def attributes(owner: object) -> Iterator[tuple[str, Any]]:
+    """Yield what an object's attributes hold, by name; what lists, tuples and dictionaries hold as `heads.0`."""
+    for name, value in vars(owner).items():
+        yield from _held(name, value)
+
+
+def _held(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if type(value) in (list, tuple):
+        for index, part in enumerate(value):
+            yield from _held(f"{name}.{index}", part)
+    elif type(value) is dict:
+        for key, part in value.items():
+            yield from _held(f"{name}.{str(key).replace('/', '|')}", part)
+    else:
+        yield name, value
+
+
+def holder_of(value: Any) -> Holder | None:
+    """Return how the state of an object is read and written, None where it says nothing of one."""
+    if isinstance(value, type):
+        return None
+    if isinstance(value, np.random.Generator):
+        return Holder(lambda: value.bit_generator.state, lambda state: setattr(value.bit_generator, "state", state))
+    if isinstance(value, np.random.RandomState):
+        return Holder(lambda: value.get_state(legacy=False), value.set_state)
+    if isinstance(value, random.Random):
+        return Holder(value.getstate, value.setstate)
+    for getter, setters in (("state_dict", ("load_state_dict", "set_state_dict")), ("get_state", ("set_state",))):
+        get = getattr(value, getter, None)
+        sets = [found for name in setters if callable(found := getattr(value, name, None))]
+        if callable(get) and sets:
+            return Holder(get, sets[0])
+    return None
+
+
+def encode(
+    value: Any, place: str, arrays: dict[str, NDArray[Any]], to_array: Callable[[Any], NDArray[Any] | None]
+) -> Any:
+    """Return what JSON holds of a state; its arrays and tensors go into `arrays`.
+
+    Args:
+        value: numbers, texts, arrays, tensors, and collections of these.
+        place: the name of its place.
+        arrays: takes copies.
+        to_array: returns a copy of a tensor, None of what is none.
+
+    Raises:
+        CheckpointError: something in it is something else; the message says where.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        arrays[place] = value.copy()
+        return {_ARRAY: place}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: encode(part, f"{place}/{key}", arrays, to_array) for key, part in value.items()}
+        pairs = [
+            [encode(key, f"{place}/key{index}", arrays, to_array), encode(part, f"{place}/{index}", arrays, to_array)]
+            for index, (key, part) in enumerate(value.items())
+        ]
+        return {_ITEMS: pairs}
+    if isinstance(value, (list, tuple)):
+        parts = [encode(part, f"{place}/{index}", arrays, to_array) for index, part in enumerate(value)]
+        return {_TUPLE: parts} if isinstance(value, tuple) else parts
+    array = to_array(value)
+    if array is None:
+        raise CheckpointError(
+            f"the state of the algorithm's {place} cannot be saved: it is a {type(value).__name__}, and a checkpoint "
+            "holds numbers, texts, arrays, tensors and collections of these; let its state_dict() leave it out, or "
+            "keep it elsewhere than on the algorithm"
+        )
+    arrays[place] = array
+    return {_TENSOR: place}
+
+
+def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], to_tensor: Callable[[NDArray[Any]], Any]) -> Any:
+    """Return the state that `encode` was given.
+
+    Raises:
+        KeyError: an array is missing.
+    """
+    if isinstance(tree, list):
+        return [decode(part, arrays, to_tensor) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if _ARRAY in tree:
+        return arrays[tree[_ARRAY]].copy()
+    if _TENSOR in tree:
+        return to_tensor(arrays[tree[_TENSOR]].copy())
+    if _TUPLE in tree:
+        return tuple(decode(part, arrays, to_tensor) for part in tree[_TUPLE])
+    if _ITEMS in tree:
+        return {decode(key, arrays, to_tensor): decode(part, arrays, to_tensor) for key, part in tree[_ITEMS]}
+    return {key: decode(part, arrays, to_tensor) for key, part in tree.items()}

@@ -1,0 +1,65 @@
+"""What hangs on an algorithm besides models and our optimizers is found, and its state comes back as it was."""
+
+import random
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_core._hanging import attributes, decode, encode, holder_of
+from parl_core.errors import CheckpointError
+
+
+def through_a_file(state: Any) -> Any:
+    arrays: dict[str, Any] = {}
+    tree = encode(state, "here", arrays, lambda _: None)
+    return decode(tree, arrays, lambda array: array)
+
+
+def test_nested_states_come_back_with_their_kinds() -> None:
+    state = {
+        "state": {0: {"step": np.float32(3), "moment": np.arange(4.0)}, 1: {}},
+        "groups": [{"lr": 0.1, "betas": (0.9, 0.999), "foreach": None, "limit": float("inf")}],
+        "order": OrderedDict(a=1),
+    }
+    found = through_a_file(state)
+    np.testing.assert_array_equal(found["state"][0].pop("moment"), np.arange(4.0))
+    assert found == {
+        "state": {0: {"step": 3.0}, 1: {}},
+        "groups": [{"lr": 0.1, "betas": (0.9, 0.999), "foreach": None, "limit": float("inf")}],
+        "order": {"a": 1},
+    }
+
+
+def test_what_no_file_holds_is_named() -> None:
+    with pytest.raises(CheckpointError, match=r"scheduler/steps/1 cannot be saved: it is a function"):
+        encode({"steps": [1, lambda: 2]}, "scheduler", {}, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("generator", "draw"),
+    [
+        (np.random.default_rng(3), lambda g: g.normal()),
+        (np.random.Generator(np.random.MT19937(3)), lambda g: g.normal()),
+        (np.random.RandomState(3), lambda g: g.normal()),
+        (random.Random(3), lambda g: g.gauss(0, 1)),
+    ],
+    ids=["PCG64", "MT19937", "RandomState", "Random"],
+)
+def test_generators_go_on_where_they_were(generator: Any, draw: Any) -> None:
+    draw(generator)
+    holder = holder_of(generator)
+    assert holder is not None
+    saved = through_a_file(holder.get())
+    expected = [draw(generator) for _ in range(3)]
+    holder.set(saved)
+    assert [draw(generator) for _ in range(3)] == expected
+
+
+def test_attributes_in_collections_have_names() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.plain, self.pair, self.by_name = 1, (2, [3]), {"a": 4}
+
+    assert dict(attributes(Owner())) == {"plain": 1, "pair.0": 2, "pair.1.0": 3, "by_name.a": 4}
