@@ -275,45 +275,6 @@ def test_a_program_that_leaves_by_os_exit_leaves_nothing(
     assert not Path(told["directory"]).exists()
 
 
-def test_a_forked_child_is_told_that_the_parent_s_objects_are_not_its_own(run_program: Run) -> None:
-    done = run_program(
-        program=textwrap.dedent(
-            """
-            import os, sys, warnings
-            import parl_remote as parl
-
-            @parl.remote_class
-            class Actor:
-                def process(self):
-                    return os.getpid()
-
-            parl.connect(cpu_num=2)
-            actor = Actor()
-            before = actor.process()
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
-            pid = os.fork()
-            if pid == 0:
-                for attempt in (actor.process, lambda: Actor().process()):
-                    try:
-                        attempt()
-                    except parl.NotConnected as error:
-                        print(error, flush=True)
-                parl.connect(cpu_num=1)
-                print(Actor().process() != before, flush=True)
-                sys.exit(0)
-            assert os.waitpid(pid, 0)[1] == 0
-            print(actor.process() == before)
-            """
-        )
-    )
-    lines = done.stdout.splitlines()
-    assert done.stderr == ""
-    assert lines[0].startswith("this Actor belongs to the process that this one was forked from")
-    assert lines[1].startswith("this Actor was made without a connection")
-    assert "call parl.connect() before" in lines[1]
-    assert lines[2:] == ["True", "True"]
-
-
 def test_actors_use_as_many_numeric_threads_as_they_have_cpus(run_program: Run) -> None:
     program = textwrap.dedent(
         """

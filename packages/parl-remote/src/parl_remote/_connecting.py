@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +57,11 @@ def open_private(
     lease_timeout_s: float | None,
     log_dir: str | os.PathLike[str] | None,
     files: Sequence[str],
-) -> Client:
+) -> tuple[Client, Path]:
     """Start a private cluster and connect to it; the arguments are those of `connect`.
+
+    Returns:
+        The connection, and the directory by which processes of this host join the cluster.
 
     Raises:
         ClusterUnreachable: The private cluster did not start.
@@ -73,10 +76,24 @@ def open_private(
         try:
             from parl_remote._program.client import Client  # only now, while the node starts
 
-            return Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
+            client = Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
         except BaseException:
             cluster.kill()
             raise
+    return client, cluster.directory
+
+
+def join_private(directory: Path, lease_timeout_s: float | None, files: Sequence[str]) -> Client:
+    """Connect a forked child to the private cluster of its parent, with whom the cluster ends.
+
+    Raises:
+        ClusterUnreachable: The parent has ended.
+    """
+    from parl_remote._program.client import Client
+    from parl_remote._program.private_cluster import ParentsCluster
+
+    limits, cluster = environment().limits, ParentsCluster(directory)
+    return Client(PRIVATE, cluster, limits=limits, lease_timeout_s=lease_timeout_s, places=Places(files))
 
 
 def open_cluster(
@@ -218,20 +235,24 @@ def connect(
             from parl_remote._debug_client import DebugClient
 
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
-            _current.install(DebugClient(cpu_num or cpu_count()))
+            slots = cpu_num or cpu_count()
+            _current.install(DebugClient(slots), functools.partial(DebugClient, slots))
         elif _is_ray(address):
             from parl_remote._ray.client import open_ray
 
             _current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
         else:
-            client = (
-                open_private(cpu_num or cpu_count(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
-                if address == _LOCAL
-                else open_cluster(address, key_file, lease_timeout_s, distributed_files)
-            )
+            join: Callable[[], Client]
+            if address == _LOCAL:
+                slots = cpu_num or cpu_count()
+                client, place = open_private(slots, tuple(preload), lease_timeout_s, log_dir, distributed_files)
+                join = functools.partial(join_private, place, lease_timeout_s, distributed_files)
+            else:
+                join = functools.partial(open_cluster, address, key_file, lease_timeout_s, distributed_files)
+                client = join()
             if logs:
                 client.forward_logs()
-            _current.install(client)
+            _current.install(client, functools.partial(_connect_child, join, logs=logs))
         atexit.register(disconnect)
         mind_forks()
 
@@ -289,11 +310,20 @@ def mind_forks() -> None:
         os.register_at_fork(after_in_child=_after_fork)
 
 
+def _connect_child(join: Callable[[], Client], *, logs: bool) -> Client:
+    """Return the connection of a forked child, which needs one for the first time."""
+    client = join()
+    if logs:
+        client.forward_logs()
+    atexit.register(disconnect)
+    return client
+
+
 def _after_fork() -> None:
-    """Drop the copies of the parent's connections in a forked child, because only the parent may use them."""
+    """Leave the parent's connection to the parent in a forked child, which connects when it first needs to."""
     global _changing
     _changing = threading.RLock()  # whoever held it was not copied
-    old = _current.clear()
+    old = _current.leave_to_parent()
     if old is not None:
         atexit.unregister(disconnect)
         old.abandon()

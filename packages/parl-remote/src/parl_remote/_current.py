@@ -33,6 +33,7 @@ __all__ = [
     "construct_here",
     "inside_actor",
     "install",
+    "leave_to_parent",
     "local_objects",
     "maker_of",
     "peek",
@@ -98,6 +99,7 @@ class _State:
         self.client: ActorMaker | None = None
         self.inside_actor = False
         self.make: Callable[[], ActorMaker] | None = None
+        self.in_children: Callable[[], ActorMaker] | None = None
         self.making = threading.Lock()
         self.local = threading.local()
 
@@ -139,14 +141,32 @@ def peek() -> ActorMaker | None:
     return _state.client
 
 
-def install(new: ActorMaker) -> None:
-    """Set the connection."""
+def install(new: ActorMaker, in_children: Callable[[], ActorMaker] | None = None) -> None:
+    """Set the connection.
+
+    Args:
+        new: The connection.
+        in_children: Makes the own connection of a child that this process forks, when it first needs one.
+    """
     _state.client = new
+    _state.in_children = in_children
 
 
 def clear() -> ActorMaker | None:
     """Forget the connection and return it, to be closed."""
     old, _state.client = _state.client, None
+    _state.in_children = None
+    if not _state.inside_actor:
+        _state.make = None
+    return old
+
+
+def leave_to_parent() -> ActorMaker | None:
+    """Forget the connection in the child of a fork, which makes its own when it needs one; return the parent's."""
+    old, _state.client = _state.client, None
+    _state.making = threading.Lock()  # whoever held it was not copied
+    if not _state.inside_actor:
+        _state.make = _state.in_children
     return old
 
 

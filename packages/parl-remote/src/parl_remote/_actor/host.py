@@ -10,14 +10,16 @@ No sockets, no processes and no threads: an actor process, `connect(debug=True)`
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
+import os
 import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from parl_remote import _current
 from parl_remote._actor.reports import CallMeter, ExitReport, SharedCallMeter
@@ -41,6 +43,8 @@ __all__ = [
     "How",
     "Run",
     "concurrency_of",
+    "end_copy",
+    "flush_output",
 ]
 
 
@@ -228,6 +232,11 @@ class ActorHost:
         self._state_references: list[object] = []
         self._slots: tuple[str, ...] = ()
         self._dict: dict[str, Any] | None = None
+        self._is_copy = False
+
+    def become_copy(self) -> None:
+        """Note that this is the child of a fork: the call that forked ends the process when it returns or raises."""
+        self._is_copy = True
 
     def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:
         """Process a message and return the reply's frames.
@@ -334,6 +343,8 @@ class ActorHost:
             error: What it raised instead.
             send: Takes the reply; must not block, because replies that report new attributes are sent in order.
         """
+        if self._is_copy:
+            end_copy(error)
         if self.machine.state is ActorState.CLOSED:
             return  # the object was given up while this ran
         flags = _STAYS if run.stays else 0
@@ -403,7 +414,10 @@ class ActorHost:
                 return instance
 
             concurrency = concurrency_of(cls, creation.max_concurrency)
-            self.hold(self.construct(concurrency, make))
+            instance = self.construct(concurrency, make)
+            if self._is_copy:
+                end_copy(None)
+            self.hold(instance)
             self.concurrency = concurrency
             self._saves = creation.saves
             if self._saves:
@@ -411,6 +425,8 @@ class ActorHost:
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
             self.exit_report = ExitReport(DeathKind.RELEASED)
         except BaseException as error:
+            if self._is_copy:
+                end_copy(error)
             self.machine.on(ActorEvent.FAILED)
             self.exit_report = self.exit_report.because_of(error)
             self.meter.failed(began, error)
@@ -432,6 +448,8 @@ class ActorHost:
         began = self.meter.began()
         try:
             value, reply_flags = action(flags, index, frames)
+            if self._is_copy:
+                end_copy(None)
             if self._dict is None or self._slots or self._dict.keys() != self._attributes:
                 names = self._current_attributes()
                 if names != self._attributes:
@@ -445,6 +463,8 @@ class ActorHost:
                 payload = self._dumps_result(value, self.running, references)
                 reply = _reply(_RESULT, reply_flags, call_id, payload, references)
         except BaseException as error:
+            if self._is_copy:
+                end_copy(error)
             self.machine.on(ActorEvent.FAILED)
             self.meter.failed(began, error)
             if self._saves:
@@ -452,6 +472,8 @@ class ActorHost:
             return self._failure(error, self.running, call_id)
         if self._saves:
             self._save()
+        if self._is_copy:  # made while the answer was pickled, or the state saved
+            end_copy(None)
         self.meter.ended(began)
         self.machine.on(ActorEvent.FINISHED)
         return reply
@@ -560,6 +582,30 @@ class ActorHost:
         if self._slots:
             names |= {name for name in self._slots if hasattr(self._instance, name)}
         return names
+
+
+def end_copy(error: BaseException | None) -> NoReturn:
+    """End a process that a method forked, once the method has returned or raised there, as a program would end.
+
+    Args:
+        error: What it raised, which goes to the actor's log; None if it returned.
+    """
+    code = 0
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        code = error.code or 0
+    elif error is not None:
+        code = 1
+        with contextlib.suppress(BaseException):
+            sys.excepthook(type(error), error, error.__traceback__)
+    flush_output()
+    os._exit(code)
+
+
+def flush_output() -> None:
+    """Flush the user's streams, whatever they have become."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
 
 
 def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], references: list[object]) -> list[Buffer]:

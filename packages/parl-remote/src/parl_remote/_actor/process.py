@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How
+from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How, flush_output
 from parl_remote._actor.reports import ExitReport, allow_stack_dumps
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
@@ -37,6 +37,7 @@ from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._death import DeathKind
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of
 from parl_remote._system import processes
+from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
 from parl_remote._system.thread_counts import limit_numeric_threads
 from parl_remote._transport import Buffer
@@ -196,6 +197,16 @@ class ActorProcess:
         self._flush_timer = FlushTimer()
         self._leaving = False  # this loop, for good or for another one
         self.over = False
+        abandoned_in_children(self)
+
+    def abandon(self) -> None:
+        """Stop serving, in a child that the user's code has forked; the channels to callers close themselves."""
+        self._listening.close()
+        self.poller.close()
+        self._host.become_copy()
+        if self._asyncio is not None:  # the calls that run on it are the parent's: the child's first wait ends it
+            for part, end in (("_selector", "close"), ("_ready", "clear")):
+                getattr(getattr(self._asyncio, part, None), end, lambda: None)()
 
     def run(self) -> None:
         """Serve until the process is to end."""
@@ -512,6 +523,7 @@ def run_actor(listening: Listening, parent: int) -> None:
         parent: The zygote's process id.
     """
     code = 1
+    own = os.getpid()
     try:
         processes.die_with_parent(parent)
         processes.reset_signals()
@@ -528,17 +540,13 @@ def run_actor(listening: Listening, parent: int) -> None:
         if client is not None:
             client.close()  # and with it the actors that this one has made
         atexit._run_exitfuncs()
-        _flush_output()  # before the report: a process that has sent it may be killed at once
+        flush_output()  # before the report: a process that has sent it may be killed at once
         process.send_exit_report()
         code = 0
-    except BaseException:
+    except BaseException as error:
+        if os.getpid() != own:
+            error.add_note("(a process that a method has forked cannot await anything in the actor's event loop)")
         sys.excepthook(*sys.exc_info())
     finally:
-        _flush_output()
+        flush_output()
         os._exit(code)
-
-
-def _flush_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()

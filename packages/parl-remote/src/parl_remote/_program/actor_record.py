@@ -150,7 +150,7 @@ class ActorRecord:
         if self.forked:
             return NotConnected(
                 f"this {self.class_name} belongs to the process that this one was forked from; "
-                "call parl.connect() here and make another one"
+                "make another one here, or send a handle of it to this process"
             )
         self.await_end()
         cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)

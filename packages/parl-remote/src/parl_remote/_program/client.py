@@ -41,7 +41,6 @@ from parl_remote._program.restarts import Comeback, NoRestart, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.thread_counts import chosen_variables
 from parl_remote._transport import Channel
-from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ActorLost, ChannelClosed, NotConnected, RemoteError
 
 if TYPE_CHECKING:
@@ -377,17 +376,11 @@ class Client:
                 loop.close()
 
     def abandon(self) -> None:
-        """Drop the parent's connections, in the child of a fork, without sending anything."""
+        """Mark the connection as the parent's, in the child of a fork; its channels close themselves there."""
         self._closed = True
         self._cluster.abandon()
-        self._master.abandon()
-        self._workers.abandon()
-        if self.making.logs is not None:
-            self.making.logs.abandon()
         for record in (*self.own.records.values(), *self._borrowing.records.values()):
             record.forked = True
-            if isinstance(record.channel, UnixChannel):
-                record.channel.abandon()
 
 
 def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:

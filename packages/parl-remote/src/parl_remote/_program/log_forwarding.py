@@ -23,7 +23,6 @@ from parl_remote._messages import LeaseGranted
 from parl_remote._messages.parts import ActorOutput, ActorsWrote, FollowActors
 from parl_remote._messages.wire import encode
 from parl_remote._transport import Channel
-from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
 
 __all__ = ["LogForwarder", "show"]
@@ -86,12 +85,6 @@ class LogForwarder:
             for worker in self._workers.values():
                 worker.channel.close()
             self._loop.close()
-
-    def abandon(self) -> None:
-        """Drop the links in the child of a fork, which does not have the thread."""
-        for worker in self._workers.values():
-            if isinstance(worker.channel, UnixChannel):
-                worker.channel.abandon()
 
     # -- in the thread -------------------------------------------------------------------------------------------
 

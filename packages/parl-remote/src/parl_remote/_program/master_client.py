@@ -49,7 +49,6 @@ from parl_remote._messages.wire import encode
 from parl_remote._options import ActorOptions
 from parl_remote._resources import Placement
 from parl_remote._transport import Channel
-from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
     ChannelClosed,
     ClusterUnreachable,
@@ -243,11 +242,6 @@ class MasterClient:
         """Close the link, once the loop has stopped."""
         if self._channel is not None:
             self._channel.close()
-
-    def abandon(self) -> None:
-        """Drop the link in the child of a fork."""
-        if isinstance(self._channel, UnixChannel):
-            self._channel.abandon()
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 

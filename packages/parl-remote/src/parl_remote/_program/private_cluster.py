@@ -22,9 +22,9 @@ from parl_remote._config import Environment
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable
 from parl_remote._transport.unix import UnixChannel, listening_socket, private_directory
-from parl_remote.errors import ClusterUnreachable
+from parl_remote.errors import ChannelClosed, ClusterUnreachable
 
-__all__ = ["PrivateCluster"]
+__all__ = ["ParentsCluster", "PrivateCluster"]
 
 
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
@@ -132,6 +132,48 @@ class PrivateCluster:
     def abandon(self) -> None:
         """Forget the node in the child of a fork, which is not its parent."""
         self._process.returncode = 0  # so that nobody here waits for it
+
+
+class ParentsCluster:
+    """The private cluster of the program that this process was forked from; implements `client.Cluster`.
+
+    Args:
+        directory: The cluster's directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def may_return(self) -> bool:
+        """Return False: the cluster ends with its one process."""
+        return False
+
+    def connect_master(self) -> UnixChannel:
+        """Return a channel to the master.
+
+        Raises:
+            ClusterUnreachable: The program that started the cluster has ended.
+        """
+        try:
+            return UnixChannel.connect(str(self._directory / "node.sock"))
+        except (OSError, ChannelClosed) as error:
+            raise self.unreachable(str(error)) from error
+
+    def connect_node(self, node_addresses: Sequence[str]) -> UnixChannel:
+        """Raise `ClusterUnreachable`: the one node is on this host, so its directory must be gone."""
+        raise self.unreachable(f"its directory {self._directory} is gone ({', '.join(node_addresses)})")
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """Return the error for a cluster that has ended."""
+        text = f"the private cluster of the program that this process was forked from cannot be reached: {reason}"
+        return ClusterUnreachable(text, address="local")
+
+    def close(self) -> None:
+        """Do nothing: the cluster goes on."""
+
+    def abandon(self) -> None:
+        """Do nothing: the cluster goes on."""
 
 
 def _absolute(entry: str) -> str:

@@ -175,12 +175,6 @@ class WorkerClients:
             link.close()
         self._links.clear()
 
-    def abandon(self) -> None:
-        """Drop all links in the child of a fork."""
-        for link in self._links.values():
-            if isinstance(link, UnixChannel):
-                link.abandon()
-
     # -- inner steps ---------------------------------------------------------------------------------------------
 
     def _link_to(self, granted: LeaseGranted) -> Channel:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from parl_remote._config import Limits
+from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, OUT, is_raised_by_handler, wait_once
 from parl_remote._transport import Buffer
 from parl_remote._transport.unix.sockets import (
@@ -63,6 +64,7 @@ class UnixChannel:
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
         self._closed = False
+        abandoned_in_children(self)
 
     @classmethod
     def connect(cls, path: str, *, allocate: Callable[[int], Buffer] = bytearray) -> UnixChannel:

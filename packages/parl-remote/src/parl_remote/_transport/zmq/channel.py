@@ -7,6 +7,7 @@ announcement in, and so it wakes the thread that waits to receive.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import zmq
 
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
+from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
 from parl_remote._transport import Buffer
 from parl_remote._transport.addresses import Address
@@ -33,6 +35,7 @@ from parl_remote._transport.zmq.sockets import (
     own_context,
     pack,
     pack_bare,
+    peer_of,
     readable,
     unpack,
 )
@@ -59,8 +62,9 @@ _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has dr
 class ZmqChannel:
     """A connection to a listener on any host, made by `connect`."""
 
-    def __init__(self, dealer: Socket, monitor: Socket, address: str) -> None:
+    def __init__(self, dealer: Socket, monitor: Socket, connection: int, address: str) -> None:
         self._socket = dealer
+        self._connection = connection
         self._monitor = monitor
         self._address = address
         self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
@@ -73,6 +77,8 @@ class ZmqChannel:
         self._lost = ""
         self._closed = False
         self._note_loss()  # zmq announces an event only after it has been seen that there was none
+        self._peer = peer_of(connection)
+        abandoned_in_children(self)
 
     @classmethod
     def connect(
@@ -169,6 +175,12 @@ class ZmqChannel:
             self._monitor.close(0)
             self._socket.close()
             self._waker.close()
+
+    def abandon(self) -> None:
+        """Close this process's copy of the TCP connection, in the child of a fork; zmq itself is the parent's."""
+        self._closed = True
+        if self._peer is not None and peer_of(self._connection) == self._peer:  # else the number has another use
+            os.close(self._connection)
 
     def __del__(self) -> None:
         """Close zmq's sockets of a channel that was not closed, without a goodbye."""
@@ -268,8 +280,8 @@ def _resolve(address: str) -> list[tuple[str, int]]:
 
 def _connected(
     context: Context, curve: Curve, limits: Limits, host: str, port: int, address: str, deadline: float
-) -> tuple[Socket, Socket]:
-    """Return a connected and authenticated socket with its monitor."""
+) -> tuple[Socket, Socket, int]:
+    """Return a connected and authenticated socket, its monitor and the descriptor of its TCP connection."""
     dealer = context.socket(zmq.DEALER)
     configure(dealer, limits, ipv6=":" in host)
     dealer.setsockopt(zmq.SNDHWM, _QUEUE)
@@ -280,33 +292,34 @@ def _connected(
     monitor = monitored(dealer, zmq.EVENT_ALL)
     try:
         dealer.connect(f"tcp://{Address(host, port)}")
-        _await_handshake(monitor, address, deadline, limits.connect_timeout_s)
+        connection = _await_handshake(monitor, address, deadline, limits.connect_timeout_s)
         dealer.send(pack_bare(Kind.OPEN))
     except BaseException:
         dealer.disable_monitor()
         monitor.close(0)
         dealer.close(0)
         raise
-    return dealer, monitor
+    return dealer, monitor, connection
 
 
-def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: float) -> None:
-    connected = False
+def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: float) -> int:
+    """Return the descriptor of the TCP connection, once both ends are authenticated."""
+    connection = -1
     while (remaining_s := deadline - time.monotonic()) > 0:
         if not monitor.poll(int(remaining_s * 1000) + 1):
             continue
-        for event, _ in connection_events(monitor):
+        for event, value in connection_events(monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                return
+                return connection
             if event == zmq.EVENT_CONNECTED:
-                connected = True
+                connection = value
             elif event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}:
                 raise AuthenticationFailed(
                     f"{address} refused our cluster key: it belongs to another cluster or another user; "
                     "pass the key of this cluster by key_file=, PARL_KEY_FILE or PARL_KEY "
                     "(or check the port, if something else listens there)"
                 )
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connected and event == zmq.EVENT_DISCONNECTED):
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connection >= 0 and event == zmq.EVENT_DISCONNECTED):
                 raise ClusterUnreachable(
                     f"what answers at {address} is no PARL cluster; is the port right?", address=address
                 )
@@ -315,7 +328,7 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
                     f"nobody listens at {address}; start a cluster there (xparl start) or check the address",
                     address=address,
                 )
-    what = "answered, but not as a PARL cluster does" if connected else "did not answer"
+    what = "answered, but not as a PARL cluster does" if connection >= 0 else "did not answer"
     raise ClusterUnreachable(
         f"{address} {what} within {timeout_s:g} s; check the address, and that no firewall is in between",
         address=address,

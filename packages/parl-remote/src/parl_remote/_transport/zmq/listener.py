@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import itertools
+import os
 from collections.abc import Sequence
 
 import zmq
@@ -19,6 +20,7 @@ from zmq.utils import z85
 
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
+from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
 from parl_remote._transport.zmq.sockets import (
@@ -34,6 +36,7 @@ from parl_remote._transport.zmq.sockets import (
     monitored,
     pack,
     pack_bare,
+    port_of,
     readable,
     send_heartbeats,
     unpack,
@@ -113,12 +116,13 @@ class ZmqListener:
         self._socket.curve_server = True
         self._socket.curve_publickey = curve.server_public
         self._socket.curve_secretkey = curve.server_secret
-        self._monitor = monitored(self._socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = monitored(self._socket, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._poller = new_poller()
         self._closed = False
         self._numbers = itertools.count(1)
         self._peers: dict[bytes, int] = {}
         self._routes: dict[int, bytes] = {}
+        self._listening: set[int] = set()  # descriptors
         self._connected: set[int] = set()  # descriptors of connections
         self._peer_on: dict[int, int] = {}  # descriptor -> peer
         self._lost: list[int] = []
@@ -138,6 +142,7 @@ class ZmqListener:
         self._zap.serve()  # zmq announces something only after it has been seen that there was nothing
         self._note_connections()
         self._more = True
+        abandoned_in_children(self)
 
     @property
     def address(self) -> str:
@@ -201,9 +206,19 @@ class ZmqListener:
         self._zap.close()
         self._context.term()
 
+    def abandon(self) -> None:
+        """Close this process's copies of all TCP sockets, in the child of a fork; zmq itself is the parent's."""
+        self._closed = True
+        port = int(self._address.rpartition(":")[2])
+        for fileno in (*self._listening, *self._connected):
+            if port_of(fileno) == port:  # else the number has another use by now
+                os.close(fileno)
+
     def _note_connections(self) -> None:
         for event, fileno in connection_events(self._monitor):
-            if event == zmq.EVENT_ACCEPTED:
+            if event == zmq.EVENT_LISTENING:
+                self._listening.add(fileno)
+            elif event == zmq.EVENT_ACCEPTED:
                 self._connected.add(fileno)
             else:
                 self._connected.discard(fileno)

@@ -15,11 +15,12 @@ import contextlib
 import functools
 import itertools
 import os
+import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import zmq
 from zmq.utils import z85
@@ -46,6 +47,8 @@ __all__ = [
     "own_context",
     "pack",
     "pack_bare",
+    "peer_of",
+    "port_of",
     "readable",
     "send_heartbeats",
     "unpack",
@@ -152,6 +155,8 @@ def _whole(size: int, parts: Iterator[memoryview]) -> memoryview:
     return whole
 
 
+_Answer = TypeVar("_Answer")
+
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
@@ -224,6 +229,30 @@ def descriptor(socket: Socket) -> int:
     """Return the descriptor that is readable when zmq's thread has signalled something."""
     fileno: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
     return fileno
+
+
+def peer_of(connection: int) -> object:
+    """Return the two ends of the TCP connection with this descriptor; None if that is no such connection."""
+    return _ask_socket(connection, lambda known: (known.getsockname(), known.getpeername()))
+
+
+def port_of(descriptor: int) -> int | None:
+    """Return the local port of the TCP socket with this descriptor; None if that is no such socket."""
+    own = _ask_socket(descriptor, lambda known: known.getsockname())
+    return int(own[1]) if isinstance(own, tuple) else None  # that of a unix socket is a path
+
+
+def _ask_socket(descriptor: int, ask: Callable[[socket.socket], _Answer]) -> _Answer | None:
+    try:
+        known = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        return ask(known)
+    except OSError:
+        return None
+    finally:
+        known.detach()  # it is zmq's
 
 
 def send_heartbeats(socket: Socket, limits: Limits) -> None:

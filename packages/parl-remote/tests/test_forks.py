@@ -1,0 +1,276 @@
+"""Programs and methods that fork: the child never acts as its parent, and holds nothing of it open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote.testing import LoopbackCluster
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+WAIT_S = 60.0
+
+
+class _Forks:
+    """Forks in its methods; each child leaves in another way."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.count = 0
+
+    def add(self) -> tuple[int, int]:
+        self.count += 1
+        return self.count, os.getpid()
+
+    def fork(self, leave: str) -> int:
+        child = os.fork()
+        if child:
+            return child
+        return self._leave(leave)
+
+    def fork_and_write(self) -> int:
+        child = os.fork()
+        if not child:
+            (self.folder / "child").write_text(str(os.getpid()))
+        return child
+
+    def status(self, child: int) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def sockets(self, child: int) -> int:
+        """How many sockets a child holds open, once it has reached its method's own code again."""
+        deadline = time.monotonic() + WAIT_S
+        while not (self.folder / "waits").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = [os.readlink(entry) for entry in Path(f"/proc/{child}/fd").iterdir()]
+        os.kill(child, signal.SIGKILL)
+        return sum(name.startswith("socket:") for name in found)
+
+    def _leave(self, how: str) -> int:
+        if how == "raise":
+            raise ValueError("in the child")
+        if how == "exit":
+            raise SystemExit(3)
+        if how == "wait":
+            (self.folder / "waits").touch()
+            time.sleep(600)
+        return 0
+
+
+@parl_remote.remote_class
+class Forks(_Forks):
+    pass
+
+
+@parl_remote.remote_class(max_concurrency=4)
+class ForksInThreads(_Forks):
+    pass
+
+
+@parl_remote.remote_class
+class ForksOnALoop(_Forks):
+    async def pause(self) -> None:
+        pass
+
+
+@parl_remote.remote_class
+class ForksInATask:
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    async def fork(self) -> int:
+        import asyncio
+
+        child = os.fork()
+        if not child:
+            await asyncio.sleep(0)
+            (self.folder / "too far").touch()
+        return child
+
+    async def status(self, child: int) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("kind", [Forks, ForksInThreads, ForksOnALoop])
+@pytest.mark.parametrize(("leave", "status"), [("return", 0), ("raise", 1), ("exit", 3)])
+def test_the_child_of_a_method_ends_when_it_leaves_the_method(
+    shared_cluster: None, tmp_path: Path, kind: Any, leave: str, status: int
+) -> None:
+    actor = kind(str(tmp_path))
+    assert actor.status(actor.fork(leave)) == status
+    answers = [actor.add() for _ in range(200)]
+    assert [count for count, _ in answers] == list(range(1, 201))
+    assert len({pid for _, pid in answers}) == 1
+
+
+def test_the_child_of_a_constructor_ends_with_it(shared_cluster: None, tmp_path: Path) -> None:
+    @parl_remote.remote_class
+    class ForksAtOnce(_Forks):
+        def __init__(self, folder: str) -> None:
+            super().__init__(folder)
+            self.child = self.fork("return")
+
+    actor = ForksAtOnce(str(tmp_path))
+    assert actor.status(actor.child) == 0
+    assert [actor.add()[0] for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [Forks, ForksInThreads, ForksOnALoop])
+def test_what_the_child_of_a_method_does_before_it_leaves_is_done(
+    shared_cluster: None, tmp_path: Path, kind: Any
+) -> None:
+    actor = kind(str(tmp_path))
+    child = actor.fork_and_write()
+    assert actor.status(child) == 0
+    assert (tmp_path / "child").read_text() == str(child)
+
+
+@pytest.mark.parametrize("kind", [Forks, ForksInThreads, ForksOnALoop])
+def test_the_child_of_a_method_holds_no_socket(shared_cluster: None, tmp_path: Path, kind: Any) -> None:
+    actor = kind(str(tmp_path))
+    of_asyncio = 2 * (kind is ForksOnALoop)  # by which a loop wakes itself
+    assert actor.sockets(actor.fork("wait")) == of_asyncio
+
+
+def test_the_child_of_a_coroutine_ends_where_it_would_wait(shared_cluster: None, tmp_path: Path) -> None:
+    actor: Any = ForksInATask(str(tmp_path))
+    assert actor.status(actor.fork()) == 1
+    assert not (tmp_path / "too far").exists()
+    assert actor.status(actor.fork()) == 1
+
+
+DRIVER_FORKS = """
+import multiprocessing, os, sys, warnings
+import parl_remote as parl
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
+
+@parl.remote_class
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def add(self):
+        self.count += 1
+        return self.count
+
+def in_child(number):
+    own = Counter()
+    return [own.add() for _ in range(number)]
+
+def main():
+    parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 6}))
+    actor = Counter()
+    print(actor.add())
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(in_child, [1, 2, 3]), actor.add())
+    pid = os.fork()
+    if pid == 0:
+        try:
+            actor.add()
+        except parl.NotConnected as error:
+            print(error, flush=True)
+        print(Counter().add(), flush=True)
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    print(actor.add())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def _check_driver(done: subprocess.CompletedProcess[str]) -> None:
+    lines = done.stdout.splitlines()
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert lines[:2] == ["1", "[[1], [1, 2], [1, 2, 3]] 2"]
+    assert lines[2].startswith("this Counter belongs to the process that this one was forked from")
+    assert lines[3:] == ["1", "3"]
+
+
+def test_the_children_of_a_program_have_connections_of_their_own(run_program: Run) -> None:
+    _check_driver(run_program(program=DRIVER_FORKS))
+
+
+DIES = """
+import os, signal, sys, time
+import parl_remote as parl
+
+@parl.remote_class
+class Sleeper:
+    def process(self):
+        return os.getpid()
+
+parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 2}))
+sleeper = Sleeper()
+pid = sleeper.process()
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(write, b"x")
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)
+    time.sleep(600)
+os.read(read, 1)
+print(pid, child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _check_death(done: subprocess.CompletedProcess[str], await_end: Callable[..., float]) -> None:
+    actor, child = map(int, done.stdout.split())
+    try:
+        assert await_end([actor]) < 10.0  # the heartbeats of a cluster with its usual limits need 15
+        os.kill(child, 0)  # it lives on
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_death_of_a_program_is_noticed_though_its_child_lives_on(
+    run_program: Run, await_end: Callable[..., float]
+) -> None:
+    _check_death(run_program(program=DIES), await_end)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LoopbackCluster]:
+    parl_remote.disconnect()
+    with LoopbackCluster(1, cpus=6, liveness_limit_s=60.0) as one:
+        yield one
+
+
+@pytest.fixture
+def run_in_cluster(cluster: LoopbackCluster, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Runs a program that uses the cluster by TCP alone."""
+
+    def run(program: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(program))
+        command = [sys.executable, str(path), cluster.address]
+        environment = {**os.environ, **cluster.environment, "PARL_FORCE_TCP": "1"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+    return run
+
+
+def test_the_children_of_a_program_have_connections_of_their_own_by_tcp(
+    run_in_cluster: Callable[[str], subprocess.CompletedProcess[str]],
+) -> None:
+    _check_driver(run_in_cluster(DRIVER_FORKS))
+
+
+def test_the_death_of_a_program_is_noticed_though_its_child_lives_on_by_tcp(
+    run_in_cluster: Callable[[str], subprocess.CompletedProcess[str]], await_end: Callable[..., float]
+) -> None:
+    _check_death(run_in_cluster(DIES), await_end)
