@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_evokit import LogWriter, SolverError, UpdateLocked, mlp, update_lock
+from parl_evokit import LogWriter, SolverError, StorageError, UpdateLocked, _locking, mlp, update_lock
 from parl_evokit._directories import clear_leftovers, replacing
 from parl_evokit._locking import open_directory, try_lock
 from parl_evokit.agent import ESAgent
@@ -161,3 +161,32 @@ def test_an_agent_does_not_write_over_an_update_that_it_has_not_seen(tmp_path: P
         second.save_solver(tmp_path / "model")
     assert opened().model_iter_id == 2
     second.save(tmp_path / "elsewhere")
+
+
+def test_a_lock_that_cannot_say_who_holds_it_is_held_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with update_lock(tmp_path / "model"):
+            with pytest.raises(UpdateLocked, match="another process"), update_lock(tmp_path / "model"):
+                pass
+    with update_lock(tmp_path / "model"):
+        pass
+
+
+def test_a_lock_whose_file_fails_after_its_opening_is_not_left_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(descriptor: int, path: Path) -> bool:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_locking, "is_same_file", broken)
+        with pytest.raises(StorageError), update_lock(tmp_path / "model"):
+            pass
+    with update_lock(tmp_path / "model"):
+        pass

@@ -80,17 +80,24 @@ def _try(path: Path) -> int | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-            if not try_lock(descriptor):
+            try:
+                mine = try_lock(descriptor)
+                if mine and is_same_file(descriptor, path):
+                    break
+            except BaseException:
                 os.close(descriptor)
+                raise
+            os.close(descriptor)
+            if not mine:
                 return None
-            if is_same_file(descriptor, path):
-                break
-            os.close(descriptor)  # its last holder has removed it between open and lock
-        me = {"pid": os.getpid(), "host": gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-        os.truncate(descriptor, 0)
-        os.write(descriptor, json.dumps(me).encode())
+            # else its last holder has removed it between open and lock
     except OSError as error:
         raise StorageError(f"{path} cannot be made, which keeps two updates apart: {error}") from error
+    me = {"pid": os.getpid(), "host": gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+    # Who holds it is only told to those who wait: a full disk is no reason not to hold it.
+    with contextlib.suppress(OSError):
+        os.truncate(descriptor, 0)
+        os.write(descriptor, json.dumps(me).encode())
     return descriptor
 
 

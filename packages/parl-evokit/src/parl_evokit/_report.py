@@ -19,6 +19,9 @@ class SetAside:
         foreign: Their fingerprint is not this model's: another model, seed or table.
         not_finite: Their reward is NaN or infinite.
         bad_key: Their key is not one that was ever given.
+        used: An earlier update has used them; their reward came again.
+        untrusted: Their reward came without a token, and the settings want one (`update.only_tokens`).
+        diverged: The step that they lead to is not finite.
     """
 
     too_old: int = 0
@@ -26,11 +29,14 @@ class SetAside:
     foreign: int = 0
     not_finite: int = 0
     bad_key: int = 0
+    used: int = 0
+    untrusted: int = 0
+    diverged: int = 0
 
     @property
     def total(self) -> int:
         """All samples that were set aside."""
-        return self.too_old + self.orphan + self.foreign + self.not_finite + self.bad_key
+        return sum(vars(self).values())
 
     def __str__(self) -> str:
         reasons = {name.replace("_", " "): count for name, count in vars(self).items() if count}
@@ -56,6 +62,7 @@ class UpdateReport:
         update_norm: Euclidean norm of the change of the parameters.
         parameters: The new parameters `[n]`, read-only.
         rolled_back: Why the model before is taken up again in place of an update; empty if it is not.
+        rejected: Why the step was not taken, so that the new model is the present one again; empty if it was.
     """
 
     model_iter_id: int
@@ -72,6 +79,7 @@ class UpdateReport:
     update_norm: float = 0.0
     parameters: FlatVector | None = field(default=None, repr=False)
     rolled_back: str = ""
+    rejected: str = ""
 
     @functools.cached_property
     def parameters_sha256(self) -> str:

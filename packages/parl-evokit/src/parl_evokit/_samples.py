@@ -70,7 +70,9 @@ class Samples:
             raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
         try:
             numbers = np.asarray(rewards, np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
+        except OverflowError:
+            numbers = np.array([_as_float(reward) for reward in rewards])
+        except (TypeError, ValueError) as error:
             raise InvalidReward(f"a reward is a number: {error}") from error
         if numbers.shape != (n,):
             raise InvalidReward(f"rewards are one number a sample, an array ({n},), not one of shape {numbers.shape}")
@@ -140,6 +142,16 @@ class Samples:
             SamplingInfo([0, 1] if key == NO_KEY else split_key(key), model, fingerprint)
             for key, model, fingerprint in zip(*columns, strict=True)
         ]
+
+
+def _as_float(reward: float) -> float:
+    """Return a number as the nearest float, which is infinite for integers beyond all floats."""
+    try:
+        return float(reward)
+    except OverflowError:
+        return float("inf") if reward > 0 else -float("inf")
+    except (TypeError, ValueError) as error:
+        raise InvalidReward(f"a reward is a number: {error}") from error
 
 
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:

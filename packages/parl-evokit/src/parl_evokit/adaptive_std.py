@@ -47,8 +47,8 @@ from parl_evokit.errors import LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum, sum_of_squares
 from parl_evokit.noise._spec import UNITS_PER_ONE
 from parl_evokit.openai_es import utilities_of
-from parl_evokit.optimizers import make_optimizer
-from parl_evokit.strategy import Strategy
+from parl_evokit.optimizers import StepDiverged, make_optimizer
+from parl_evokit.strategy import Strategy, length_of
 
 __all__ = ["PGPE", "SNES", "AdaptiveStd"]
 
@@ -108,9 +108,13 @@ class AdaptiveStd(Strategy):
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups
-        parameters, std, gradient_norm = self._step(group, sampler)
+        with np.errstate(over="ignore", invalid="ignore"):
+            parameters, std, gradient_norm = self._step(group, sampler)
+            narrow = std.astype(np.float32)
+        if not (np.isfinite(parameters).all() and np.isfinite(narrow).all()):
+            raise StepDiverged("parameters or standard deviations would not be finite")
         self._std = std
-        return Advance(parameters, std.astype(np.float32), gradient_norm)
+        return Advance(parameters, narrow, gradient_norm)
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
@@ -118,7 +122,8 @@ class AdaptiveStd(Strategy):
 
     def _first_moment(self, group: Group, weights: NDArray[np.int64], sampler: Sampler) -> NDArray[np.float64]:
         """Return the sum of weight * z over the samples, `[n]`."""
-        return ExactSum(sampler.noise, group.keys, weights).part(0, self.layout.size) / UNITS_PER_ONE
+        exact = ExactSum(sampler.noise, group.keys, weights)
+        return exact.part(0, self.layout.size, np.empty(self.layout.size)) / UNITS_PER_ONE
 
     def _second_moment(self, group: Group, weights: NDArray[np.int64], sampler: Sampler) -> NDArray[np.float64]:
         """Return the sum of weight * z**2 over the samples, `[n]`."""
@@ -203,7 +208,7 @@ class PGPE(AdaptiveStd):
         gradient = (-g_m).astype(np.float32)
         if update.weight_decay:
             gradient += np.float32(update.weight_decay) * sampler.parameters
-        parameters = self._optimizer.step(sampler.parameters, gradient)
+        parameters = self._optimizer.finite_step(sampler.parameters, gradient, length_of(gradient))
         most = settings.max_change * self._std
         std = self._std + np.clip((settings.learning_rate or DEFAULT_RATE) * g_s, -most, most)
         return parameters, std, float(np.linalg.norm(g_m))

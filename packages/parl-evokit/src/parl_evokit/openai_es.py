@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal
-from math import fsum, sqrt
+from math import fsum
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ from parl_evokit.errors import ConfigError, LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum
 from parl_evokit.noise._spec import UNITS_PER_ONE
 from parl_evokit.optimizers import make_optimizer
-from parl_evokit.strategy import Strategy
+from parl_evokit.strategy import Strategy, length_of
 
 __all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "utilities_of"]
 
@@ -112,11 +112,13 @@ class ES(Strategy):
         super()._load_own_state(state)
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
-        gradient = self._gradient(intake, sampler)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gradient = self._gradient(intake, sampler)
+        norm = length_of(gradient)
+        # The gradient's memory takes the parameters: a vector less.
+        parameters = self._optimizer.finite_step(sampler.parameters, gradient, norm, out=gradient)
         if self._centres is not None:
             self._centres.remember(sampler)
-        norm = sqrt(float(np.dot(gradient, gradient)))
-        parameters = self._optimizer.step(sampler.parameters, gradient, out=gradient)  # a vector less in memory
         return Advance(parameters, sampler.std, norm)
 
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:

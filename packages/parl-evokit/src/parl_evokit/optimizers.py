@@ -24,6 +24,13 @@ __all__ = ["SGD", "Adam", "Momentum", "Optimizer", "make_optimizer"]
 CHUNK = 2**15  # elements worked on at a time, so that intermediate results stay in the cache
 
 
+SAFE_NORM = 1e15  # of a gradient whose squares, decayed or not, float32 holds
+
+
+class StepDiverged(EvolutionError):
+    """The next parameters would not be finite numbers."""
+
+
 class Optimizer(ABC):
     """One update rule with its state for a vector of `size` parameters.
 
@@ -68,6 +75,32 @@ class Optimizer(ABC):
             change = rate * self._direction(gradient[part], moments)
             np.subtract(parameters[part], change, out=out[part])
         return out
+
+    def finite_step(
+        self, parameters: FlatVector, gradient: FlatVector, norm: float, out: FlatVector | None = None
+    ) -> FlatVector:
+        """Return what `step` does, if all of it is finite.
+
+        Args:
+            parameters: Present ones.
+            gradient: Of what is minimised.
+            norm: The gradient's length.
+            out: As for `step`.
+
+        Raises:
+            StepDiverged: A parameter or a moment would not be finite; the moments are as before.
+        """
+        before = None if norm < SAFE_NORM else self.state()
+        with np.errstate(over="ignore", invalid="ignore"):
+            after = self.step(parameters, gradient, out)
+        finite = bool(np.isfinite(after).all())
+        if before is not None:
+            finite = finite and all(bool(np.isfinite(moment).all()) for moment in self._state.values())
+            if not finite:
+                self.load_state(before)
+        if not finite:
+            raise StepDiverged(f"a gradient of length {norm:.3g} leads to parameters or moments that are not finite")
+        return after
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the number of steps and the moments, as copies, for a file."""

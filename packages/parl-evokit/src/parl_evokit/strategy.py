@@ -13,7 +13,7 @@ never a mixture; the sampling path has no lock.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import fsum, sqrt
+from math import fsum, inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,9 @@ from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Guard, shortened
 from parl_evokit.noise._gaussian import GaussianNoise
 from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
+from parl_evokit.optimizers import StepDiverged
 
-__all__ = ["Strategy"]
+__all__ = ["Strategy", "length_of"]
 
 PIECE = 2**16
 NEXT_KEY = "next_key"  # of counted keys, in the state
@@ -87,6 +88,7 @@ class Strategy(ABC):
         self.guard = Guard(self.config.solver.guard)
         self._best: Best | None = None
         self._stalled = 0
+        self._rejected = ""
 
     @property
     def sampler(self) -> Sampler:
@@ -184,11 +186,15 @@ class Strategy(ABC):
                 _report(intake, before, used),
             )
         state_before = self._own_state() if self.config.solver.guard.rollback else {}
-        step = self._advance(intake, before)
+        try:
+            step = self._advance(intake, before)
+        except StepDiverged as error:
+            return self._not_taken(intake, before, guard, str(error))
         parameters = shortened(before.parameters, step.parameters, self.config.solver.guard.max_update_ratio)
         parameters.flags.writeable = False
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
+        self._rejected = ""
         self._note_best(intake, before)
         self._sampler = replace(
             before,
@@ -203,6 +209,16 @@ class Strategy(ABC):
         self.keys.start_pair()
         return _report(intake, before, used, step.gradient_norm, update_norm, parameters)
 
+    def _not_taken(self, intake: Intake, before: Sampler, guard: Guard, reason: str) -> UpdateReport:
+        """Go on with the present parameters under the next number, and report the samples as set aside."""
+        self._rejected = reason
+        self._sampler = replace(before, model_iter_id=before.model_iter_id + 1)
+        self.guard = guard
+        self.keys.start_pair()
+        report = _report(intake, before, used=0, parameters=before.parameters, rejected=reason)
+        report.set_aside.diverged = intake.used
+        return report
+
     def number_from(self, model_iter_id: int) -> None:
         """Give the present model this number; before its first sample."""
         self._sampler = replace(self._sampler, model_iter_id=model_iter_id)
@@ -210,10 +226,10 @@ class Strategy(ABC):
     def should_stop(self) -> str:
         """Return why going on is of no use; empty while it may be.
 
-        The parameters are not finite any more, or the last 100 updates changed nothing (all rewards were equal).
+        The last step was not taken, because its parameters would not be finite; or the last 100 updates changed nothing (all rewards were equal).
         """
-        if not np.isfinite(self.mean).all():
-            return "the parameters are not finite any more: the learning rate is too large"
+        if self._rejected:
+            return f"the last step was not taken: {self._rejected}; the learning rate is too large"
         if self._stalled >= 100:
             return f"the last {self._stalled} updates changed nothing: all rewards were equal"
         return ""
@@ -311,6 +327,7 @@ def _report(
     update_norm: float = 0.0,
     parameters: FlatVector | None = None,
     rolled_back: str = "",
+    rejected: str = "",
 ) -> UpdateReport:
     rewards: list[float] = []
     for group in intake.groups:
@@ -331,13 +348,28 @@ def _report(
         update_norm=update_norm,
         parameters=parameters,
         rolled_back=rolled_back,
+        rejected=rejected,
     )
+
+
+def length_of(vector: FlatVector) -> float:
+    """Return the Euclidean length; infinite only where a number is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(vector, vector))
+    if isfinite(square):
+        return sqrt(square)
+    wide = vector.astype(np.float64)
+    square = float(np.dot(wide, wide))
+    return sqrt(square) if isfinite(square) else inf
 
 
 def _distance(a: FlatVector, b: FlatVector) -> float:
     """Return the Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
-    pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
-    return sqrt(fsum(float(np.dot(piece, piece)) for piece in pieces))
+    with np.errstate(over="ignore"):
+        pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
+        squares = [float(np.dot(piece, piece)) for piece in pieces]
+    total = fsum(squares) if isfinite(max(squares)) else inf
+    return sqrt(total) if isfinite(total) else float(np.linalg.norm(a.astype(np.float64) - b))
 
 
 def _room(shape: tuple[int, ...], out: NDArray[np.float32] | None) -> NDArray[np.float32]:

@@ -3,7 +3,8 @@
 float32 holds every whole number up to 2**24, and products and sums of such numbers exactly as long as they stay below
 that. Units of noise are at most `LARGEST_UNIT` in size. So weights are cut into digits of a few bits, digits are
 multiplied with runs of a few rows by whatever matrix product numpy has (the fastest code there is), and the outcomes,
-exact each, are added up in 64 bits. What powers of two all weights share comes last (ranks of pairs are all even):
+exact each, are added up in 64 bits, or in Python's integers where 64 bits might not do. What powers of two all weights
+share comes last (ranks of pairs are all even):
 
     weight = 2**zeros * (d0 + 64 * d1 + 4096 * d2 ...)         digits from -32 to 31, or small weights as they are
     sum    = 2**zeros * sum over runs and digits of  64**i * (digits of the run @ rows of the run)
@@ -28,9 +29,12 @@ BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may ad
 DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
 FEWEST, LONGEST = 8, 32  # rows of a run
+LARGEST_SIZE = 2.0**48  # of all weights together, times `LARGEST_UNIT`: 64 bits hold that
+UPPER_SHIFT = 24  # so many weights below 2**24 as there can be records add up to less
 MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
 COLUMNS = 2**14  # coordinates summed at a time
 ENTRIES = 2**17  # of noise held at a time: well within a second-level cache
+SQUARES_BUDGET = 2**34  # of the sizes of weights, for no sum of their squares' to reach 2**63
 SMALLEST_ROOM = 2**15  # entries: below that the allocator has memory at hand
 FLOAT64_SUM, FLOAT64_BUDGET = 2**53 // LARGEST_UNIT, 2**53 // LARGEST_UNIT**2  # the same in float64, and for squares
 Keys = Sequence[int] | NDArray[np.uint64]
@@ -45,10 +49,10 @@ class ExactSum:
     Args:
         noise: Whose units.
         keys: `[k]`, in any order; halves of a pair are joined, the control key adds nothing.
-        weights: `[k]`; their sizes add up to at most 2**48.
+        weights: `[k]`, any.
 
     Raises:
-        EvolutionError: The weights are too large, or their number is not that of the keys.
+        EvolutionError: Their number is not that of the keys.
         InvalidKey: See `check_key`.
     """
 
@@ -56,6 +60,11 @@ class ExactSum:
         self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
         pairs, joined = _joined_pairs(keys, weights)
+        self._upper: ExactSum | None = None
+        if float(np.abs(joined, dtype=np.float64).sum()) > LARGEST_SIZE:
+            upper = joined >> UPPER_SHIFT
+            joined = joined - (upper << UPPER_SHIFT)
+            self._upper = ExactSum(noise, pairs << np.uint64(1), upper)
         self._zeros = _common_zeros(joined)
         joined = joined >> self._zeros
         sizes = np.abs(joined)
@@ -92,7 +101,15 @@ class ExactSum:
 
         Returns:
             `out`.
+
+        Raises:
+            EvolutionError: An int64 is to hold the sum of weights whose sizes add up to more than 2**48.
         """
+        if self._upper is not None:
+            if out is None or out.dtype != np.float64:
+                raise EvolutionError("these weights add up to more than 2**48: their sum goes into float64")
+            out[...] = [float(number) for number in self._integers(start, count)]
+            return out
         if out is not None and out.dtype == np.float64 and not self._fits_float64:
             out[...] = self.part(start, count)
             return out
@@ -122,6 +139,17 @@ class ExactSum:
             elif self._zeros:
                 here *= 2**self._zeros
         return total
+
+    def _integers(self, start: int, count: int) -> list[int]:
+        """Return the sum as integers of any size."""
+        upper, self._upper = self._upper, None
+        try:
+            lower: list[int] = self.part(start, count).tolist()
+        finally:
+            self._upper = upper
+        if upper is None:
+            return lower
+        return [(high << UPPER_SHIFT) + low for high, low in zip(upper._integers(start, count), lower, strict=True)]
 
     def _products(self, first: int, run_count: int, start: int, size: int) -> list[NDArray[Any]]:
         """Yield for each digit the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
@@ -163,8 +191,6 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
     if not numbers.size:
         return numbers, np.zeros(0, np.int64)
-    if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
-        raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
     if _are_ordered_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
         pairs, joined = numbers[::2] >> np.uint64(1), weights[::2] - weights[1::2]
         kept = joined != 0
@@ -197,7 +223,8 @@ def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
 
     Small weights, such as the ranks of 200 samples, stay whole: one product of short runs costs less than two of long.
     """
-    if int(np.abs(weights).sum()) * FEWEST <= BUDGET * len(weights):
+    sizes = np.abs(weights)
+    if int(sizes.sum()) * FEWEST <= BUDGET * len(weights) and int(sizes.max(initial=0)) <= BUDGET:
         return [(0, weights)]
     digits, shift = [], 0
     while weights.any():
@@ -224,20 +251,31 @@ def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64],
     Args:
         noise: Whose units.
         keys: `[k]`.
-        weights: `[k]`; their sizes add up to less than 2**34, so that no sum reaches 2**63.
+        weights: `[k]`, each below 2**33 in size.
         size: How many coordinates, from 0 on.
-
-    Raises:
-        EvolutionError: The weights are too large.
     """
-    budget = int(np.abs(weights).sum())
-    if budget >= 2**34:
-        raise EvolutionError("the weights of a sum of squares add up to less than 2**34, these do not: scale them down")
+    numbers = np.asarray(keys, np.uint64)
+    sizes = np.abs(weights)
+    if int(sizes.sum()) < SQUARES_BUDGET:
+        return _sum_of_squares(noise, numbers, weights, size).astype(np.float64)
+    totals = [0] * size
+    pieces = np.cumsum(sizes) // (SQUARES_BUDGET // 2)
+    for piece in np.unique(pieces).tolist():
+        rows = pieces == piece
+        found = _sum_of_squares(noise, numbers[rows], weights[rows], size).astype(np.int64).tolist()
+        totals = [total + number for total, number in zip(totals, found, strict=True)]
+    return np.array([float(total) for total in totals])
+
+
+def _sum_of_squares(
+    noise: GaussianNoise, keys: NDArray[np.uint64], weights: NDArray[np.int64], size: int
+) -> NDArray[Any]:
+    """Return the sum in float64 or int64, whichever is faster and holds it."""
     # Up to 2**53 a float64 holds every whole number, and numpy multiplies floats several times faster.
-    kind: type[Any] = np.float64 if budget < 2**24 else np.int64
-    pairs = np.asarray(keys, np.uint64) >> np.uint64(1)
+    kind: type[Any] = np.float64 if int(np.abs(weights).sum()) < 2**24 else np.int64
+    pairs = keys >> np.uint64(1)
     scaled = weights.astype(kind)
-    total = np.empty(size)
+    total = np.empty(size, kind)
     most = max(1, ENTRIES // 4 // max(1, min(size, noise.row_chunk)))
     rows_of = noise.rows(pairs)
     for chunk in chunks(size, noise.row_chunk):
