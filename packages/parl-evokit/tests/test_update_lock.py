@@ -171,9 +171,9 @@ def test_a_lock_that_cannot_say_who_holds_it_is_held_all_the_same(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
-        with update_lock(tmp_path / "model"):
-            with pytest.raises(UpdateLocked, match="another process"), update_lock(tmp_path / "model"):
-                pass
+        held = update_lock(tmp_path / "model")
+        with held, pytest.raises(UpdateLocked, match="another process"), update_lock(tmp_path / "model"):
+            pass
     with update_lock(tmp_path / "model"):
         pass
 

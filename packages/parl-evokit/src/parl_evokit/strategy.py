@@ -226,7 +226,8 @@ class Strategy(ABC):
     def should_stop(self) -> str:
         """Return why going on is of no use; empty while it may be.
 
-        The last step was not taken, because its parameters would not be finite; or the last 100 updates changed nothing (all rewards were equal).
+        The last step was not taken, because its parameters would not be finite; or the last 100
+        updates changed nothing (all rewards were equal).
         """
         if self._rejected:
             return f"the last step was not taken: {self._rejected}; the learning rate is too large"
