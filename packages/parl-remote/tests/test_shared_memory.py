@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share
+from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share, give_back_unused
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
@@ -28,14 +28,19 @@ def segments() -> Iterator[Segments]:
     made.close()
 
 
-def place(segments: Segments, content: bytes) -> bytes:
-    ticket = segments.place(content)
+def place(segments: Segments, *contents: bytes) -> bytes:
+    ticket = segments.place(contents)
     assert ticket is not None
     return ticket
 
 
+def open_one(mappings: Mappings, ticket: bytes) -> memoryview:
+    (view,) = mappings.open(ticket)
+    return view
+
+
 def test_a_frame_arrives_as_it_was_and_can_be_written_to(segments: Segments) -> None:
-    view = Mappings().open(place(segments, frame(LARGE + 3)))
+    view = open_one(Mappings(), place(segments, frame(LARGE + 3)))
     assert bytes(view) == frame(LARGE + 3)
     view[0] = 1
 
@@ -43,18 +48,30 @@ def test_a_frame_arrives_as_it_was_and_can_be_written_to(segments: Segments) -> 
 def test_a_segment_is_used_again_once_its_frame_is_gone(segments: Segments) -> None:
     mappings = Mappings()
     first = place(segments, frame(LARGE, 1))
-    assert bytes(mappings.open(first)) == frame(LARGE, 1)
+    assert bytes(open_one(mappings, first)) == frame(LARGE, 1)
     second = place(segments, frame(LARGE, 2))
     assert second == first, "another segment was made although the first was free"
-    assert bytes(mappings.open(second)) == frame(LARGE, 2)
+    assert bytes(open_one(mappings, second)) == frame(LARGE, 2)
     third = place(segments, frame(LARGE, 3))  # by now the sender has mapped it
     assert third == first
-    assert bytes(mappings.open(third)) == frame(LARGE, 3)
+    assert bytes(open_one(mappings, third)) == frame(LARGE, 3)
+
+
+def test_frames_of_one_message_lie_in_one_segment_and_stay_together(segments: Segments) -> None:
+    mappings = Mappings()
+    before = len(segments_here())
+    views = mappings.open(place(segments, frame(5, 1), frame(LARGE, 2), frame(1, 3)))
+    assert len(segments_here()) == before + 2  # at both ends
+    assert [bytes(view) for view in views] == [frame(5, 1), frame(LARGE, 2), frame(1, 3)]
+    kept = np.frombuffer(views[2], np.uint8)
+    del views
+    mappings.open(place(segments, frame(5, 4), frame(LARGE, 4), frame(1, 4)))
+    assert kept.tolist() == [3]
 
 
 def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None:
     mappings = Mappings()
-    kept = np.frombuffer(mappings.open(place(segments, frame(LARGE, 1))), np.uint8)
+    kept = np.frombuffer(open_one(mappings, place(segments, frame(LARGE, 1))), np.uint8)
     part = kept[5:10]
     del kept
     mappings.open(place(segments, frame(LARGE, 2)))
@@ -64,11 +81,11 @@ def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None
 def test_frames_that_find_no_room_are_refused_not_lost(segments: Segments) -> None:
     mappings = Mappings()
     kept = []
-    while (ticket := segments.place(frame(LARGE))) is not None:
-        kept.append(mappings.open(ticket))
+    while (ticket := segments.place([frame(LARGE)])) is not None:
+        kept.append(open_one(mappings, ticket))
         assert len(kept) <= 100, "there must be a limit to what a receiver can keep"
     kept.clear()
-    assert segments.place(frame(LARGE)) is not None
+    assert segments.place([frame(LARGE)]) is not None
 
 
 def segments_here() -> list[str]:
@@ -92,9 +109,36 @@ def test_sizes_that_are_not_used_any_more_are_given_back(segments: Segments) -> 
     assert len(segments_here()) <= before + 3  # one segment, mapped at both ends
 
 
+def test_memory_that_an_idle_connection_keeps_is_given_back(segments: Segments) -> None:
+    mappings = Mappings()
+    before = len(segments_here())
+    mappings.open(place(segments, frame(50 * LARGE)))
+    busy = open_one(mappings, place(segments, frame(LARGE, 5)))
+    give_back_unused(3600.0)
+    assert memory_here() > 50 * LARGE, "what was used just now is kept"
+    give_back_unused(0.0)
+    assert memory_here() < 50 * LARGE
+    assert bytes(busy) == frame(LARGE, 5)
+    del busy
+    give_back_unused(0.0)
+    mappings.open(place(segments, frame(LARGE)))
+    assert len(segments_here()) == before + 2
+
+
+def memory_here() -> int:
+    """Bytes of shared memory that this process's segments take."""
+    taken = {}
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{entry}").startswith("/memfd:parl "):
+                found = os.stat(f"/proc/self/fd/{entry}")
+                taken[found.st_ino] = 512 * found.st_blocks
+    return sum(taken.values())
+
+
 def test_views_keep_their_memory_when_the_sender_lets_go() -> None:
     segments = Segments()
-    view = Mappings().open(place(segments, frame(LARGE)))
+    view = open_one(Mappings(), place(segments, frame(LARGE)))
     segments.close()
     gc.collect()
     assert bytes(view) == frame(LARGE)
@@ -115,7 +159,7 @@ def test_nothing_is_placed_after_the_end(segments: Segments) -> None:
     place(segments, frame(LARGE))
     segments.close()
     before = len(segments_here())
-    assert segments.place(frame(LARGE)) is None
+    assert segments.place([frame(LARGE)]) is None
     assert len(segments_here()) == before
 
 
@@ -135,7 +179,7 @@ def test_a_ticket_of_a_sender_that_is_gone_says_so() -> None:
         Mappings().open(ticket)
 
 
-@pytest.mark.parametrize("ticket", [b"", b"\0" * 31, b"x" * 33])
+@pytest.mark.parametrize("ticket", [b"", b"\0" * 24, b"\0" * 31, b"x" * 33])
 def test_something_else_than_a_ticket_is_refused(ticket: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         Mappings().open(ticket)
@@ -155,7 +199,7 @@ def test_threads_that_send_at_once_do_not_get_into_each_others_frames(segments: 
         for _ in range(50):
             ticket = place(segments, frame(LARGE, value))
             with taking:
-                view = mappings.open(ticket)
+                view = open_one(mappings, ticket)
             if bytes(view) != frame(LARGE, value):
                 wrong.append(value)
 
@@ -182,6 +226,27 @@ def test_only_large_frames_of_a_message_become_tickets() -> None:
     assert [bytes(part) for part in opened[1:]] == [frame(LARGE), b"small"]
     assert header_of(opened[0]) == (Kind.RESULT, Flag.NAMES | TICKETS, 3, 9)
     ours.close()
+
+
+def test_many_small_frames_become_one_ticket_and_few_stay() -> None:
+    ours, theirs = Sharing(), Sharing()
+    small = frame(LARGE // 8)
+    message = pack(Kind.RESULT, 0, 3, 9, [b"pickle", *[small] * 8, b""])
+    stowed = ours.stow(message)
+    assert sum(map(len, stowed)) < 200
+    opened = theirs.unstow([memoryview(part) for part in stowed])
+    assert [bytes(part) for part in opened[1:]] == [*[small] * 8, b""]
+    few = pack(Kind.RESULT, 0, 3, 9, [b"pickle", *[small] * 7])
+    assert ours.stow(few) is few
+    ours.close()
+
+
+@pytest.mark.parametrize("marks", [b"", b"\1", b"\0\0", b"\1\1\0"])
+def test_marks_that_do_not_fit_are_refused(segments: Segments, marks: bytes) -> None:
+    header = pack(Kind.RESULT, TICKETS, 0, 1, [b""])[0]
+    message = [memoryview(part) for part in (header, b"small", place(segments, frame(LARGE)), marks)]
+    with pytest.raises(RemoteProtocolError, match="marks for"):
+        Sharing().unstow(message)
 
 
 def test_a_message_without_large_frames_stays_as_it_is() -> None:

@@ -41,11 +41,11 @@ class Keeper:
 
 def test_no_framework_is_imported_for_its_tensors() -> None:
     program = """
-import sys
+import copyreg, sys
 from parl_remote._data import serialize, tensors
 import numpy
 serialize.dumps({"a": numpy.ones(5)})
-assert tensors.reducers() is None
+assert set(tensors.reducers()) - set(copyreg.dispatch_table) == {numpy.ndarray}
 assert not {"torch", "paddle", "tensorflow"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

@@ -32,6 +32,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
 _WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
 _SMALLEST_STEP = 12  # bits: a page
+_NUMPYS_FROM = 2**18  # bytes; a copy that is shorter ends before other threads could do much
 
 
 class MemoryGone(Exception):
@@ -134,8 +135,8 @@ def copy_into(memory: mmap.mmap, data: Buffer, at: int) -> None:
     """Copy into memory that is mapped: for memory that was used before; ten times as fast as fresh pages."""
     view = memoryview(data).cast("B")
     numpy = sys.modules.get("numpy")  # its copy lets other threads run; a process without it does not need that
-    with memoryview(memory)[at : at + len(view)] as place:
-        if numpy is None:
-            place[:] = view
-        else:
+    if numpy is None or len(view) < _NUMPYS_FROM:
+        memory[at : at + len(view)] = view
+    else:
+        with memoryview(memory)[at : at + len(view)] as place:
             numpy.copyto(numpy.frombuffer(place, numpy.uint8), numpy.frombuffer(view, numpy.uint8))

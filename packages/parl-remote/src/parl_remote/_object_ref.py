@@ -70,8 +70,8 @@ def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[
         own.update((id(part), part) for part in reduced[1] if isinstance(part, pickle.PickleBuffer))
         return reduced
 
-    tensors = reducers() or {}
-    table: Reducers = dict(tensors or copyreg.dispatch_table)
+    tensors = reducers()
+    table: Reducers = dict(tensors)
     table |= {kind: reduce_tensor for kind in tensors if kind not in copyreg.dispatch_table}
     table |= dict.fromkeys((np.ndarray, np.matrix, np.recarray, np.ma.MaskedArray), _reduce_array)
     data = serialize.pickled(value, keep_outside, table, kept, references)

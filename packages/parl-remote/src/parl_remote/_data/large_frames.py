@@ -1,19 +1,20 @@
-"""Large frames on their way between two processes of one host, through shared memory.
+"""Large frames on their way between two processes of one host, through shared memory: one segment for each message.
 
-    Sharing   stow    [header, frame, LARGE FRAME, ...]  -->  [header with Flag.TICKETS, frame, ticket, ..., marks]
-              unstow  the way back; marks has one byte for each frame after the first: 1 where it is a ticket
+    Sharing   stow    [header, frame, LARGE FRAME, ...]  -->  [header with Flag.TICKETS, frame, ..., ticket, marks]
+              unstow  the way back; marks has one byte for each frame after the first: 1 where it is in the segment
 
-    sender    Segments.place(frame) --> a ticket, which goes through the socket in the frame's stead
-    receiver  Mappings.open(ticket) --> a view of the same memory, without a copy
-              when its last user lets the view go, the state byte says FREE, and the sender uses the segment again
+    sender    Segments.place(frames) --> a ticket, which goes through the socket in the frames' stead
+    receiver  Mappings.open(ticket) --> views of the same memory, without a copy
+              when its last user lets the views go, the state byte says FREE, and the sender uses the segment again
 
     segment   offset 0     state: FREE, BUSY, RETIRED
-              offset 4096  the frame
+              offset 4096  the frames, each at a multiple of 64 bytes
 
 The caller finds out whether memory can be shared and says so with Flag.SHARES when it has the object made. A segment
 is a file of `parl_core.shared_memory`. Fresh pages cost more than the copy, so segments are kept: a new one is written
 with a system call, which need not clear the pages first, and mapped by the sender only when it is used again. What does
-not fit, for number or size, takes the way through the socket.
+not fit, for number or size, takes the way through the socket. A thread gives back what was not used for a while; it
+runs only as long as there is something to give back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,20 +34,23 @@ from parl_remote._links.call_messages import Flag
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
-__all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "can_share"]
+__all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "can_share", "give_back_unused"]
 
 
-LARGE = 2**17  # below it one copy more is cheaper than two more system calls
+LARGE = 2**17  # bytes, of a frame or of all smaller ones together; below it one copy more is cheaper than a segment
 
 _FREE, _BUSY, _RETIRED = 0, 1, 2
 _NAME = "parl"  # what /proc shows; no name in any directory
-_FRAME_AT = 4096
-_TICKET = struct.Struct("<IIQQQ")  # sender's pid, its descriptor, inode, bytes of the file, bytes of the frame
+_FRAMES_AT = 4096
+_ALIGNMENT = 64  # a cache line, as arrays want to lie
+_TICKET = struct.Struct("<IIQQ")  # sender's pid, its descriptor, inode, bytes of the file; then the frames' lengths
+_LENGTH_BYTES = 8
 # A fault for each page would cost more than the copy. Other systems than Linux have no such flag, and no segments.
 _POPULATED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 _MOST_SEGMENTS = 16  # of one connection and direction: each is a descriptor at both ends, and there may be 100 actors
 _MOST_BYTES = 2**30  # frames beyond this, for a receiver that keeps them all, are copied through the socket
-_IDLE_USES = 64  # a segment that was not used for this many frames is dropped
+_IDLE_USES = 64  # a segment that was not used for this many messages is dropped
+_IDLE_S = 20.0  # as is one that was not used for so long; the thread that sees to it looks as often
 
 
 def can_share(pid: int) -> bool:
@@ -67,28 +72,38 @@ class _Segment:
     inode: int
     size: int
     last_use: int = 0
+    used_at: float = 0.0
     memory: mmap.mmap | None = None
 
     @property
     def capacity(self) -> int:
-        return self.size - _FRAME_AT
+        return self.size - _FRAMES_AT
 
     def state(self) -> int:
         return self.memory[0] if self.memory is not None else os.pread(self.descriptor, 1, 0)[0]
 
     def set_state(self, state: int) -> None:
-        os.pwrite(self.descriptor, bytes((state,)), 0)
+        if self.memory is not None:
+            self.memory[0] = state
+        else:
+            os.pwrite(self.descriptor, bytes((state,)), 0)
 
-    def write(self, frame: memoryview) -> None:
-        """Write a frame into the segment; raise `OSError` if no memory is left."""
+    def write(self, frames: Sequence[memoryview]) -> None:
+        """Write frames into the segment; raise `OSError` if no memory is left."""
         if self.last_use and self.memory is None:
             self.memory = mmap.mmap(self.descriptor, self.size, _POPULATED)
-        if self.memory is not None:
-            shared_memory.copy_into(self.memory, frame, _FRAME_AT)
-        else:
-            shared_memory.fill(self.descriptor, frame, _FRAME_AT)
+        at = _FRAMES_AT
+        for frame in frames:
+            if self.memory is not None:
+                shared_memory.copy_into(self.memory, frame, at)
+            else:
+                shared_memory.fill(self.descriptor, frame, at)
+            at += _aligned(len(frame))
 
     def drop(self) -> None:
+        """Give the memory back, at once if nobody reads it, else when its reader lets it go."""
+        if self.state() == _FREE:
+            os.ftruncate(self.descriptor, _FRAMES_AT)  # the receiver may have it mapped for as long as it is silent
         self.set_state(_RETIRED)
         self.memory = None
         os.close(self.descriptor)
@@ -104,28 +119,43 @@ class Segments:
         self._uses = 0
         self._closed = False
 
-    def place(self, frame: Buffer) -> bytes | None:
-        """Copy a frame into a segment.
+    def place(self, frames: Sequence[Buffer]) -> bytes | None:
+        """Copy the frames of a message into a segment.
 
         Returns:
-            The ticket for `Mappings.open`; None if the limits are reached, and the frame has to be sent another way.
+            The ticket for `Mappings.open`; None if the limits are reached, and the frames have to be sent another way.
         """
-        view = memoryview(frame).cast("B")
+        views = [memoryview(frame).cast("B") for frame in frames]
+        lengths = [len(view) for view in views]
+        size = sum(map(_aligned, lengths))
         with self._lock:
             # A forked copy's descriptors are not seen by the receiver; what is placed after the end nobody would drop.
             if os.getpid() != self._pid or self._closed:
                 return None
             self._uses += 1
             try:
-                segment = self._find(len(view)) or self._make(len(view))
+                segment = self._find(size) or self._make(size)
                 if segment is None:
                     return None
-                segment.write(view)
+                segment.write(views)
                 segment.set_state(_BUSY)
             except OSError:  # no memory or no descriptors left
                 return None
             segment.last_use = self._uses
-            return _TICKET.pack(self._pid, segment.descriptor, segment.inode, segment.size, len(view))
+            segment.used_at = time.monotonic()
+            ticket = _TICKET.pack(self._pid, segment.descriptor, segment.inode, segment.size)
+        return ticket + struct.pack(f"<{len(lengths)}Q", *lengths)
+
+    def give_back(self, unused_since: float) -> bool:
+        """Drop the segments that nobody reads and that were last used before then; return whether any are left."""
+        if os.getpid() != self._pid:
+            return False
+        with self._lock:
+            for segment in self._segments[:]:
+                if segment.used_at < unused_since and segment.state() == _FREE:
+                    self._segments.remove(segment)
+                    segment.drop()
+            return bool(self._segments)
 
     def __del__(self) -> None:
         if os.getpid() == self._pid:
@@ -151,12 +181,13 @@ class Segments:
         return best
 
     def _make(self, size: int) -> _Segment | None:
-        whole = _FRAME_AT + shared_memory.whole_size(size)
+        whole = _FRAMES_AT + shared_memory.whole_size(size)
         if not self._make_room(whole):
             return None
         descriptor = shared_memory.create(_NAME, whole)
         segment = _Segment(descriptor, shared_memory.address_of(descriptor).inode, whole)
         self._segments.append(segment)
+        _give_back_later(self)
         return segment
 
     def _make_room(self, size: int) -> bool:
@@ -171,6 +202,66 @@ class Segments:
         return True
 
 
+def _aligned(length: int) -> int:
+    return -(-length // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Watch:
+    """Gives back what connections of this process have not used for a while, in a thread that ends when all is back."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._holders: weakref.WeakSet[Segments] = weakref.WeakSet()
+        self._runs = False
+        self._has_more = False
+
+    def add(self, segments: Segments) -> None:
+        """Watch a connection that has made a segment."""
+        with self._lock:
+            self._holders.add(segments)
+            self._has_more = True
+            if self._runs:
+                return
+            self._runs = True
+        try:
+            threading.Thread(target=self._run, name="parl-memory", daemon=True).start()
+        except RuntimeError:  # the limit of threads: what is kept stays until the next segment is made
+            self._runs = False
+
+    def _run(self) -> None:
+        while self._runs:
+            time.sleep(_IDLE_S)
+            self.give_back(_IDLE_S)
+
+    def give_back(self, unused_s: float) -> None:
+        """Drop the segments that nobody reads and that were not used for so long."""
+        since = time.monotonic() - unused_s
+        with self._lock:
+            self._has_more = False
+            holders = list(self._holders)
+        kept = [segments for segments in holders if segments.give_back(since)]
+        with self._lock:
+            self._runs = bool(kept) or self._has_more
+            if not self._runs:
+                self._holders.clear()
+
+
+_watch = [_Watch()]
+
+
+def give_back_unused(seconds: float) -> None:
+    """Drop this process's segments that nobody reads and that were not used for so long."""
+    _watch[0].give_back(seconds)
+
+
+def _give_back_later(segments: Segments) -> None:
+    """Have the segments of a connection given back when they are not used."""
+    if _watch[0].pid != os.getpid():
+        _watch[0] = _Watch()  # the thread and the locks of the other one belong to the process that forked this one
+    _watch[0].add(segments)
+
+
 class Mappings:
     """The receiver's end of one connection; used by one thread at a time, views may end in any thread."""
 
@@ -178,30 +269,37 @@ class Mappings:
         self._memory: dict[tuple[int, int], mmap.mmap] = {}
         self._uses = 0
 
-    def open(self, ticket: Buffer) -> memoryview:
-        """Return the frame of a ticket, writable; the segment is free again once nothing refers to it.
+    def open(self, ticket: Buffer) -> list[memoryview]:
+        """Return the frames of a ticket, writable; the segment is free again once nothing refers to any of them.
 
         Raises:
-            ChannelClosed: The sender is gone, and the frame with it.
+            ChannelClosed: The sender is gone, and the frames with it.
             RemoteProtocolError: The bytes are no valid ticket.
         """
         import numpy as np  # here, because a process that gets no large frames does not need it
 
-        if len(ticket) != _TICKET.size:
-            raise RemoteProtocolError(f"a ticket for shared memory has {_TICKET.size} bytes, not {len(ticket)}")
-        pid, descriptor, inode, size, length = _TICKET.unpack(ticket)
+        count, over = divmod(len(ticket) - _TICKET.size, _LENGTH_BYTES)
+        if count < 1 or over:
+            raise RemoteProtocolError(f"{len(ticket)} bytes are no ticket for shared memory")
+        pid, descriptor, inode, size = _TICKET.unpack_from(ticket)
+        lengths = struct.unpack_from(f"<{count}Q", ticket, _TICKET.size)
+        whole = sum(map(_aligned, lengths))
+        if _FRAMES_AT + whole > size:
+            raise RemoteProtocolError(f"frames of {whole} bytes are not in a segment of {size}")
         self._uses += 1
         if not self._uses % _IDLE_USES:
             self._forget_retired()
         memory = self._memory.get((descriptor, inode))
         if memory is None or len(memory) != size:
             memory = self._map(pid, descriptor, inode, size)
-        if _FRAME_AT + length > size:
-            raise RemoteProtocolError(f"a frame of {length} bytes is not in a segment of {size}")
-        frame = np.frombuffer(memory, np.uint8, length, _FRAME_AT)
-        # The memory must not be unmapped before the frame is gone; the callback sees to both.
-        weakref.finalize(frame, _give_back, memory, os.getpid()).atexit = False
-        return frame.data
+        content = np.frombuffer(memory, np.uint8, whole, _FRAMES_AT)
+        # The memory must not be unmapped before the frames are gone; the callback sees to both.
+        weakref.finalize(content, _give_back, memory, os.getpid()).atexit = False
+        view, frames, at = content.data, [], 0
+        for length in lengths:
+            frames.append(view[at : at + length])
+            at += _aligned(length)
+        return frames
 
     def close(self) -> None:
         """Drop all mappings; frames that are in use keep theirs."""
@@ -227,14 +325,14 @@ class Mappings:
 
 
 def _give_back(memory: mmap.mmap, pid: int) -> None:
-    """Mark a segment as free once its frame's last user is gone; not in a forked copy of the process."""
+    """Mark a segment as free once its frames' last user is gone; not in a forked copy of the process."""
     if os.getpid() == pid:
         memory[0] = _FREE
 
 
 TICKETS = int(Flag.TICKETS)
 _FLAGS_AT = 1  # of the header, see `call_messages`
-_HEADER_AND_MARKS = 2  # frames
+_HEADER_TICKET_AND_MARKS = 3  # frames
 
 
 class Sharing:
@@ -250,18 +348,23 @@ class Sharing:
         return cls() if can_share(getattr(channel, "peer_pid", 0)) else None  # which channels on one host have
 
     def stow(self, frames: list[Buffer]) -> list[Buffer]:
-        """Replace large frames by tickets; those for which there is no memory stay in the message."""
-        stowed: list[Buffer] = []
-        marks = bytearray()
-        for frame in frames[1:]:
-            ticket = self._segments.place(frame) if len(frame) >= LARGE else None
-            stowed.append(frame if ticket is None else ticket)
-            marks.append(ticket is not None)
+        """Replace large frames by a ticket, and smaller ones where they are large together.
+
+        If there is no memory for them the message stays as it is.
+        """
+        sizes = list(map(len, frames[1:]))
+        small = sum(size for size in sizes if size < LARGE)
+        least = 1 if small >= LARGE else LARGE  # a small frame that is kept would keep a large one's memory
+        marks = bytes(size >= least for size in sizes)
         if 1 not in marks:
+            return frames
+        ticket = self._segments.place([frame for frame, marked in zip(frames[1:], marks, strict=True) if marked])
+        if ticket is None:
             return frames
         header = bytearray(frames[0])
         header[_FLAGS_AT] |= TICKETS
-        return [bytes(header), *stowed, bytes(marks)]
+        rest = [frame for frame, marked in zip(frames[1:], marks, strict=True) if not marked]
+        return [bytes(header), *rest, ticket, marks]
 
     def unstow(self, frames: Sequence[memoryview]) -> list[memoryview]:
         """Return the original frames. Every message with `TICKETS` must be passed here, or its memory stays in use.
@@ -270,15 +373,14 @@ class Sharing:
             ChannelClosed: The sender is gone, and the frames with it.
             RemoteProtocolError: The message is malformed.
         """
-        if len(frames) < _HEADER_AND_MARKS:
-            raise RemoteProtocolError("a message with tickets has marks for them")
-        header, *rest, marks = frames
-        if len(marks) != len(rest):
-            raise RemoteProtocolError(f"a message of {len(rest)} frames has marks for {len(marks)}")
-        opened = [
-            self._mappings.open(frame) if marked else frame for frame, marked in zip(rest, bytes(marks), strict=True)
-        ]
-        return [header, *opened]
+        if len(frames) < _HEADER_TICKET_AND_MARKS:
+            raise RemoteProtocolError("a message in shared memory has a ticket and marks")
+        header, *sent, ticket, marks = frames
+        placed = self._mappings.open(ticket)
+        if len(marks) != len(sent) + len(placed) or sum(map(bool, marks)) != len(placed):
+            raise RemoteProtocolError(f"marks for {len(marks)} frames, and there are {len(sent)} and {len(placed)}")
+        from_segment, from_socket = iter(placed), iter(sent)
+        return [header, *(next(from_segment if marked else from_socket) for marked in bytes(marks))]
 
     def close(self) -> None:
         """Drop the memory; the receiver keeps the frames that it has."""

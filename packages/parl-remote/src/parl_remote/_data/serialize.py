@@ -13,6 +13,7 @@ alive what they refer to until it has arrived. A pickle that a user makes by han
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import io
 import operator
@@ -25,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from parl_remote._data.ownership import new_unshared_modules
-from parl_remote._data.tensors import Reducers, reducers
+from parl_remote._data.tensors import OUT_OF_BAND_BYTES, Reducers, reducers
 from parl_remote._future import FutureTravels
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
@@ -42,9 +43,6 @@ __all__ = [
     "stand_in",
     "with_stand_ins",
 ]
-
-# Below this a copy into the pickle stream is cheaper than one more frame.
-_OUT_OF_BAND_BYTES = 8192
 
 # Marks of modules whose names mean nothing in another process. It only grows, like cloudpickle's own registry,
 # which it mirrors in the form that can be searched for in a pickle.
@@ -63,6 +61,7 @@ _counted = [0]
 _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
 
 _modules = sys.modules
+_registered = [-1]  # how many reducers `copyreg` had when the pickler of arrays was given its own
 _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
 
@@ -91,7 +90,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if len(raw) < _OUT_OF_BAND_BYTES:
+        if len(raw) < OUT_OF_BAND_BYTES:
             return True
         frames.append(raw)
         return False
@@ -100,7 +99,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         frames[0] = pickled(value, keep_outside, reducers(), frames, references)
         return frames
     try:
-        data = _plain_dumps(value, 5, buffer_callback=keep_outside)
+        data = _plainly_pickled(value, keep_outside)
     except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
         data = _MAIN
     if _MAIN in data or (_by_value and _names_shipped(data)):
@@ -109,16 +108,35 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
     elif references is not None and _PACKAGE in data:  # a pickler that asks about every object costs a call too much
         del frames[1:]
         stream = io.BytesIO()
-        _CollectingPickler(stream, keep_outside, references).dump(value)
+        pickler = _CollectingPickler(stream, keep_outside, references)
+        pickler.dispatch_table = reducers()
+        pickler.dump(value)
         data = stream.getvalue()
     frames[0] = data
     return frames
 
 
+class _ArrayPickler(pickle.Pickler):
+    """The plain pickler, with a faster way for arrays."""
+
+    dispatch_table: Mapping[Any, Any] = {}
+
+
+def _plainly_pickled(value: object, keep_outside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    if "numpy" not in _modules:
+        return _plain_dumps(value, 5, buffer_callback=keep_outside)
+    if len(copyreg.dispatch_table) != _registered[0]:
+        _registered[0] = len(copyreg.dispatch_table)
+        _ArrayPickler.dispatch_table = reducers()
+    stream = io.BytesIO()
+    _ArrayPickler(stream, 5, buffer_callback=keep_outside).dump(value)
+    return stream.getvalue()
+
+
 def pickled(
     value: object,
     keep_outside: Callable[[pickle.PickleBuffer], bool],
-    table: Reducers | None,
+    table: Reducers,
     kept: list[Any],
     references: list[object] | None = None,
 ) -> bytes:
@@ -127,7 +145,7 @@ def pickled(
     Args:
         value: The value to pickle.
         keep_outside: Called with each buffer; returns False if it has kept it, True to put it into the pickle.
-        table: The reducers of some classes; None for no special ones.
+        table: The reducers of some classes.
         kept: The list to which `keep_outside` adds buffers, after a first entry; truncated to that if plain pickle
             failed.
         references: See `dumps`.
@@ -138,8 +156,7 @@ def pickled(
     stream = io.BytesIO()
     found: list[object] = []
     pickler = _CollectingPickler(stream, keep_outside, found)
-    if table is not None:
-        pickler.dispatch_table = table
+    pickler.dispatch_table = table
     try:
         pickler.dump(value)
         data = stream.getvalue()

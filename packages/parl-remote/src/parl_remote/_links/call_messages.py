@@ -65,7 +65,7 @@ class Flag(IntFlag):
     is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed. STAYS: the
     result stays in the actor: an attribute that is a method, or, for `__enter__`, `__iter__`, `+=` and the like, the
     object itself. CANCELLED: of a failure; the call was dropped before it started. TICKETS: frames are in shared memory
-    (see `sharing`). SHARES: of CREATE and JOIN; the caller accepts answers with tickets. HANDLES: of a result; it
+    (see `large_frames`). SHARES: of CREATE and JOIN; the caller accepts answers with tickets. HANDLES: of a result; it
     contains handles of actors, which are held until RECEIVED.
     """
 
