@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import select
 import signal
 import threading
 import time
@@ -205,6 +206,23 @@ class Returned:
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
         future.settle("by another connection")
         return True
+
+
+def test_what_an_actor_answered_before_its_end_is_not_lost_with_it(
+    shared_cluster: None, gates: Callable[[], Any]
+) -> None:
+    worker: Any = Worker()
+    connection, pid = connection_of(worker), worker.pid().result(PATIENCE_S)
+    answered, running = worker.note(7), worker.hold(gates().path)
+    assert select.select([connection.channel], [], [], PATIENCE_S)[0]
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while connection.channel.fileno() >= 0:  # until the news of the end has come, by another way than the answer
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert answered.result(PATIENCE_S) == 7
+    with pytest.raises(ActorLost, match="SIGKILL"):
+        running.result(PATIENCE_S)
 
 
 def test_a_call_that_a_closed_connection_gives_back_is_not_waited_for_there(shared_cluster: None) -> None:

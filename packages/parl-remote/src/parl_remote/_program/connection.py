@@ -464,7 +464,7 @@ class Connection:
 
     def _start_watching(self, loop: Loop) -> None:
         if self._is_lost:
-            self._lose()
+            self.look()
         elif self._watched and self._loop is None:
             try:
                 loop.add(self, self._on_readable)
@@ -502,20 +502,18 @@ class Connection:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def hang_up(self) -> None:
-        """Close the connection; waiting threads get the error that `lost` makes."""
-        self._is_lost = True
+        """Close the connection: answers that have arrived are handed over, other calls get the error of `lost`.
+
+        The news of an actor's end may come before anybody has read what the actor answered last.
+        """
         loop = self._loop
         if loop is not None:
             loop.call_soon(self._stop_watching)
+        self.look()  # if another thread reads, it meets the end itself
         self._channel.close()
+        self.look()
         if self._sharing is not None:
             self._sharing.close()
-        if self._pending and self._reader != get_ident() and self._reading.acquire(blocking=False):
-            try:
-                self._lose()
-            finally:
-                self._release_reading()
-            self._hand_over()
 
 
 class OwnConnection(Connection):

@@ -33,7 +33,7 @@ from parl_remote._transport.unix.sockets import (
     unread_bytes,
     widen,
 )
-from parl_remote.errors import ChannelClosed, ResultTimeout
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 
 __all__ = ["UnixChannel"]
 
@@ -286,12 +286,20 @@ class UnixChannel:
         return unread_bytes(self._socket) > 0
 
     def close(self) -> None:
-        """Close the channel; sent messages are in the kernel's buffers and still arrive."""
+        """Close the channel; sent messages are in the kernel's buffers and still arrive.
+
+        Messages that have arrived can still be received.
+        """
         if self._closed:
             return
         self._closed = True
         self._hang_up()
         with self._receive_lock, self._send_lock:  # a thread that waits in either has been woken by the line above
+            with contextlib.suppress(EOFError, OSError, RemoteProtocolError):
+                while True:
+                    while (frames := self._reader.next()) is not None:
+                        self._inbox.append(frames)
+                    self._reader.fill(self._socket, DONT_WAIT)
             self._socket.close()
 
     def abandon(self) -> None:
