@@ -40,7 +40,9 @@ def release(folder: Path) -> None:
         if len(files) != len(PACKAGES):
             raise RuntimeError(f"{len(files)} files {kind} for {len(PACKAGES)} packages: {files}")
         fresh = _environment(folder / kind.strip("*."), *map(str, files))
-        _do(folder, fresh, "-c", f"import parl, parl_core, parl_remote; assert parl_core.__version__ == {_REHEARSED!r}")
+        check = "import parl, parl_remote, sys; from importlib.metadata import version; print(found := "
+        check += "{name: version(name) for name in sys.argv[2:]}); assert {*found.values()} == {sys.argv[1]}"
+        _do(folder, fresh, "-c", check, _REHEARSED, *PACKAGES)
 
 
 def newcomer(folder: Path) -> None:
