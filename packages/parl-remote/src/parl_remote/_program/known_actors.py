@@ -147,10 +147,6 @@ def _ask(master: MasterClient, make: Callable[[int], Message], timeout_s: float 
         raise
 
 
-# Ends before which an actor has answered what it was sent.
-_ANSWERED_FIRST = frozenset((DeathKind.DRAINED, DeathKind.RELEASED, DeathKind.EXIT))
-
-
 class OwnActors:
     """The actors that one client has made.
 
@@ -197,8 +193,9 @@ class OwnActors:
         record.end(cause)
         if record.channel is not None and self._in_loop():
             self._loop.remove(record.channel)  # the releaser may still be reading from it
-            if cause.kind in _ANSWERED_FIRST and not isinstance(record.channel, UnixChannel):
-                # Through a relay, answers come by another way than the news of the end, and may come after it.
+            if cause.kind is not DeathKind.NODE_LOST and not isinstance(record.channel, UnixChannel):
+                # Through a relay, answers come by another way than the news of the end, and may come after it: the
+                # relay closes the link behind the last one.
                 self._parting.add(record)
                 self._loop.call_later(NEWS_S, lambda: self._part_with(record))
                 return
