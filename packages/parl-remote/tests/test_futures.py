@@ -414,9 +414,9 @@ def test_an_outcome_is_set_while_the_condition_is_held() -> None:
 def test_waiters_count_each_future_once(shared_cluster: None) -> None:
     workers = [Worker() for _ in range(2)]
     for _ in range(200):
-        futures = [workers[number % 2].note(number) for number in range(16)]
+        futures = [future_of(workers[number % 2].note(number)) for number in range(16)]
         assert len(list(concurrent.futures.as_completed(futures))) == len(futures)
-        futures = [workers[number % 2].note(number) for number in range(16)]
+        futures = [future_of(workers[number % 2].note(number)) for number in range(16)]
         assert not concurrent.futures.wait(futures).not_done
 
 

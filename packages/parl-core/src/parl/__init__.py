@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_remote import ClusterUnreachable as ClusterUnreachable
     from parl_remote import DeathCause as DeathCause
     from parl_remote import DeathKind as DeathKind
+    from parl_remote import Executor as Executor
+    from parl_remote import ExecutorBroken as ExecutorBroken
     from parl_remote import FutureFunctionError as FutureFunctionError
     from parl_remote import ItemLost as ItemLost
     from parl_remote import NameTaken as NameTaken
@@ -47,6 +49,7 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_remote import RemoteCallError as RemoteCallError
     from parl_remote import RemoteDeserializeError as RemoteDeserializeError
     from parl_remote import RemoteError as RemoteError
+    from parl_remote import RemoteFunction as RemoteFunction
     from parl_remote import RemoteFuture as RemoteFuture
     from parl_remote import RemoteManager as RemoteManager
     from parl_remote import RemoteSerializeError as RemoteSerializeError
@@ -62,9 +65,12 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_remote import get_actor as get_actor
     from parl_remote import get_global_client as get_global_client
     from parl_remote import kill as kill
+    from parl_remote import map as map
     from parl_remote import put as put
     from parl_remote import remote_class as remote_class
+    from parl_remote import remote_function as remote_function
     from parl_remote import submit as submit
+    from parl_remote import wait as wait
     from parl_remote import with_options as with_options
 
 __all__ = [
@@ -77,6 +83,8 @@ __all__ = [
     "ClusterUnreachable",
     "DeathCause",
     "DeathKind",
+    "Executor",
+    "ExecutorBroken",
     "FutureFunctionError",
     "ItemLost",
     "Model",
@@ -91,6 +99,7 @@ __all__ = [
     "RemoteCallError",
     "RemoteDeserializeError",
     "RemoteError",
+    "RemoteFunction",
     "RemoteFuture",
     "RemoteManager",
     "RemoteSerializeError",
@@ -110,14 +119,17 @@ __all__ = [
     "get_global_client",
     "kill",
     "layers",
+    "map",
     "networks",
     "optim",
     "put",
     "remote_class",
+    "remote_function",
     "set_backend",
     "submit",
     "training",
     "utils",
+    "wait",
     "with_options",
 ]
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from parl_remote._decorator import remote_class as remote_class
     from parl_remote._decorator import submit as submit
     from parl_remote._decorator import with_options as with_options
+    from parl_remote._functions.executor import Executor as Executor
+    from parl_remote._functions.executor import RemoteFunction as RemoteFunction
+    from parl_remote._functions.executor import map as map
+    from parl_remote._functions.executor import remote_function as remote_function
+    from parl_remote._functions.executor import wait as wait
     from parl_remote._future import RemoteFuture as RemoteFuture
     from parl_remote._object_ref import ObjectRef as ObjectRef
     from parl_remote._object_ref import put as put
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from parl_remote.errors import ActorLost as ActorLost
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
     from parl_remote.errors import ClusterUnreachable as ClusterUnreachable
+    from parl_remote.errors import ExecutorBroken as ExecutorBroken
     from parl_remote.errors import FutureFunctionError as FutureFunctionError
     from parl_remote.errors import ItemLost as ItemLost
     from parl_remote.errors import NameTaken as NameTaken
@@ -70,6 +76,7 @@ _HOMES = {
     "submit": "_decorator",
     "with_options": "_decorator",
     "ActorPool": "_pools.pool",
+    **dict.fromkeys(("Executor", "RemoteFunction", "map", "remote_function", "wait"), "_functions.executor"),
     "RemoteManager": "_remote_manager",
     "Serving": "_serving",
     "as_remote": "_serving",
@@ -84,6 +91,7 @@ _HOMES = {
             "ActorLost",
             "AuthenticationFailed",
             "ClusterUnreachable",
+            "ExecutorBroken",
             "FutureFunctionError",
             "ItemLost",
             "NameTaken",
@@ -115,6 +123,8 @@ __all__ = [
     "ClusterUnreachable",
     "DeathCause",
     "DeathKind",
+    "Executor",
+    "ExecutorBroken",
     "FutureFunctionError",
     "ItemLost",
     "NameTaken",
@@ -128,6 +138,7 @@ __all__ = [
     "RemoteCallError",
     "RemoteDeserializeError",
     "RemoteError",
+    "RemoteFunction",
     "RemoteFuture",
     "RemoteManager",
     "RemoteSerializeError",
@@ -144,9 +155,12 @@ __all__ = [
     "get_actor",
     "get_global_client",
     "kill",
+    "map",
     "put",
     "remote_class",
+    "remote_function",
     "submit",
+    "wait",
     "with_options",
 ]
 

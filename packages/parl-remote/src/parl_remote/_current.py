@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from parl_remote.errors import NotConnected
+from parl_remote.errors import NoResources, NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,14 @@ __all__ = [
     "client",
     "connect_when_needed",
     "construct_here",
+    "create",
     "inside_actor",
     "install",
     "leave_to_parent",
     "local_objects",
     "maker_of",
     "peek",
+    "when_full",
 ]
 
 
@@ -100,6 +102,7 @@ class _State:
         self.inside_actor = False
         self.make: Callable[[], ActorMaker] | None = None
         self.in_children: Callable[[], ActorMaker] | None = None
+        self.make_room: Callable[[ActorMaker], bool] | None = None
         self.making = threading.Lock()
         self.local = threading.local()
 
@@ -134,6 +137,27 @@ def client() -> ActorMaker:
             if _state.client is None:
                 _state.client = _state.make()
     return _state.client
+
+
+def create(
+    maker: ActorMaker, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ActorRef:
+    """Make an actor; idle workers of plain functions give up their resources if it needs them."""
+    make_room = _state.make_room
+    if make_room is None or not any((options.n_cpu, options.n_gpu, options.memory, options.labels)):
+        return maker.create(spec, options, args, kwargs)
+    try:
+        return maker.create(spec, options.changed({"lease_timeout_s": 0.0}), args, kwargs)
+    except NoResources as error:
+        if error.__cause__ is not None:  # of something that its constructor made
+            raise
+    make_room(maker)
+    return maker.create(spec, options, args, kwargs)
+
+
+def when_full(make_room: Callable[[ActorMaker], bool]) -> None:
+    """Register a function that ends what is idle, for actors that find no room."""
+    _state.make_room = make_room
 
 
 def peek() -> ActorMaker | None:

@@ -61,7 +61,7 @@ class RemoteActors:
             ActorLost: the process ended in the constructor.
             Exception: whatever the constructor raised.
         """
-        handle = _RemoteHandle(_current.client().create(ClassSpec(cls), self._options, args, kwargs))
+        handle = _RemoteHandle(_current.create(_current.client(), ClassSpec(cls), self._options, args, kwargs))
         self._handles.append(handle)
         return handle
 

@@ -11,7 +11,8 @@
        ├─ NoSuchActor (LookupError)
        ├─ ActorError
        │  ├─ ActorLost (parl_core.errors.LostActor)
-       │  ├─ ItemLost
+       │  ├─ ItemLost (concurrent.futures.BrokenExecutor)
+       │  ├─ ExecutorBroken (concurrent.futures.BrokenExecutor)
        │  └─ RemoteCallError
        │     └─ RemoteAttributeError (AttributeError)
        ├─ SerializationError
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from typing import Any
 
 from parl_core.errors import LostActor, ParlError
@@ -44,6 +46,7 @@ __all__ = [
     "AuthenticationFailed",
     "ChannelClosed",
     "ClusterUnreachable",
+    "ExecutorBroken",
     "FutureFunctionError",
     "ItemLost",
     "LocalProtocolError",
@@ -176,8 +179,14 @@ class ActorLost(ActorError, LostActor):
         self.is_restarting = is_restarting
 
 
-class ItemLost(ActorError):
-    """An actor pool has given up an item after several actors died working on it; the cause is the last error.
+class ExecutorBroken(ActorError, BrokenExecutor):
+    """An executor has no workers: its initializer failed, or none could be made; the cause is the error."""
+
+
+class ItemLost(ActorError, BrokenExecutor):
+    """A pool has given up an item after several of its processes died working on it; the cause is the last error.
+
+    The standard library's executors raise a `BrokenExecutor` then.
 
     Attributes:
         index: The item's index, from 0.

@@ -35,6 +35,7 @@ __all__ = [
     "Reference",
     "dumps",
     "dumps_arguments",
+    "has_name_elsewhere",
     "loads",
     "look_at_new_modules",
     "pickled",
@@ -327,9 +328,9 @@ def _by_value_pickler() -> type[Any]:
             if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
-            if type(value) is _Cached and not _has_name_elsewhere(value):
+            if type(value) is _Cached and not has_name_elsewhere(value):
                 return _cached, (value.__wrapped__, value.cache_parameters())
-            if type(value) is typing.NewType and not _has_name_elsewhere(value):
+            if type(value) is typing.NewType and not has_name_elsewhere(value):
                 return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
             reduced = super().reducer_override(value)
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
@@ -373,7 +374,7 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callabl
     return cached
 
 
-def _has_name_elsewhere(function: Any) -> bool:
+def has_name_elsewhere(function: Any) -> bool:
     """Return whether other processes find a function by its module and name."""
     name = function.__module__
     if name == _MAIN.decode() or any(f"{name}.".startswith(f"{mark.decode()}.") for mark in _by_value):

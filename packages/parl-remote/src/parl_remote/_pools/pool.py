@@ -29,7 +29,7 @@ from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
 from parl_remote.errors import ActorError, ResultTimeout
 
-__all__ = ["ActorPool", "Results"]
+__all__ = ["ActorPool", "Results", "progress_bar"]
 
 _log = logging.getLogger("parl.remote")
 _AHEAD_FACTOR = 8  # items under way for each that runs, so that a slow one does not stop the others at once
@@ -240,7 +240,7 @@ class ActorPool:
             ahead=ahead or _AHEAD_FACTOR * self._per_actor * max(1, len(self)),
             is_ordered=is_ordered,
             timeout_s=timeout_s,
-            tick=_bar(progress, items),
+            tick=progress_bar(progress, items),
         )
 
 
@@ -387,7 +387,7 @@ def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
     return None
 
 
-def _bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
+def progress_bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
     """Return the progress function, called with 1 for each result and 0 at the end."""
     if not progress:
         return lambda _: None

@@ -1,0 +1,1 @@
+"""Plain functions in warm worker processes: `Executor`, `remote_function`, `map`."""

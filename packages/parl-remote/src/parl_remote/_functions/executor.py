@@ -1,0 +1,641 @@
+"""`parl.Executor`, `parl.remote_function`, `parl.map` and `parl.wait`: plain functions in worker processes.
+
+    @parl.remote_function(n_cpu=1)              score.submit(path) -> RemoteFuture      score(path) waits
+    with parl.Executor(max_workers=8) as ex:    a concurrent.futures.Executor
+    parl.map(score, paths, progress=True)       an iterator over results, in order
+
+No connection is needed: a private cluster of this machine starts at first use. Workers are kept and shared by all
+functions of the program, unless they need an initializer.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from parl_remote._data import serialize
+from parl_remote._functions.sources import Calls, Items, Raised
+from parl_remote._functions.worker import Code, How, Packed, name_of, pack
+from parl_remote._functions.workers import Workers, after_fork, own_workers, shared_workers
+from parl_remote._future import RemoteFuture
+from parl_remote._options import ActorOptions
+from parl_remote._pools.pool import progress_bar
+
+__all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_RETRIES = 3  # as `ActorPool`
+_MOST_WORKERS = 10_000
+_LIMIT_NAMES = ("n_cpu", "n_gpu", "memory", "max_memory", "labels", "placement", "node", "lease_timeout_s")
+
+
+class Executor(concurrent.futures.Executor):
+    """A `concurrent.futures.Executor` whose workers are processes of a cluster, kept warm and shared by the program.
+
+    Args:
+        max_workers: How many functions run at a time (default: as many as the cluster has CPUs for). On a private
+            cluster there are as many workers even if the machine has fewer CPUs.
+        initializer: A function that each worker calls first; the executor then has workers of its own.
+        initargs: Its arguments.
+        retries: How many more workers a call or item may end after the first, before it is given up with `ItemLost`
+            (default 3). A call whose worker ends is run again.
+        timeout_s: How long a call or an item may run, in seconds; its worker is ended, and it raises `ResultTimeout`
+            (default: no limit).
+        **resources: `n_cpu` (default 1), `n_gpu`, `memory`, `max_memory`, `labels`, `placement`, `node` and
+            `lease_timeout_s` of each worker, as for `remote_class`.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        retries: int = _RETRIES,
+        timeout_s: float | None = None,
+        **resources: Any,
+    ) -> None:
+        if max_workers is not None:
+            if isinstance(max_workers, bool) or not isinstance(max_workers, int):
+                raise TypeError(f"max_workers must be a whole number, not {max_workers!r}")
+            if max_workers <= 0:
+                raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        self._max_workers = max_workers
+        self._settings = _Settings(retries, timeout_s, resources)
+        self._initializer = initializer
+        self._initargs = initargs
+        self._lock = threading.Lock()
+        self._workers: Workers | None = None
+        self._calls: Calls | None = None
+        self._maps: set[Items] = set()
+        self._maps_ended = threading.Condition(self._lock)
+        self._shut_down = False
+        _executors.add(self)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[T]:
+        """Run `fn(*args, **kwargs)` in a worker and return its future.
+
+        Arguments are serialized now. An argument that is a future is awaited, and the function gets its result.
+
+        Raises:
+            RuntimeError: The executor is shut down.
+            ExecutorBroken: Its initializer has failed.
+        """
+        with self._lock:
+            calls = self._opened()
+            calls.begin()
+        return submit_call(calls, fn, args, kwargs)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Return an iterator over `fn(*items)`, in order; work starts at once.
+
+        Args:
+            fn: The function.
+            iterables: Its arguments, one of each for an item.
+            timeout: Seconds from now within which each result has to be there; then `TimeoutError` is raised.
+            chunksize: Items that go to a worker together. By default as many as their measured cost suggests.
+            buffersize: How many items may be taken before their results are asked for (default: all, at once).
+
+        Raises:
+            RuntimeError: The executor is shut down.
+            ValueError: A number is out of its range.
+        """
+        _check_sizes(chunksize, buffersize)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        items, how, total = _zipped(iterables)
+        with self._lock:
+            calls = self._opened()
+            job: Items
+            job = self._settings.items(
+                calls.workers,
+                fn,
+                items,
+                how,
+                chunksize=chunksize,
+                limit=self._max_workers,
+                ahead=buffersize or 0,
+                total=total,
+                on_end=lambda: self._map_ended(job),
+            )
+            self._maps.add(job)
+        try:
+            job.fill()
+        except BaseException:
+            job.close()
+            raise
+        return _values(job, timeout, deadline)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work.
+
+        Args:
+            wait: Whether to wait until all work is done.
+            cancel_futures: Whether to cancel what has not begun.
+        """
+        with self._lock:
+            self._shut_down = True
+            calls, workers = self._calls, self._workers
+            maps = list(self._maps)
+        if cancel_futures:
+            if calls is not None:
+                calls.cancel_waiting()
+            for job in maps:
+                job.cancel()
+        if wait:
+            self._await_all()
+        if self._initializer is not None and workers is not None and not self._maps:
+            workers.close()
+
+    def _await_all(self) -> None:
+        if self._calls is not None:
+            self._calls.await_all()
+        with self._maps_ended:
+            self._maps_ended.wait_for(lambda: not self._maps)
+
+    def _map_ended(self, job: Items) -> None:
+        with self._maps_ended:
+            self._maps.discard(job)
+            self._maps_ended.notify_all()
+
+    @property
+    def _broken(self) -> Any:
+        """The error of an executor that takes no more work; False if it does. The standard library has it, too."""
+        return False if self._workers is None else self._workers.broken or False
+
+    def _opened(self) -> Calls:
+        if _ended.is_set():
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        if self._shut_down:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if self._workers is None:
+            options = self._settings.options
+            if self._initializer is None:
+                self._workers = shared_workers(options)
+            else:
+                initializer = pack((self._initializer, self._initargs))
+                initializer = initializer.kept() if isinstance(initializer, Packed) else initializer
+                self._workers = own_workers(options, initializer)
+        elif self._workers.is_over():  # the program has disconnected since
+            self._workers = self._calls = None
+            return self._opened()
+        if self._workers.broken is not None:
+            raise self._workers.broken
+        if self._calls is None:
+            self._calls = self._settings.calls(self._workers, self._max_workers)
+        return self._calls
+
+    def __del__(self) -> None:
+        workers = getattr(self, "_workers", None)
+        if workers is not None and self._initializer is not None:
+            workers.close_when_done()
+
+
+class _Settings:
+    """What an executor, a map and a remote function have in common."""
+
+    def __init__(self, retries: int, timeout_s: float | None, resources: dict[str, Any]) -> None:
+        if isinstance(retries, bool) or not isinstance(retries, int):
+            raise TypeError(f"retries must be a whole number, not {retries!r}")
+        if retries < 0:
+            raise ValueError(f"retries must be 0 or more, not {retries!r}")
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
+            raise ValueError(f"timeout_s must be above 0, not {timeout_s!r}")
+        for name in resources:
+            if name not in _LIMIT_NAMES:
+                raise TypeError(f"there is no option {name!r}; there are {', '.join(_LIMIT_NAMES)}")
+        self.options = ActorOptions.of(resources)
+        self.retries = retries
+        self.timeout_s = timeout_s
+
+    def calls(self, workers: Workers, limit: int | None) -> Calls:
+        return Calls(workers, limit, self.retries, self.timeout_s)
+
+    def items(self, workers: Workers, fn: Callable[..., Any], items: Iterator[Any], how: How, **others: Any) -> Items:
+        return Items(workers, Code.of(_plain(fn)), items, how, retries=self.retries, timeout_s=self.timeout_s, **others)
+
+
+class RemoteFunction(Generic[P, R]):
+    """A function that runs in a worker process: `f(x)` waits for the result, `f.submit(x)` returns a future.
+
+    Args:
+        function: The function.
+        settings: How it runs.
+    """
+
+    def __init__(self, function: Callable[P, R], settings: _Settings) -> None:
+        functools.update_wrapper(self, function)
+        self._parl_function = function
+        self._settings = settings
+        self._calls: Calls | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.submit(*args, **kwargs).result()
+
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
+        """Run the function and return its future; see `Executor.submit`."""
+        calls = self._opened()
+        calls.begin()
+        return submit_call(calls, self, args, kwargs)
+
+    def map(self, *iterables: Iterable[Any], **how: Any) -> Iterator[R]:
+        """Return an iterator over the results of many items; takes what `parl.map` takes."""
+        return map(self, *iterables, **how)
+
+    def options(self, **changed: Any) -> RemoteFunction[P, R]:
+        """Return the function with some options of `remote_function` changed."""
+        retries = changed.pop("retries", self._settings.retries)
+        timeout_s = changed.pop("timeout_s", self._settings.timeout_s)
+        settings = _Settings(retries, timeout_s, changed)
+        settings.options = self._settings.options.changed(changed)
+        return RemoteFunction(self._parl_function, settings)
+
+    def _opened(self) -> Calls:
+        with self._lock:
+            if self._calls is None or self._calls.workers.is_over():
+                self._calls = self._settings.calls(shared_workers(self._settings.options), None)
+                _functions.add(self)
+            return self._calls
+
+    def __reduce__(self) -> Any:
+        if serialize.has_name_elsewhere(self):
+            return name_of(self._parl_function)
+        settings = self._settings
+        return _function_again, (self._parl_function, settings.retries, settings.timeout_s, settings.options)
+
+    def __repr__(self) -> str:
+        return f"<remote function {name_of(self._parl_function)}>"
+
+
+def _function_again(
+    function: Callable[..., Any], retries: int, timeout_s: float | None, options: ActorOptions
+) -> RemoteFunction[Any, Any]:
+    settings = _Settings(retries, timeout_s, {})
+    settings.options = options
+    return RemoteFunction(function, settings)
+
+
+@overload
+def remote_function(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+@overload
+def remote_function(
+    *, retries: int = ..., timeout_s: float | None = ..., **resources: Any
+) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
+def remote_function(
+    function: Any = None, /, *, retries: int = _RETRIES, timeout_s: float | None = None, **resources: Any
+) -> Any:
+    """Make a function one that runs in a worker process; with or without parentheses.
+
+    `f(x)` waits for the result, as a method of a remote class does; `f.submit(x)` returns a `RemoteFuture`. All
+    functions of a program with the same resources share their workers.
+
+    Args:
+        function: The function.
+        retries: As for `Executor`.
+        timeout_s: As for `Executor`.
+        **resources: As for `Executor`: `n_cpu` (default 1), `n_gpu` and others.
+
+    Raises:
+        TypeError: An option is unknown, or what is decorated is not a function.
+        ValueError: An option is out of its range.
+    """
+    settings = _Settings(retries, timeout_s, resources)
+
+    def decorate(decorated: Any) -> RemoteFunction[Any, Any]:
+        if isinstance(decorated, type) or not callable(decorated):
+            raise TypeError(
+                f"remote_function decorates functions, not {decorated!r}; for classes there is remote_class"
+            )
+        return RemoteFunction(_plain(decorated), settings)
+
+    return decorate if function is None else decorate(function)
+
+
+def map(  # as it is called in the package
+    fn: Callable[..., R],
+    *iterables: Iterable[Any],
+    chunksize: int | None = None,
+    buffersize: int | None = None,
+    max_workers: int | None = None,
+    timeout: float | None = None,
+    progress: bool | str = False,
+    retries: int | None = None,
+    timeout_s: float | None = None,
+    **resources: Any,
+) -> Results[R]:
+    """Return an iterator over `fn(*items)` for all items, in order, computed in worker processes.
+
+    Items are taken as results are asked for, so that there may be any number of them; only as many are under way as
+    keep the workers busy. An item that raises, raises at its place; the iterator goes on with the next one.
+
+    Args:
+        fn: The function, or a remote function, whose options then are the defaults.
+        iterables: Its arguments, one of each for an item.
+        chunksize: Items that go to a worker together. By default as many as their measured cost suggests.
+        buffersize: How many items may be taken before their results are asked for (default: what keeps workers busy).
+        max_workers: How many chunks are worked on at a time (default: as many as there are CPUs for).
+        timeout: Seconds within which all results have to be there; then `ResultTimeout` is raised.
+        progress: Whether to show a bar, or its title; needs `tqdm`.
+        retries: As for `Executor`.
+        timeout_s: As for `Executor`.
+        **resources: As for `Executor`.
+
+    Raises:
+        TypeError: An option is unknown.
+        ValueError: An option is out of its range.
+        SerializationError: The function cannot be sent.
+    """
+    _check_sizes(chunksize, buffersize)
+    if max_workers is not None and (isinstance(max_workers, bool) or not isinstance(max_workers, int)):
+        raise TypeError(f"max_workers must be a whole number, not {max_workers!r}")
+    if max_workers is not None and max_workers < 1:
+        raise ValueError(f"max_workers must be greater than 0, not {max_workers!r}")
+    settings = _Settings(_RETRIES if retries is None else retries, timeout_s, resources)
+    if isinstance(fn, RemoteFunction):
+        known = fn._settings
+        settings = _Settings(known.retries if retries is None else retries, timeout_s or known.timeout_s, resources)
+        settings.options = known.options.changed(resources)
+    items, how, total = _zipped(iterables)
+    job = settings.items(
+        shared_workers(settings.options),
+        fn,
+        items,
+        how,
+        chunksize=chunksize,
+        limit=max_workers,
+        ahead=buffersize,
+        total=total,
+        on_end=_nothing,
+    )
+    return Results(job, timeout, progress_bar(progress, range(total) if total is not None else ()))
+
+
+class Results(Iterator[R]):
+    """The results of `parl.map`, one after the other; `close` cancels what has not begun."""
+
+    def __init__(self, job: Items, timeout: float | None, tick: Callable[[int], None]) -> None:
+        self._job = job
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._results = job.results(timeout, deadline, tick)
+
+    def __next__(self) -> R:
+        value = next(self._results)
+        if type(value) is Raised:
+            try:
+                raise value.error
+            finally:
+                del value
+        return cast("R", value)
+
+    def close(self) -> None:
+        """Take no more items, and drop results that are there."""
+        cast("Generator[Any]", self._results).close()
+        self._job.close()
+
+    def __del__(self) -> None:
+        job = getattr(self, "_job", None)
+        if job is not None:
+            job.close()
+
+
+def _values(job: Items, timeout: float | None, deadline: float | None) -> Iterator[Any]:
+    """Yield results; the first error ends it, as in the standard library."""
+    results = job.results(timeout, deadline, _no_tick)
+    try:
+        for value in results:
+            if type(value) is Raised:
+                try:
+                    raise value.error
+                finally:
+                    del value
+            yield value
+            del value
+    finally:
+        job.close()
+
+
+def _no_tick(_: int) -> None:
+    """Show nothing."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterator[Any], How, int | None]:
+    """Return items, how a function takes them, and how many there are if that is known."""
+    if not iterables:
+        raise TypeError("map needs at least one iterable of items")
+    sizes = [len(one) if isinstance(one, Sized) else None for one in iterables]
+    total = None if None in sizes else min(size for size in sizes if size is not None)
+    if len(iterables) == 1:
+        return iter(iterables[0]), How.ITEM, total
+    return zip(*iterables, strict=False), How.ITEMS, total
+
+
+def _check_sizes(chunksize: int | None, buffersize: int | None) -> None:
+    for name, value in (("chunksize", chunksize), ("buffersize", buffersize)):
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer or None")
+            if value < 1:
+                raise ValueError(f"{name} must be > 0")
+
+
+def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what is sent for a function: a remote function by its name if it has one, else what it wraps."""
+    if isinstance(fn, RemoteFunction) and not serialize.has_name_elsewhere(fn):
+        return fn._parl_function
+    return fn
+
+
+def submit_call(calls: Calls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> RemoteFuture[Any]:
+    """Queue one call of a function, when the futures among its arguments are settled; return its future."""
+    future: RemoteFuture[Any] = RemoteFuture(None)
+    future.method = name_of(fn)
+    awaited = [one for one in (*args, *kwargs.values()) if isinstance(one, concurrent.futures.Future)]
+    if awaited:
+        _Awaiting(calls, fn, args, kwargs, future, awaited)
+    else:
+        _queue(calls, fn, args, kwargs, future)
+    return future
+
+
+def _queue(
+    calls: Calls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: RemoteFuture[Any]
+) -> None:
+    try:
+        code = Code.of(_plain(fn))
+        try:
+            packed = pack([(args, kwargs)])
+        except Exception as error:
+            raise serialize.refusal(error, args, kwargs, code.name, list) from error
+    except BaseException as error:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        calls.end()
+        if not isinstance(error, Exception):
+            raise
+        return
+    calls.add(future, code, packed.kept() if isinstance(packed, Packed) else packed)
+
+
+class _Awaiting:
+    """A call that waits for futures among its arguments."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        future: RemoteFuture[Any],
+        awaited: list[concurrent.futures.Future[Any]],
+    ) -> None:
+        self._call = calls, fn, args, kwargs, future
+        self._left = len(awaited)
+        self._lock = threading.Lock()
+        for one in awaited:
+            one.add_done_callback(self._one_less)
+
+    def _one_less(self, _: object) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        calls, fn, args, kwargs, future = self._call
+        try:
+            args = tuple(_settled(one) for one in args)
+            kwargs = {name: _settled(one) for name, one in kwargs.items()}
+        except concurrent.futures.CancelledError:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+            calls.end()
+        except BaseException as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+            calls.end()
+        else:
+            _queue(calls, fn, args, kwargs, future)
+
+
+def _settled(value: Any) -> Any:
+    return value.result() if isinstance(value, concurrent.futures.Future) else value
+
+
+def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+    """Wait until some futures are settled; return those, and the others, both in the given order.
+
+    Args:
+        futures: Futures of calls of actors or functions, or any others of `concurrent.futures`, each once.
+        num_returns: How many to wait for.
+        timeout: Seconds to wait at most; None waits without limit.
+
+    Returns:
+        At most `num_returns` settled futures, and the others.
+
+    Raises:
+        TypeError: Something is no future.
+        ValueError: A future is there twice, or there are fewer than `num_returns`.
+    """
+    if isinstance(futures, concurrent.futures.Future):
+        raise TypeError("wait takes a list of futures, not one")
+    futures = list(futures)
+    for one in futures:
+        if not isinstance(one, concurrent.futures.Future):
+            raise TypeError(f"wait takes futures, not {one!r}")
+    if len({id(one) for one in futures}) != len(futures):
+        raise ValueError("wait takes each future once")
+    if not 0 < num_returns <= len(futures):
+        raise ValueError(f"num_returns must be from 1 to the number of futures, {len(futures)}, not {num_returns!r}")
+    waiter = _Countdown(num_returns)
+    for one in futures:
+        with one._condition:
+            if one._state in _SETTLED:
+                waiter.count()
+            else:
+                one._waiters.append(waiter)
+    waiter.over.wait(timeout)
+    done: list[Any] = []
+    others: list[Any] = []
+    for one in futures:
+        with one._condition:
+            if waiter in one._waiters:
+                one._waiters.remove(waiter)
+            settled = one._state in _SETTLED
+        (done if settled and len(done) < num_returns else others).append(one)
+    return done, others
+
+
+_SETTLED = (
+    concurrent.futures._base.CANCELLED,
+    concurrent.futures._base.CANCELLED_AND_NOTIFIED,
+    concurrent.futures._base.FINISHED,
+)
+
+
+class _Countdown:
+    """A waiter for some of many futures, as the standard library's futures tell them of their ends."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self._lock = threading.Lock()
+        self.over = threading.Event()
+
+    def count(self, _: object = None) -> None:
+        """Count one more."""
+        with self._lock:
+            self._left -= 1
+            if self._left <= 0:
+                self.over.set()
+
+    add_result = add_exception = add_cancelled = count
+
+
+# What a program has to wait for before it ends, as the standard library does.
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+_functions: weakref.WeakSet[RemoteFunction[..., Any]] = weakref.WeakSet()
+_ended = threading.Event()
+
+
+def _finish() -> None:
+    _ended.set()
+    for executor in list(_executors):
+        if executor._calls is not None:
+            executor._calls.await_all()
+    for function in list(_functions):
+        if function._calls is not None:
+            function._calls.await_all()
+
+
+def _after_fork() -> None:
+    _executors.clear()
+    _functions.clear()
+    after_fork()
+
+
+threading._register_atexit(_finish)  # type: ignore[attr-defined]  # before atexit's functions, of which one disconnects
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,421 @@
+"""Where the work of the worker processes comes from: single calls, and the items of a map.
+
+    submit --------> Calls: one chunk a call, settles its future
+    map ---items---> Items: chunks of measured cost; outcomes wait for whoever iterates, in the items' order
+
+A chunk of a map is as large as takes `_CHUNK_S`, measured on the chunks before it, and never more than a share of what
+is left, so that all workers end together.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from concurrent.futures._base import RUNNING
+from typing import Any
+
+from parl_remote._data.answers import Failure, rebuild, unreadable
+from parl_remote._functions.worker import Code, How, Outcome, unpack
+from parl_remote._functions.workers import Chunk, Workers
+from parl_remote._future import RemoteFuture
+from parl_remote.errors import ResultTimeout
+
+__all__ = ["Calls", "Items", "Raised", "read"]
+
+_CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
+_LEAST_S = 0.002  # less is not worth a message, however few items are left
+_GROWTH = 16  # from one chunk to the next, because one item says little
+_CHUNK_BYTES = 4 << 20  # there and back
+_AHEAD = 4  # chunks for each worker that are on their way, or wait for whoever iterates
+
+
+class Calls:
+    """The single calls of one executor or remote function.
+
+    Args:
+        workers: Who runs them.
+        limit: How many at a time; None for as many as there are workers.
+        retries: How many more workers a call may end after the first.
+        timeout_s: How long a call may run; None for no limit.
+    """
+
+    def __init__(self, workers: Workers, limit: int | None, retries: int, timeout_s: float | None) -> None:
+        self.workers = workers
+        self.limit = limit
+        self.retries = retries
+        self.timeout_s = timeout_s
+        self.running = 0
+        self.open = 0  # calls whose futures are not settled
+        self.all_settled = threading.Condition(threading.Lock())
+        self._queue: deque[Chunk] = deque()
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, future: RemoteFuture[Any], code: Code, call: Any) -> None:
+        """Queue a call: a packed list of its arguments and keyword arguments."""
+        with self.workers.lock:
+            chunk = Chunk(self, code, call, 1, How.CALL, self._number)
+            chunk.token = future
+            self._number += 1
+            self._queue.append(chunk)
+        self.workers.look_at(self)
+
+    def begin(self) -> None:
+        """Count a call, before it is queued."""
+        with self.all_settled:
+            self.open += 1
+
+    def end(self) -> None:
+        """Count a call as settled."""
+        with self.all_settled:
+            self.open -= 1
+            if not self.open:
+                self.all_settled.notify_all()
+
+    def await_all(self) -> None:
+        """Wait until all futures are settled."""
+        with self.all_settled:
+            self.all_settled.wait_for(lambda: not self.open)
+
+    def cancel_waiting(self) -> None:
+        """Cancel all calls that have not been handed out."""
+        with self.workers.lock:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for chunk in waiting:
+            future = _future_of(chunk)
+            if future.cancel():
+                future.set_running_or_notify_cancel()
+            self.end()
+
+    # -- workers.Source ----------------------------------------------------------------------------------------------
+
+    def has_next(self) -> bool:
+        """See `Source`."""
+        return bool(self._queue)
+
+    def take(self, workers: int) -> Chunk | None:  # noqa: ARG002  # the protocol's
+        """See `Source`."""
+        while self._queue:
+            chunk = self._queue.popleft()
+            future = _future_of(chunk)
+            if future._state == RUNNING or future.set_running_or_notify_cancel():
+                return chunk
+            self.end()
+        return None
+
+    def give_back(self, chunks: list[Chunk]) -> None:
+        """See `Source`."""
+        self._queue.extendleft(reversed(chunks))
+
+    def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
+        """See `Source`."""
+
+    def settle(self, chunk: Chunk, outcome: Outcome) -> None:
+        """See `Source`."""
+        future = _future_of(chunk)
+        chunk.token = chunk.items = None
+        values, failures = read(outcome, chunk)
+        if failures:
+            future.set_exception(failures.pop(0))
+        else:
+            future.set_result(values.pop())
+        self.end()
+
+    def fail(self, chunk: Chunk, error: BaseException) -> None:
+        """See `Source`."""
+        future = _future_of(chunk)
+        chunk.token = chunk.items = None
+        if future._state == RUNNING or future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        self.end()
+
+
+def _future_of(chunk: Chunk) -> RemoteFuture[Any]:
+    future: Any = chunk.token
+    return future  # type: ignore[no-any-return]
+
+
+_Read = tuple[list[Any], dict[int, BaseException]]
+
+
+def read(outcome: Outcome, chunk: Chunk) -> _Read:
+    """Return the values of a chunk, and errors by the places of the items that have no value."""
+    if outcome.failures:
+        failures = {place: rebuild(Failure(*told)) for place, told in outcome.failures.items()}
+        if -1 in failures:
+            return [None] * chunk.size, dict.fromkeys(range(chunk.size), failures[-1])
+    else:
+        failures = {}
+    try:
+        return unpack(outcome.values), failures
+    except Exception as error:
+        return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
+
+
+class Raised:
+    """Stands for the result of an item that raised."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Items:
+    """The items of one map.
+
+    Args:
+        workers: Who works on them.
+        code: The function.
+        items: Taken in the thread that iterates, unless they are a list already.
+        how: How the function takes an item.
+        chunksize: Items in a chunk; None for as many as suits their cost.
+        limit: How many chunks run at a time; None for as many as there are workers.
+        ahead: How many items are taken before their results are asked for; 0 for all at once, None for as many as keep
+            the workers busy.
+        retries: How many more workers an item may end after the first.
+        timeout_s: How long an item may run; None for no limit.
+        on_end: Called once when nothing is under way any more.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        code: Code,
+        items: Iterator[Any],
+        how: How,
+        *,
+        chunksize: int | None,
+        limit: int | None,
+        ahead: int | None,
+        retries: int,
+        timeout_s: float | None,
+        total: int | None,
+        on_end: Callable[[], None],
+    ) -> None:
+        self.workers = workers
+        self.limit = limit
+        self.retries = retries
+        self.timeout_s = timeout_s
+        self.running = 0
+        self._code = code
+        self._items = items
+        self._how = how
+        self._chunksize = chunksize
+        self._ahead = ahead
+        self._left = total  # not taken yet, if that is known
+        self._on_end: Callable[[], None] | None = on_end
+        self._exhausted = False
+        self._queue: list[Any] = []  # items that are taken and not handed out, from `_at` on
+        self._at = 0
+        self._again: list[Chunk] = []  # of workers that ended
+        self._next_start = 0  # of the next chunk
+        self._taken = 0
+        self._given = 0  # results that were returned
+        self._grown = 1  # items in the largest chunk so far
+        self._cost = 0.0
+        self._bytes = 0.0
+        self._workers_seen = 1
+        self._arrived = threading.Condition(workers.lock)
+        self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        """The number of chunks that wait, roughly."""
+        waiting = len(self._queue) - self._at
+        return len(self._again) + -(-waiting // (self._chunksize or self._wished()))
+
+    # -- the thread that iterates ------------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """Take items, as many as keep the workers busy."""
+        added = False
+        while not self._exhausted:
+            with self.workers.lock:
+                room = self._room()
+            if room <= 0:
+                break
+            some = []
+            for item in self._items:
+                some.append(item)
+                if len(some) >= room:
+                    break
+            else:
+                self._exhausted = True
+            with self.workers.lock:
+                if self._at:
+                    del self._queue[: self._at]
+                    self._at = 0
+                self._queue += some
+                self._taken += len(some)
+                if self._left is not None:
+                    self._left -= len(some)
+            added = added or bool(some)
+            del some
+        if added:
+            self.workers.look_at(self)
+        elif self._exhausted:
+            self._end_if_idle()
+
+    def _room(self) -> float:
+        if self._ahead == 0:
+            return float("inf")
+        if self._ahead is not None:
+            return self._ahead - (self._taken - self._given)
+        size = self._chunksize or self._wished()
+        room = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self._given)
+        return room if room >= size else 0
+
+    def results(self, timeout_s: float | None, deadline: float | None, tick: Callable[[int], None]) -> Iterator[Any]:
+        """Yield results in the items' order; a `Raised` at the place of an item that raised.
+
+        Args:
+            timeout_s: For the message.
+            deadline: By when all results have to be there.
+            tick: Called with the number of results for each part of them.
+        """
+        by_item = bool(self._ahead)
+        try:
+            while True:
+                self.fill()
+                part = self._part(timeout_s, deadline)
+                if part is None:
+                    return
+                values, failures = part
+                del part
+                count = len(values)
+                values.reverse()
+                if not by_item:
+                    self._given += count
+                if not failures and not by_item:
+                    while values:
+                        yield values.pop()
+                else:
+                    for place in range(count):
+                        if by_item:
+                            self._given += 1
+                            self.fill()
+                        value = values.pop()
+                        yield Raised(failures[place]) if place in failures else value
+                        del value
+                tick(count)
+        finally:
+            self.close()
+            tick(0)
+
+    def _part(
+        self, timeout_s: float | None, deadline: float | None
+    ) -> tuple[list[Any], dict[int, BaseException]] | None:
+        with self._arrived:
+            while (found := self._done.pop(self._given, None)) is None:
+                if self._given == self._taken and self._exhausted:
+                    return None
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise ResultTimeout(f"a result was not there within {timeout_s} s")
+                self._arrived.wait(left)
+        chunk, outcome = found
+        if isinstance(outcome, BaseException):
+            return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
+        return read(outcome, chunk)
+
+    def cancel(self) -> None:
+        """Hand out no more items; who iterates gets `CancelledError` in the place of their results."""
+        with self.workers.lock:
+            self._exhausted = True
+            waiting = len(self._queue) - self._at
+            if waiting:
+                chunk = Chunk(self, self._code, None, waiting, self._how, self._next_start)
+                self._done[self._next_start] = chunk, CancelledError()
+                self._next_start += waiting
+            self._queue.clear()
+            self._at = 0
+            self._arrived.notify_all()
+        self._end_if_idle()
+
+    def close(self) -> None:
+        """Hand out no more items."""
+        with self.workers.lock:
+            if self._closed:
+                return
+            self._closed = self._exhausted = True
+            self._queue.clear()
+            self._at = 0
+            self._again.clear()
+            self._done.clear()
+            self.workers.forget(self)
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        with self.workers.lock:
+            if not self._exhausted or self.running or self.has_next() or self._on_end is None:
+                return
+            on_end, self._on_end = self._on_end, None
+        on_end()
+
+    # -- workers.Source ----------------------------------------------------------------------------------------------
+
+    def has_next(self) -> bool:
+        """See `Source`."""
+        return bool(self._again) or self._at < len(self._queue)
+
+    def take(self, workers: int) -> Chunk:
+        """See `Source`."""
+        self._workers_seen = max(1, workers if self.limit is None else min(workers, self.limit))
+        if self._again:
+            return self._again.pop(0)
+        waiting = len(self._queue) - self._at
+        size = self._chunksize or self._wished()
+        if self._chunksize is None and (self._exhausted or self._left is not None):
+            left = waiting + (0 if self._exhausted else self._left or 0)
+            least = int(_LEAST_S / self._cost) if self._cost else 1
+            size = min(size, max(1, least, -(-left // (2 * self._workers_seen))))
+        size = min(size, waiting)
+        items = self._queue[self._at : self._at + size]
+        self._queue[self._at : self._at + size] = [None] * size  # an item lives no longer than its chunk
+        self._at += size
+        chunk = Chunk(self, self._code, items, size, self._how, self._next_start)
+        self._next_start += size
+        return chunk
+
+    def _wished(self) -> int:
+        if not self._cost:
+            return 1
+        size = min(_CHUNK_S / self._cost, self._grown * _GROWTH)
+        if self._bytes:
+            size = min(size, _CHUNK_BYTES / self._bytes)
+        return max(1, int(size))
+
+    def give_back(self, chunks: list[Chunk]) -> None:
+        """See `Source`."""
+        if not self._closed:
+            self._again[:0] = chunks
+
+    def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
+        """See `Source`."""
+        cost = max(seconds / chunk.size, 1e-8)
+        self._cost = cost if not self._cost or chunk.size > self._grown // 2 else (self._cost + cost) / 2
+        self._grown = max(self._grown, chunk.size)
+        self._bytes = size / chunk.size
+
+    def settle(self, chunk: Chunk, outcome: Outcome) -> None:
+        """See `Source`."""
+        self._take_in(chunk, outcome)
+
+    def fail(self, chunk: Chunk, error: BaseException) -> None:
+        """See `Source`."""
+        self._take_in(chunk, error)
+
+    def _take_in(self, chunk: Chunk, outcome: Outcome | BaseException) -> None:
+        chunk.items = None
+        with self._arrived:
+            if not self._closed:
+                self._done[chunk.start] = chunk, outcome
+                self._arrived.notify_all()
+        self._end_if_idle()

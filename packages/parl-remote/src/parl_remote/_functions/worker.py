@@ -1,0 +1,246 @@
+"""A worker process's side of plain functions: the object in the actor that runs them, and what goes there and back.
+
+    run(key, code, items, how) -> (seconds, values, failures)
+
+Code, items and values are `Packed`, pickled once where they come from. So neither end of a call fails because of a
+single value that does not pickle, a worker keeps functions that it has read, and results are read in the thread that
+wants them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar
+
+from parl_remote._data import serialize
+from parl_remote._data.answers import describe
+from parl_remote._transport import Buffer
+from parl_remote.errors import SerializationError
+
+__all__ = ["Code", "FunctionWorker", "How", "Known", "Outcome", "Packed", "pack", "unpack"]
+
+_FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
+T = TypeVar("T")
+
+
+class How(IntEnum):
+    """How a function takes an item."""
+
+    ITEM = 0
+    ITEMS = 1  # a tuple of positional arguments
+    CALL = 2  # positional and keyword arguments
+
+
+class Packed:
+    """A pickled value, whose large buffers stay outside of the pickle."""
+
+    __slots__ = ("buffers", "data")
+
+    def __init__(self, data: Buffer, buffers: Sequence[Any] = ()) -> None:
+        self.data = data
+        self.buffers = buffers
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return len(self.data) + sum(map(len, self.buffers))
+
+    def kept(self) -> Packed:
+        """Return the same with buffers of its own, which nobody else writes to."""
+        return Packed(self.data, [bytearray(buffer) for buffer in self.buffers])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.buffers:
+            return Packed, (self.data, [pickle.PickleBuffer(buffer) for buffer in self.buffers])
+        return Packed, (self.data,)
+
+
+def pack(value: object) -> Any:
+    """Return a value as `Packed`, or the value itself if it has references, which the message must know of.
+
+    Raises:
+        Exception: Whatever pickling raised.
+    """
+    references: list[object] = []
+    data, *buffers = serialize.dumps(value, references)
+    return value if references else Packed(data, buffers)
+
+
+def unpack(value: Any) -> Any:
+    """Return the value of a `pack`."""
+    return serialize.loads(value.data, value.buffers) if type(value) is Packed else value
+
+
+class Code(NamedTuple):
+    """A function on its way.
+
+    Attributes:
+        key: What workers know it by; the same for the same function with the same content.
+        packed: The function.
+        name: For messages.
+    """
+
+    key: bytes
+    packed: Any
+    name: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Code:
+        """Pickle a function.
+
+        Raises:
+            SerializationError: It cannot be sent.
+        """
+        name = name_of(function)
+        serialize.look_at_new_modules()
+        try:
+            packed = pack(function)
+        except Exception as error:
+            raise SerializationError(
+                f"function {name} cannot be sent to a worker: {type(error).__name__}: {error}", what=f"function {name}"
+            ) from error
+        if type(packed) is not Packed:
+            return cls(b"%d" % id(function), packed, name)
+        digest = hashlib.blake2b(packed.data, digest_size=16)
+        for buffer in packed.buffers:
+            digest.update(buffer)
+        return cls(digest.digest(), packed.kept(), name)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function for messages."""
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return str(getattr(inner, "__qualname__", type(inner).__qualname__))
+
+
+class Known(OrderedDict[bytes, T]):
+    """The functions that a worker knows: the same ones in the worker and in the program, which sends others along."""
+
+    def use(self, key: bytes) -> bool:
+        """Return whether a function is known, and remember that it was used last."""
+        if key not in self:
+            return False
+        self.move_to_end(key)
+        return True
+
+    def add(self, key: bytes, value: T) -> None:
+        """Add a function; the one whose last use is longest ago is forgotten."""
+        self[key] = value
+        if len(self) > _FUNCTIONS_KEPT:
+            self.popitem(last=False)
+
+
+class Outcome(NamedTuple):
+    """What a worker answers.
+
+    Attributes:
+        seconds: How long it took, with reading and writing.
+        values: Packed list of values; None at the place of a failure.
+        failures: `answers.Failure` by place.
+    """
+
+    seconds: float
+    values: Any
+    failures: dict[int, tuple[Any, ...]] | None
+
+
+class FunctionWorker:
+    """Runs functions, one chunk of items at a time.
+
+    Args:
+        initializer: Packed function and arguments, called first; None for none.
+    """
+
+    def __init__(self, initializer: Any = None) -> None:
+        self._functions: Known[Callable[..., Any]] = Known()
+        if initializer is not None:
+            function, args = unpack(initializer)
+            function(*args)
+
+    def run(self, key: bytes, code: Any, name: str, items: Any, how: int) -> tuple[Any, ...]:
+        """Run a function on items.
+
+        Args:
+            key: See `Code`.
+            code: The packed function; None if this worker knows it.
+            name: The name of the function.
+            items: Packed list of items.
+            how: See `How`.
+
+        Returns:
+            The fields of an `Outcome`.
+        """
+        began = time.perf_counter()
+        failures: dict[int, tuple[Any, ...]] = {}
+        values: list[Any] = []
+        count = -1
+        try:
+            if code is not None:
+                self._functions.add(key, None)  # type: ignore[arg-type]  # the program counts it as known either way
+                self._functions[key] = _function_of(code)
+            function = self._functions[key]
+            self._functions.move_to_end(key)
+            items = unpack(items)
+        except BaseException as error:
+            self._functions.pop(key, None)
+            failures[count] = tuple(describe(error, name))
+            return time.perf_counter() - began, None, failures
+        rest = iter(items)
+        while True:
+            try:
+                _run_on(rest, function, how, values)
+                break
+            except BaseException as error:
+                failures[len(values)] = tuple(describe(error, name))
+                values.append(None)
+        del items, rest
+        try:
+            packed = pack(values)
+        except Exception:
+            packed = pack(_without_unsendable(values, failures, name))
+        return time.perf_counter() - began, packed, failures or None
+
+
+def _function_of(code: Any) -> Callable[..., Any]:
+    function: Callable[..., Any] = unpack(code)
+    return getattr(function, "_parl_function", function)
+
+
+def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any]) -> None:
+    append = values.append
+    if how == How.ITEM:
+        for item in rest:
+            append(function(item))
+    elif how == How.ITEMS:
+        for item in rest:
+            append(function(*item))
+    else:
+        for args, kwargs in rest:
+            append(function(*args, **kwargs))
+
+
+def _without_unsendable(values: list[Any], failures: dict[int, tuple[Any, ...]], name: str) -> list[Any]:
+    """Return the values with those replaced by failures that cannot be sent."""
+    kept: list[Any] = []
+    for place, value in enumerate(values):
+        try:
+            pack(value)
+        except Exception as reason:
+            what = f"what {name}() returned"
+            error = SerializationError(
+                f"{what} (a {type(value).__name__}) cannot be sent back: {type(reason).__name__}: {reason}", what=what
+            )
+            error.__cause__ = reason
+            failures[place] = tuple(describe(error, name))
+            kept.append(None)
+        else:
+            kept.append(value)
+    return kept

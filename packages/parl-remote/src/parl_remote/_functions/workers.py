@@ -1,0 +1,527 @@
+"""The worker processes of plain functions: which there are, and what each of them does.
+
+    a source (an executor, a map) --chunk--> Workers --call--> a FunctionWorker in an actor
+             ^                                                       |
+             '----- outcome, or the chunk again: its worker died ----'
+
+No thread of its own hands out chunks: whoever adds one, and whoever is told of an outcome, looks whether a worker is
+free. A worker has one chunk at a time, so that nothing waits behind a long one. Workers are made when chunks wait, as
+many as there is room for, and end when they have been idle for a while, or when this program makes an actor that needs
+their room.
+
+Inside an actor, and on a private cluster, the first worker is made even where no CPU is free: who waits for functions
+inside a function would otherwise wait for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from parl_remote import _current
+from parl_remote._data.class_spec import ClassSpec
+from parl_remote._functions.worker import Code, FunctionWorker, How, Known, Outcome, Packed, pack
+from parl_remote._options import ActorOptions
+from parl_remote._program.actor_ref import ActorRef
+from parl_remote.errors import ActorError, ActorLost, ExecutorBroken, NoResources, NotConnected, RemoteCallError
+
+__all__ = ["Chunk", "Clock", "Source", "Workers", "after_fork", "clock", "make_room", "own_workers", "shared_workers"]
+
+_log = logging.getLogger("concurrent.futures")  # where the standard library's executors report failed initializers
+_IDLE_S = 15.0  # less than others wait for resources by default
+_FULL_S = 1.0  # between attempts to make more workers than there was room for
+_FAILED_STARTS = 3  # of workers that end before they can do anything
+_spec = ClassSpec(FunctionWorker)
+
+
+class Clock:
+    """Runs functions later, in a thread that exists while there are any."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._todo: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._runs = False
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run a function after some time; it must not block."""
+        with self._changed:
+            heapq.heappush(self._todo, (time.monotonic() + seconds, next(self._numbers), action))
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="parl-functions", daemon=True).start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._todo and (left := self._todo[0][0] - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                if not self._todo:
+                    self._runs = False
+                    return
+                action = heapq.heappop(self._todo)[2]
+            action()
+            del action
+
+
+clock = Clock()
+
+
+class Chunk:
+    """Items that go to a worker together.
+
+    Attributes:
+        source: Whose they are.
+        code: The function.
+        items: A list of them, or that packed.
+        size: How many.
+        how: See `How`.
+        start: The number of the first one.
+        deaths: How many workers have ended with it, if it is a single item.
+    """
+
+    __slots__ = ("code", "deaths", "how", "items", "size", "source", "start", "token")
+
+    def __init__(self, source: Source, code: Code, items: Any, size: int, how: How, start: int) -> None:
+        self.source = source
+        self.code = code
+        self.items = items
+        self.size = size
+        self.how = how
+        self.start = start
+        self.deaths = 0
+        self.token: object = None  # of whom the outcome is for
+
+
+class Source(Protocol):
+    """Where chunks come from. Its methods but `settle` and `fail` are called with the lock of `Workers` held."""
+
+    limit: int | None
+    running: int
+    retries: int
+    timeout_s: float | None
+
+    def has_next(self) -> bool:
+        """Return whether a chunk waits."""
+
+    def take(self, workers: int) -> Chunk | None:
+        """Return the next chunk, of a size that suits so many workers; None if what waited was cancelled."""
+
+    def __len__(self) -> int:
+        """Return about how many chunks wait."""
+
+    def give_back(self, chunks: list[Chunk]) -> None:
+        """Put chunks first in the queue."""
+
+    def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
+        """Learn what a chunk has cost, in seconds and bytes."""
+
+    def settle(self, chunk: Chunk, outcome: Outcome) -> None:
+        """Take a chunk's outcome."""
+
+    def fail(self, chunk: Chunk, error: BaseException) -> None:
+        """Take the error of all items of a chunk."""
+
+
+class _Worker:
+    """One worker process."""
+
+    __slots__ = ("chunk", "idle_since", "known", "overdue", "ref")
+
+    def __init__(self, ref: ActorRef) -> None:
+        self.ref = ref
+        self.known: Known[None] = Known()
+        self.idle_since = 0.0
+        self.chunk: Chunk | None = None
+        self.overdue = False
+
+
+class Workers:
+    """The workers of one kind.
+
+    Args:
+        client: Where they are made.
+        options: Of each.
+        initializer: Packed function and arguments that each calls first; None for none.
+    """
+
+    def __init__(self, client: _current.ActorMaker, options: ActorOptions, initializer: Any = None) -> None:
+        self._client = client
+        self._options = options
+        self._initializer = initializer
+        self.lock = threading.RLock()
+        self.broken: ExecutorBroken | None = None
+        self._ready: dict[Source, None] = {}  # sources with chunks that wait
+        self._idle: list[_Worker] = []
+        self._workers: dict[_Worker, None] = {}
+        self._making = 0
+        self._failed_starts = 0
+        self._full_until = 0.0
+        self._dispatching = False
+        self._again = False
+        self._sweeping = False
+        self._over = False
+        self._abandoned = False
+
+    # -- any thread --------------------------------------------------------------------------------------------------
+
+    def look_at(self, source: Source) -> None:
+        """Hand out the chunks of a source, now or when workers are free."""
+        with self.lock:
+            self._ready[source] = None
+        self.dispatch()
+
+    def forget(self, source: Source) -> None:
+        """Hand out no more chunks of a source."""
+        with self.lock:
+            self._ready.pop(source, None)
+
+    def dispatch(self) -> None:
+        """Hand out chunks while workers are free; one thread does so at a time."""
+        with self.lock:
+            if self._dispatching:
+                self._again = True
+                return
+            self._dispatching = True
+        try:
+            while True:
+                with self.lock:
+                    self._again = False
+                    picked = self._pick()
+                    if picked is None and not self._again:
+                        self._dispatching = False
+                        return
+                if picked is not None:
+                    self._send(*picked)
+                    del picked
+        except BaseException:
+            self._dispatching = False
+            raise
+
+    def release_idle(self) -> int:
+        """End the idle workers, since somebody else needs their resources; return how many."""
+        with self.lock:
+            ended = len(self._idle)
+            for worker in self._idle:
+                del self._workers[worker]
+            self._idle.clear()
+        return ended
+
+    def close(self) -> None:
+        """End the workers as soon as they are idle; there are no more chunks."""
+        self._over = True
+        self.release_idle()
+
+    def is_over(self) -> bool:
+        """Return whether the connection that these workers belong to is not this program's any more."""
+        return _current.peek() is not self._client
+
+    def close_when_done(self) -> None:
+        """End each worker when it becomes idle and no chunk waits; nobody will add one."""
+        with self.lock:
+            self._over = not any(source.has_next() for source in self._ready)
+            self._abandoned = True
+        if self._over:
+            self.release_idle()
+
+    # -- with the lock -----------------------------------------------------------------------------------------------
+
+    def _pick(self) -> tuple[_Worker, Chunk] | None:
+        for source in list(self._ready):
+            if not source.has_next():
+                del self._ready[source]
+                continue
+            if source.limit is not None and source.running >= source.limit:
+                continue
+            if not self._idle:
+                self._grow()
+                return None
+            chunk = source.take(len(self._workers) + self._making)
+            if chunk is None:
+                continue
+            worker = self._idle.pop()
+            source.running += 1
+            worker.chunk = chunk
+            worker.overdue = False
+            del self._ready[source]  # behind the others
+            self._ready[source] = None
+            if source.has_next() and not self._idle:
+                self._grow()
+            return worker, chunk
+        return None
+
+    def _grow(self) -> None:
+        if self._over or time.monotonic() < self._full_until:
+            return
+        sources = [source for source in self._ready if source.has_next()]
+        wanted = 0
+        for source in sources:
+            waiting = len(source)
+            wanted += waiting if source.limit is None else min(waiting, max(0, source.limit - source.running))
+        wanted = min(wanted, max(4, len(self._workers)))
+        while self._making < wanted:
+            there = len(self._workers) + self._making
+            insist = there < max((source.limit or 1 for source in sources), default=1)
+            self._making += 1
+            threading.Thread(target=self._make, args=(there == 0, insist), name="parl-worker", daemon=True).start()
+
+    # -- making workers, each in a thread of its own -----------------------------------------------------------------
+
+    def _make(self, is_first: bool, insist: bool) -> None:
+        try:
+            ref = self._leased(is_first, insist)
+        except BaseException as error:
+            self._not_made(error)
+        else:
+            with self.lock:
+                self._making -= 1
+                self._failed_starts = 0
+                if not self._over:
+                    worker = _Worker(ref)
+                    self._workers[worker] = None
+                    self._rest(worker)
+        self.dispatch()
+
+    def _leased(self, is_first: bool, insist: bool) -> ActorRef:
+        options = self._options
+        private = getattr(self._client, "address", "") == "local"
+        at_once = options.changed({"lease_timeout_s": 0.0})
+        try:
+            return self._created(at_once)
+        except NoResources as error:
+            if isinstance(error.__cause__, RemoteCallError) or (not is_first and not insist):
+                raise
+            if make_room(self._client, self):
+                with contextlib.suppress(NoResources):
+                    return self._created(options.changed({"lease_timeout_s": _FULL_S}))
+            if 0 < options.n_cpu <= 1 and ((private and insist) or (is_first and (private or _current.inside_actor()))):
+                return self._created(at_once.changed({"n_cpu": 0}))
+            if not is_first:
+                raise
+        return self._created(options)
+
+    def _created(self, options: ActorOptions) -> ActorRef:
+        args = () if self._initializer is None else (self._initializer,)
+        return self._client.create(_spec, options, args, {})
+
+    def _not_made(self, error: BaseException) -> None:
+        with self.lock:
+            self._making -= 1
+            if isinstance(error, NoResources) and (self._workers or self._making):
+                self._full_until = time.monotonic() + _FULL_S
+                clock.after(_FULL_S, self.dispatch)
+                return
+            self._failed_starts += 1
+            is_user = self._initializer is not None and not isinstance(error, NoResources | NotConnected)
+            if not is_user and isinstance(error, ActorLost) and self._failed_starts < _FAILED_STARTS:
+                return
+            if self._workers and not is_user:
+                return
+            text = "the initializer failed in a worker" if is_user else "no worker could be made"
+            broken = ExecutorBroken(f"{text}: {error}")
+            broken.__cause__ = error
+            if is_user:
+                _log.critical("Exception in initializer:", exc_info=error)
+                self.broken = broken
+            self._failed_starts = 0
+            failed = [(source, self._rest_of(source)) for source in list(self._ready)]
+            self._ready.clear()
+        for source, chunks in failed:
+            for chunk in chunks:
+                source.fail(chunk, broken)
+
+    def _rest_of(self, source: Source) -> list[Chunk]:
+        chunks = []
+        while source.has_next():
+            if (chunk := source.take(1)) is not None:
+                chunks.append(chunk)
+        return chunks
+
+    def _rest(self, worker: _Worker) -> None:
+        """Make a worker idle, with the lock held."""
+        worker.chunk = None
+        worker.idle_since = time.monotonic()
+        if self._over or (self._abandoned and not any(source.has_next() for source in self._ready)):
+            del self._workers[worker]
+            return
+        self._idle.append(worker)
+        if not self._sweeping:
+            self._sweeping = True
+            clock.after(_IDLE_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """End workers that have been idle for long."""
+        with self.lock:
+            until = time.monotonic() - _IDLE_S / 2
+            for worker in [worker for worker in self._idle if worker.idle_since < until]:
+                self._idle.remove(worker)
+                del self._workers[worker]
+            self._sweeping = bool(self._workers)
+            if self._sweeping:
+                clock.after(_IDLE_S, self._sweep)
+
+    # -- chunks on their way -----------------------------------------------------------------------------------------
+
+    def _send(self, worker: _Worker, chunk: Chunk) -> None:
+        try:
+            items = chunk.items if type(chunk.items) is Packed else pack(chunk.items)
+        except Exception as error:
+            self._unsendable(worker, chunk, error)
+            return
+        size = items.size if type(items) is Packed else 0
+        code, key = None, chunk.code.key
+        if not worker.known.use(key):
+            worker.known.add(key, None)
+            code = chunk.code.packed
+        try:
+            future = worker.ref.submit("run", (key, code, chunk.code.name, items, int(chunk.how)), {})
+        except Exception as error:
+            self._lost(worker, chunk, error)
+            return
+        if chunk.source.timeout_s is not None:
+            clock.after(chunk.source.timeout_s * chunk.size, partial(self._time_out, worker, chunk))
+        del items, code
+        future.add_done_callback(partial(self._answered, worker, chunk, size))
+
+    def _answered(self, worker: _Worker, chunk: Chunk, size: int, future: Any) -> None:
+        source = chunk.source
+        error = NotConnected("the call was cancelled") if future.cancelled() else future.exception()
+        if error is not None:
+            del future
+            self._lost(worker, chunk, error)
+            return
+        outcome = Outcome(*future.result())
+        del future
+        if outcome.failures is not None and -1 in outcome.failures:
+            worker.known.pop(chunk.code.key, None)
+        with self.lock:
+            source.running -= 1
+            source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
+            self._rest(worker)
+            self._ready[source] = None
+        self.dispatch()
+        source.settle(chunk, outcome)
+
+    def _unsendable(self, worker: _Worker, chunk: Chunk, error: Exception) -> None:
+        with self.lock:
+            chunk.source.running -= 1
+            self._rest(worker)
+            if chunk.size > 1:
+                chunk.source.give_back(_pieces(chunk, chunk.size))
+                self._ready[chunk.source] = None
+                return
+        chunk.source.fail(chunk, error)
+
+    def _time_out(self, worker: _Worker, chunk: Chunk) -> None:
+        if worker.chunk is chunk:
+            worker.overdue = True
+            threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
+
+    def _lost(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
+        """Run a chunk again whose worker ended, in pieces: the item that ends workers is found, and given up."""
+        source = chunk.source
+        from_outside = isinstance(error, ActorLost) and error.from_outside and not worker.overdue
+        with self.lock:
+            source.running -= 1
+            worker.chunk = None
+            self._workers.pop(worker, None)
+            if _current.peek() is not self._client and not _current.inside_actor():
+                again = False  # the program has disconnected
+            elif chunk.size > 1:
+                source.give_back(_pieces(chunk, 16))
+                again = True
+            else:
+                chunk.deaths += not from_outside
+                again = chunk.deaths <= source.retries and not worker.overdue
+                if again:
+                    source.give_back([chunk])
+            if again:
+                self._ready[source] = None
+        if not again:
+            source.fail(chunk, _given_up(chunk, error, worker.overdue))
+        self.dispatch()
+
+
+def _pieces(chunk: Chunk, count: int) -> list[Chunk]:
+    step = -(-chunk.size // count)
+    return [
+        Chunk(chunk.source, chunk.code, part, len(part), chunk.how, chunk.start + first)
+        for first in range(0, chunk.size, step)
+        for part in [chunk.items[first : first + step]]
+    ]
+
+
+def _given_up(chunk: Chunk, error: BaseException, overdue: bool) -> BaseException:
+    from parl_remote.errors import ItemLost, ResultTimeout
+
+    if overdue:
+        late: BaseException = ResultTimeout(
+            f"item {chunk.start} of {chunk.code.name}() ran longer than {chunk.source.timeout_s} s, and was ended"
+        )
+    elif isinstance(error, ActorLost) and chunk.deaths:
+        late = ItemLost(
+            f"item {chunk.start} of {chunk.code.name}() was given up: {chunk.deaths} workers died while they worked on "
+            f"it alone; the last one: {error}",
+            index=chunk.start,
+            attempts=chunk.deaths,
+        )
+    else:
+        late = ActorError(f"item {chunk.start} of {chunk.code.name}() could not be done: {error}")
+    late.__cause__ = error
+    return late
+
+
+class _Shared:
+    """The workers that the functions of this program share: by connection, and by their options."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.client: Any = None
+        self.kinds: dict[str, Workers] = {}
+
+
+_shared = _Shared()
+
+
+def shared_workers(options: ActorOptions) -> Workers:
+    """Return the workers with these options that this program's functions share; connects if nothing else has."""
+    client = _connected()
+    _current.when_full(make_room)
+    with _shared.lock:
+        if _shared.client is not client:
+            _shared.client, _shared.kinds = client, {}
+        return _shared.kinds.setdefault(repr(options), Workers(client, options))
+
+
+def own_workers(options: ActorOptions, initializer: Any) -> Workers:
+    """Return workers of their own, for functions that need an initializer."""
+    return Workers(_connected(), options, initializer)
+
+
+def _connected() -> _current.ActorMaker:
+    if _current.peek() is None and not _current.inside_actor():
+        from parl_remote import _connecting
+
+        _connecting.connect()
+    return _current.client()
+
+
+def make_room(client: Any, needy: Workers | None = None) -> bool:
+    """End this program's idle workers, since an actor needs their resources; return whether there were any."""
+    with _shared.lock:
+        kinds = list(_shared.kinds.values()) if _shared.client is client else []
+    return sum(kind.release_idle() for kind in kinds if kind is not needy) > 0
+
+
+def after_fork() -> None:
+    """Forget the parent's workers, in the child of a fork."""
+    global _shared, clock
+    _shared, clock = _Shared(), Clock()

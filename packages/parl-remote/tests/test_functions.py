@@ -1,0 +1,442 @@
+"""Plain functions: executors, remote functions and maps, in workers that the program keeps and shares."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
+
+PATIENCE_S = 60.0
+_state: dict[str, Any] = {}
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def pid(_: object = None) -> int:
+    return os.getpid()
+
+
+def odd_fails(number: int) -> int:
+    if number % 2:
+        raise KeyError(number)
+    return number
+
+
+def deadly(number: int) -> int:
+    if number == 37:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def deadly_once(number: int, path: str) -> int:
+    if number == 3 and not os.path.exists(path):
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def hold(path: str) -> str:
+    with open(path) as gate:  # a FIFO: opens when the test opens its end
+        return gate.read()
+
+
+def nap(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def remember(value: Any) -> None:
+    _state["value"] = value
+
+
+def recall(_: object = None) -> Any:
+    return _state.get("value")
+
+
+def fail_to_start() -> None:
+    raise ValueError("error in initializer")
+
+
+def lock(_: object = None) -> Any:
+    return threading.Lock() if _ != 2 else 2
+
+
+@parl_remote.remote_function
+def add(a: int, b: int = 1) -> int:
+    """Adds."""
+    return a + b
+
+
+@parl_remote.remote_function(n_cpu=1)
+def fibonacci(n: int) -> int:
+    if n < 2:
+        return n
+    return sum(parl_remote.map(fibonacci_here, [n - 1, n - 2]))
+
+
+def fibonacci_here(n: int) -> int:
+    return int(fibonacci(n))
+
+
+def inner(n: int) -> int:
+    return sum(parl_remote.map(square, range(n)))
+
+
+def through_executor(n: int) -> int:
+    with Executor(max_workers=2) as executor:
+        return sum(executor.map(square, range(n)))
+
+
+@parl_remote.remote_class
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, number: int) -> int:
+        self.count += number
+        return self.count
+
+    def slow(self, number: int) -> int:
+        return number
+
+
+def tell(counter: Any, number: int) -> int:
+    return int(counter.add(number))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end() -> Iterator[None]:
+    yield
+    parl_remote.disconnect()
+
+
+@pytest.fixture
+def executor(shared_cluster: None) -> Iterator[Executor]:
+    with Executor(max_workers=4) as executor:
+        yield executor
+
+
+class TestExecutor:
+    def test_results_and_errors(self, executor: Executor) -> None:
+        assert executor.submit(square, 3).result(PATIENCE_S) == 9
+        assert executor.submit(pid).result(PATIENCE_S) != os.getpid()
+        assert executor.submit(divmod, 7, 2).result(PATIENCE_S) == (3, 1)
+        with pytest.raises(KeyError) as caught:
+            executor.submit(odd_fails, 1).result(PATIENCE_S)
+        assert "odd_fails" in str(caught.value.__cause__ or caught.value)
+
+    def test_map_is_ordered_and_its_first_error_ends_it(self, executor: Executor) -> None:
+        assert list(executor.map(square, range(1000))) == [n * n for n in range(1000)]
+        assert list(executor.map(pow, [2, 3, 4], [3, 2])) == [8, 9]
+        results = executor.map(odd_fails, [0, 2, 3, 4])
+        assert [next(results), next(results)] == [0, 2]
+        with pytest.raises(KeyError):
+            next(results)
+        assert list(results) == []
+
+    @pytest.mark.parametrize("chunksize", [None, 1, 7, 5000])
+    def test_any_chunksize_gives_the_same(self, executor: Executor, chunksize: int | None) -> None:
+        assert list(executor.map(square, range(1000), chunksize=chunksize)) == [n * n for n in range(1000)]
+
+    def test_map_starts_at_once_and_takes_as_many_items_as_its_buffer(self, executor: Executor, tmp_path: Path) -> None:
+        started = executor.map(deadly_once, [1], [str(tmp_path / "none")])
+        items = itertools.count()
+        results = executor.map(square, items, buffersize=4)
+        assert next(items) == 4
+        assert next(results) == 0
+        assert next(results) == 1
+        assert next(items) in {6, 7}
+        assert list(started) == [1]
+
+    def test_a_late_result_raises_timeout(self, executor: Executor) -> None:
+        results = executor.map(nap, [0, 0, 6], timeout=3, chunksize=1)
+        assert [next(results), next(results)] == [0, 0]
+        with pytest.raises(TimeoutError):
+            next(results)
+
+    def test_waiting_calls_can_be_cancelled(self, shared_cluster: None, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "gate")
+        with Executor(max_workers=1) as executor:
+            first = executor.submit(hold, str(tmp_path / "gate"))
+            second = executor.submit(square, 2)
+            while not first.running():
+                time.sleep(0.001)
+            assert not first.cancel()
+            assert second.cancel()
+            (tmp_path / "gate").write_text("through")
+            assert first.result(PATIENCE_S) == "through"
+        assert second.cancelled()
+
+    def test_shutdown_cancels_what_waits(self, shared_cluster: None, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "gate")
+        executor = Executor(max_workers=1)
+        first = executor.submit(hold, str(tmp_path / "gate"))
+        while not first.running():
+            time.sleep(0.001)
+        others = [executor.submit(square, n) for n in range(10)]
+        results = executor.map(square, range(10))
+        executor.shutdown(wait=False, cancel_futures=True)
+        assert all(other.cancelled() for other in others)
+        (tmp_path / "gate").write_text("through")
+        executor.shutdown()
+        assert first.result(0) == "through"
+        with pytest.raises(concurrent.futures.CancelledError):
+            list(results)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.submit(square, 1)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.map(square, [1])
+
+    def test_each_worker_is_initialized(self, shared_cluster: None) -> None:
+        with Executor(2, initializer=remember, initargs=("kept",)) as executor:
+            assert set(executor.map(recall, range(20), chunksize=1)) == {"kept"}
+        with Executor(2) as executor:
+            assert executor.submit(recall).result(PATIENCE_S) is None
+
+    def test_a_failing_initializer_breaks_it(self, shared_cluster: None, caplog: pytest.LogCaptureFixture) -> None:
+        executor = Executor(2, initializer=fail_to_start)
+        future = executor.submit(square, 2)
+        with pytest.raises(concurrent.futures.BrokenExecutor, match="error in initializer"):
+            future.result(PATIENCE_S)
+        with pytest.raises(ExecutorBroken):
+            executor.submit(square, 2)
+        executor.shutdown()
+
+    @pytest.mark.parametrize(("arguments", "kind"), [({"max_workers": 0}, ValueError), ({"retries": -1}, ValueError),
+        ({"max_workers": 1.5}, TypeError), ({"cpus": 2}, TypeError), ({"timeout_s": 0}, ValueError)])  # fmt: skip
+    def test_bad_arguments_are_refused(self, arguments: dict[str, Any], kind: type[Exception]) -> None:
+        with pytest.raises(kind):
+            Executor(**arguments)
+
+    def test_it_works_with_asyncio(self, executor: Executor) -> None:
+        import asyncio
+
+        async def main() -> list[int]:
+            loop = asyncio.get_running_loop()
+            direct = await executor.submit(square, 5)
+            return [direct, *await asyncio.gather(*(loop.run_in_executor(executor, square, n) for n in range(10)))]
+
+        assert asyncio.run(main()) == [25, *(n * n for n in range(10))]
+
+    def test_workers_are_kept_and_shared(self, shared_cluster: None) -> None:
+        with Executor(1) as executor:
+            first = executor.submit(pid).result(PATIENCE_S)
+        with Executor(1) as executor:
+            assert executor.submit(pid).result(PATIENCE_S) == first
+
+    def test_nothing_is_kept_of_what_is_done(self, executor: Executor) -> None:
+        class Argument:
+            def __reduce__(self) -> Any:
+                return str, ()
+
+        argument = Argument()
+        seen = weakref.ref(argument)
+        future = executor.submit(str, argument)
+        del argument
+        future.result(PATIENCE_S)
+        gc.collect()
+        assert seen() is None
+
+
+class TestWorkersThatEnd:
+    def test_their_items_are_run_again(self, executor: Executor, tmp_path: Path) -> None:
+        path = str(tmp_path / "died")
+        call = functools.partial(deadly_once, path=path)
+        assert list(executor.map(call, range(100))) == list(range(100))
+        assert os.path.exists(path)
+        os.remove(path)
+        assert executor.submit(call, 3).result(PATIENCE_S) == 3
+
+    def test_the_one_that_ends_them_is_named_and_the_others_are_done(self, shared_cluster: None) -> None:
+        results = parl_remote.map(deadly, range(100), retries=1)
+        done = []
+        lost: list[ItemLost] = []
+        while True:
+            try:
+                done.append(next(results))
+            except StopIteration:
+                break
+            except ItemLost as error:
+                lost.append(error)
+        assert done == [n for n in range(100) if n != 37]
+        assert [(error.index, error.attempts) for error in lost] == [(37, 2)]
+        assert isinstance(lost[0], concurrent.futures.BrokenExecutor)
+
+    def test_a_call_that_runs_too_long_is_ended(self, shared_cluster: None) -> None:
+        with Executor(2, timeout_s=0.5) as executor:
+            late = executor.submit(nap, 1000)
+            assert executor.submit(nap, 0).result(PATIENCE_S) == 0
+            with pytest.raises(ResultTimeout):
+                late.result(PATIENCE_S)
+
+
+class TestMap:
+    def test_items_are_taken_as_results_are_asked_for(self, shared_cluster: None) -> None:
+        taken = itertools.count()
+        results = parl_remote.map(square, taken, chunksize=1, max_workers=2)
+        assert next(taken) == 0
+        assert [next(results) for _ in range(5)] == [1, 4, 9, 16, 25]
+        assert next(taken) < 100
+        results.close()
+        assert list(results) == []
+
+    def test_an_item_that_raises_does_so_at_its_place(self, shared_cluster: None) -> None:
+        results = parl_remote.map(odd_fails, range(4))
+        assert next(results) == 0
+        with pytest.raises(KeyError):
+            next(results)
+        assert next(results) == 2
+        with pytest.raises(KeyError):
+            next(results)
+        assert list(results) == []
+
+    def test_what_cannot_be_sent_is_named_and_the_rest_goes_on(self, shared_cluster: None) -> None:
+        results = parl_remote.map(lock, range(4), chunksize=4)
+        with pytest.raises(SerializationError, match="lock"):
+            next(results)
+        with pytest.raises(SerializationError):
+            next(results)
+        assert next(results) == 2
+        results = parl_remote.map(str, [1, threading.Lock(), 3], chunksize=3)
+        assert next(results) == "1"
+        with pytest.raises((SerializationError, TypeError)):
+            next(results)
+        assert next(results) == "3"
+
+    def test_arrays_come_back_whole(self, shared_cluster: None) -> None:
+        arrays = [np.full(200_000, n, np.float32) for n in range(20)]
+        for n, array in enumerate(parl_remote.map(np.negative, arrays)):
+            assert array.shape == (200_000,)
+            assert (array == -n).all()
+
+    def test_lambdas_closures_and_methods(self, shared_cluster: None) -> None:
+        offset = 3
+        assert list(parl_remote.map(lambda x: x + offset, range(3))) == [3, 4, 5]
+        assert list(parl_remote.map("{}!".format, range(2))) == ["0!", "1!"]
+
+    def test_handles_go_along(self, shared_cluster: None) -> None:
+        counter = Counter()
+        assert sum(1 for _ in parl_remote.map(functools.partial(tell, counter), range(10))) == 10
+        assert counter.count == 45
+        assert list(parl_remote.map(tell, [counter] * 2, [1, 1], chunksize=1))[-1] > 45
+
+    def test_no_items(self, shared_cluster: None) -> None:
+        assert list(parl_remote.map(square, [])) == []
+
+    def test_a_map_within_a_map_does_not_wait_for_itself(self, shared_cluster: None) -> None:
+        assert list(parl_remote.map(inner, range(6))) == [sum(n * n for n in range(m)) for m in range(6)]
+        assert list(parl_remote.map(through_executor, range(4))) == [sum(n * n for n in range(m)) for m in range(4)]
+
+
+class TestRemoteFunction:
+    def test_it_waits_and_it_submits(self, shared_cluster: None) -> None:
+        assert add(1, b=2) == 3
+        futures = [add.submit(n) for n in range(20)]
+        assert [future.result(PATIENCE_S) for future in futures] == list(range(1, 21))
+        assert add.__doc__ == "Adds."
+        assert list(add.map(range(3))) == [1, 2, 3]
+
+    def test_futures_among_its_arguments_are_awaited(self, shared_cluster: None) -> None:
+        submit: Any = add.submit
+        first = submit(1)
+        assert submit(submit(first, b=first), b=submit(5)).result(PATIENCE_S) == 10
+        counter: Any = Counter()
+        assert counter.add(add.submit(2)) == 3
+
+    def test_it_may_call_itself(self, shared_cluster: None) -> None:
+        assert fibonacci(4) == 3
+
+    def test_classes_are_refused(self) -> None:
+        with pytest.raises(TypeError, match="remote_class"):
+            parl_remote.remote_function(Counter)
+
+
+class TestWait:
+    def test_it_returns_as_many_as_were_asked_for(self, shared_cluster: None, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "gate")
+        with Executor(4) as executor:
+            held = executor.submit(hold, str(tmp_path / "gate"))
+            futures: list[RemoteFuture[Any]] = [held, *(executor.submit(square, n) for n in range(3))]
+            done, others = parl_remote.wait(futures, num_returns=2)
+            assert len(done) == 2
+            assert held in others
+            assert parl_remote.wait([held], timeout=0.01) == ([], [held])
+            (tmp_path / "gate").write_text("")
+            assert parl_remote.wait(futures, num_returns=4) == (futures, [])
+
+    def test_it_refuses_what_makes_no_sense(self) -> None:
+        future: RemoteFuture[int] = RemoteFuture(None)
+        for futures, count in (([future], 2), ([future], 0), ([future, future], 1)):
+            with pytest.raises(ValueError, match=r"once|num_returns"):
+                parl_remote.wait(futures, num_returns=count)
+        with pytest.raises(TypeError):
+            parl_remote.wait(future)  # type: ignore[arg-type]
+
+
+def test_idle_workers_give_their_room_to_actors(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2, lease_timeout_s=10)
+    assert sorted(parl_remote.map(square, range(100))) == sorted(n * n for n in range(100))
+    counters = [Counter(), Counter()]
+    assert [counter.add(1) for counter in counters] == [1, 1]
+    assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
+
+
+PROGRAM = """
+    import parl, time
+    from dataclasses import dataclass
+
+    @dataclass
+    class Point:
+        x: int
+
+    factor = 2
+    def scaled(point):
+        @dataclass
+        class Inner:
+            other: Point
+        return Inner(Point(point.x * factor)).other.x
+
+    def later(text):
+        time.sleep(0.2)
+        print(text, flush=True)
+
+    if __name__ == "__main__":
+        print(list(parl.map(scaled, [Point(1), Point(2)])))
+        factor = 3
+        print(list(parl.map(scaled, [Point(1), Point(2)])))
+        with open({path!r}, "w"):
+            pass
+        ex = parl.Executor(2)
+        ex.submit(Path.write_text, Path({path!r}), "done at exit")
+"""
+
+
+def test_a_program_needs_no_connection_and_ends_after_its_calls(tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    program = "from pathlib import Path\n" + textwrap.dedent(PROGRAM).format(path=path)
+    (tmp_path / "program.py").write_text(program)
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.stdout.split("\n")[:2], ran.stderr) == (["[2, 4]", "[3, 6]"], "")
+    assert Path(path).read_text() == "done at exit"
