@@ -26,7 +26,8 @@ from parl_remote._messages import (
     RefusalCode,
     RunningLease,
 )
-from parl_remote._messages.overview import ActorNumbers, ActorPhase, ForgetUnstarted
+from parl_remote._messages.events import AcknowledgeNodes, ListEvents, NodesAcknowledged
+from parl_remote._messages.overview import ActorNumbers, ActorPhase, DrainNode, ForgetUnstarted, ListNodes
 from parl_remote._resources import Resources
 from parl_remote.errors import RemoteProtocolError
 
@@ -91,6 +92,101 @@ def test_a_request_is_granted_where_there_is_room_and_the_worker_is_told_first()
         ToNode("n", LeaseAssigned("lease1", "c", ONE, "Actor")),
         ToClient("c", LeaseGranted(7, "lease1", "n", ("n:1",), "/run/n", "host")),
     ]
+
+
+def happened(state: ClusterState, after: int = 0) -> list[tuple[str, str]]:
+    listed = state.view.events(ListEvents(1, after))
+    return [(event.kind.value, event.text) for event in listed.events]
+
+
+def test_a_lost_node_is_listed_with_time_and_cause_until_it_is_acknowledged() -> None:
+    state = cluster(("a", ONE), ("b", ONE))
+    ask(state, 1)
+    ask(state, 2)
+    state.node_alive("a", Heartbeat(1), 14.0)
+    state.tick(16.0)
+    (lost,) = state.view.nodes(ListNodes(1, lost=True), 20.0, "").nodes[1:]
+    assert (lost.node_id, lost.phase.value, lost.lost_at, lost.actors, lost.silent_s) == ("b", "lost", 16.0, 1, 4.0)
+    assert lost.cause == "no sign of life for more than 15 s"
+    assert len(state.view.nodes(ListNodes(1), 20.0, "").nodes) == 1
+    status = state.status(1, 20.0, detail=True, dropped=0)
+    assert (status.node_count, [(one.node_id, one.lost_at) for one in status.lost]) == (1, [("b", 16.0)])
+    assert status.total == ONE
+    assert state.nodes_acknowledged(AcknowledgeNodes(7, ("a", "b")), "xparl", 21.0) == NodesAcknowledged(7, ("b",))
+    assert len(state.view.nodes(ListNodes(1, lost=True), 22.0, "").nodes) == 1
+    assert [kind for kind, _ in happened(state)][-2:] == ["node_lost", "node_acknowledged"]
+
+
+def test_a_lost_node_that_comes_back_is_no_longer_lost() -> None:
+    state = cluster(("a", ONE))
+    state.node_lost("a", "the connection broke", 5.0)
+    state.node_joined(node("a", ONE), 9.0)
+    assert not state.status(1, 9.0, detail=True, dropped=0).lost
+    assert happened(state)[-1] == ("node_joined", "the a:1 came back after 4 s, with 0 actors")
+
+
+def test_a_node_that_was_stopped_has_left_and_is_not_lost() -> None:
+    state = cluster(("a", ONE))
+    state.node_left("a", "the worker was stopped", 5.0)
+    assert not state.status(1, 9.0, detail=True, dropped=0).lost
+    assert happened(state)[-1] == ("node_left", "the a:1 has left: the worker was stopped")
+
+
+def test_events_tell_of_actors_that_were_lost_ran_out_of_memory_or_started_again() -> None:
+    state = cluster(("a", Resources(cpu=2)))
+    state.lease_requested("c", LeaseRequest(1, ONE, None, "Actor", max_restarts=2), 0.0)
+    state.lease_ended("a", "lease1", EXITED, 1.0)
+    again = LeaseRequest(2, ONE, None, "Actor", max_restarts=2, restarts=1, replaces="lease1")
+    state.lease_requested("c", again, 2.0)
+    state.lease_ended("a", "lease2", DeathCause(DeathKind.MEMORY, detail="2 GiB"), 3.0)
+    assert happened(state, after=1) == [
+        ("actor_lost", "Actor was lost on the a:1: its process exited with status 1"),
+        ("actor_restarted", "Actor starts again on the a:1, restart 1 of 2"),
+        ("out_of_memory", "Actor was lost on the a:1: it passed its memory limit: 2 GiB"),
+    ]
+    counts = state.view.events(ListEvents(1)).counts
+    assert counts == {"node_joined": 1, "actor_lost": 1, "actor_restarted": 1, "out_of_memory": 1}
+
+
+def test_ends_that_somebody_wanted_are_no_events() -> None:
+    state = cluster(("a", Resources(cpu=2)))
+    ask(state, 1)
+    ask(state, 2)
+    state.lease_released("c", "lease1")
+    state.lease_ended("a", "lease2", DeathCause(DeathKind.KILLED_BY_USER))
+    assert [kind for kind, _ in happened(state)] == ["node_joined"]
+
+
+def test_events_are_read_from_a_position_or_from_the_end() -> None:
+    state = cluster(*[(f"n{i}", ONE) for i in range(5)])
+    assert [event.number for event in state.view.events(ListEvents(1, 3)).events] == [4, 5]
+    assert [event.number for event in state.view.events(ListEvents(1, -2)).events] == [4, 5]
+    assert [event.number for event in state.view.events(ListEvents(1, 0, 2)).events] == [1, 2]
+    assert state.view.events(ListEvents(1, 5)).events == ()
+    for i in range(6000):
+        state.node_joined(node("n0", ONE), float(i))
+    kept = state.view.events(ListEvents(1, 0, 10))
+    assert (kept.events[0].number, kept.latest) == (1006, 6005)
+
+
+def test_a_drained_node_is_told_twice_when_it_begins_and_when_it_is_empty() -> None:
+    state = cluster(("a", ONE))
+    ask(state, 1)
+    state.drain_requested("c", DrainNode(2, "the a:1", None, "new disk"), 1.0)
+    state.lease_released("c", "lease1", 2.0)
+    assert happened(state, after=1) == [
+        ("node_draining", "the a:1 is being drained, with 1 actor: new disk"),
+        ("node_drained", "the a:1 is drained and leaves"),
+    ]
+
+
+def test_memory_that_nodes_of_one_host_share_counts_once() -> None:
+    state = cluster(("a", Resources(cpu=1, memory=100)), ("b", Resources(cpu=1, memory=100)))
+    for name in ("a", "b"):
+        state.node_alive(name, Heartbeat(1, 0.0, 60, 100), 1.0)
+    ask(state, 1, Resources(cpu=1, memory=30))
+    status = state.status(1, 2.0, detail=True, dropped=0)
+    assert (status.total.memory, status.free.memory, status.total.cpu) == (100, 70, 2)
 
 
 def test_a_full_cluster_queues_and_serves_first_come_first() -> None:

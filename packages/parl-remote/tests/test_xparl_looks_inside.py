@@ -333,6 +333,45 @@ def test_of_two_nodes_of_one_name_one_has_to_be_named_by_its_id(desk: Desk) -> N
     assert all(one in shown for one in ids)
 
 
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_worker_is_told_and_listed_until_it_is_acknowledged(desk: Desk) -> None:
+    follower = subprocess.Popen(
+        [*XPARL, "events", "-f", "--json"],
+        env=desk.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    desk.programs.append(follower)
+    assert json.loads(line_of(follower))["kind"] == "node_joined"
+    desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
+    joined = json.loads(line_of(follower))
+    (worker,) = [one for one in desk.listed("nodes") if not one["is_master"]]
+    assert (joined["kind"], joined["node_id"]) == ("node_joined", worker["node_id"])
+    os.kill(int(str(worker["pid"])), signal.SIGKILL)
+    lost = json.loads(line_of(follower))
+    assert (lost["kind"], lost["address"]) == ("node_lost", joined["address"])
+    (shown,) = [one for one in desk.listed("nodes") if one["phase"] == "lost"]
+    assert shown["lost_at"] == lost["at"]
+    port = lost["address"].rpartition(":")[2]
+    label = f"{socket.gethostname()}:{port}"
+    for text in (desk.xparl("status"), desk.xparl("list", "nodes")):
+        assert str(shown["cause"]) in text
+        assert port in text
+    assert "lost" in desk.xparl("top")
+    assert "there is no lost node 'else'" in desk.xparl("acknowledge", "else", fails=True)
+    assert label in desk.xparl("acknowledge", label)
+    assert len(desk.listed("nodes")) == 1
+    assert json.loads(line_of(follower))["kind"] == "node_acknowledged"
+    assert "LOST" not in desk.xparl("status")
+    shown_events = desk.xparl("events", "--kind", "node_lost", "--kind", "node_acknowledged").splitlines()
+    assert ["node_lost" in line for line in shown_events] == [True, False]
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(60) == 0
+
+
 # -- top --------------------------------------------------------------------------------------------------------------
 
 

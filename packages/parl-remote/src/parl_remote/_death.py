@@ -135,6 +135,7 @@ class DeathRecord(Record):
         node_id: The worker that it ran on.
         restarts: The number of its restarts.
         cause: Why it ended, where and when.
+        node_address: That worker's address, "host:port"; empty in a private cluster.
     """
 
     lease_id: str
@@ -145,6 +146,7 @@ class DeathRecord(Record):
     node_id: str
     restarts: int
     cause: DeathCause
+    node_address: str = ""
 
 
 _WHAT_HAPPENED = {

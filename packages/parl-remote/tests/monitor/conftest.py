@@ -7,6 +7,7 @@ import math
 import os
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from parl_remote._monitor.model import (
     ClusterInfo,
     DeathInfo,
     DriverInfo,
+    EventInfo,
     GpuInfo,
     LogChunk,
     NodeInfo,
@@ -46,6 +48,7 @@ class FakeCluster:
     """A `Source` without a cluster; time passes when it is told to."""
 
     nodes: int = 4
+    nodes_a_host: int = 1
     actors: int = 12
     gpus: int = 2
     at: float = 1_700_000_000.0
@@ -54,7 +57,10 @@ class FakeCluster:
     log: list[tuple[str, bool]] = field(default_factory=lambda: [("first line\n", False), ("a warning\n", True)])
     deaths: list[DeathInfo] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
+    events: list[EventInfo] = field(default_factory=list)
+    lost: dict[str, tuple[float, str]] = field(default_factory=dict)
     round: int = 0
+    told: int = 0
 
     def snapshot(self) -> Snapshot:
         if not self.master_answers:
@@ -74,7 +80,17 @@ class FakeCluster:
                 for _ in range(3 if self.nodes else 0)
             ),
             deaths=tuple(self.deaths),
+            events=tuple(self._new_events()),
+            event_counts=Counter(event.kind for event in self.events),
         )
+
+    def happen(self, kind: str, text: str, node: int = 0) -> None:
+        number = len(self.events) + 1
+        self.events.append(EventInfo(number, self.at, kind, text, f"node-{node}", f"node-{node:03}:8037"))
+
+    def _new_events(self) -> list[EventInfo]:
+        new, self.told = self.events[self.told :], len(self.events)
+        return new
 
     def _node(self, number: int) -> NodeInfo:
         wave = 0.5 + 0.45 * math.sin(self.round / 9 + number)
@@ -86,7 +102,13 @@ class FakeCluster:
             node_id=f"node-{number}",
             name=f"node-{number:03}",
             address=f"10.0.{number // 250}.{number % 250}:8037",
-            state="silent" if number == 7 else "draining" if number == 3 else "alive",
+            state="lost"
+            if f"node-{number}" in self.lost
+            else "silent"
+            if number == 7
+            else "draining"
+            if number == 3
+            else "alive",
             cpus=16,
             cpus_used=min(16.0, float(number * 5 % 17)),
             gpus=self.gpus,
@@ -99,6 +121,10 @@ class FakeCluster:
             silent_s=12.0 if number == 7 else 0.4,
             devices=devices,
             labels=("zone=a",),
+            host_id=f"host-{number // self.nodes_a_host}",
+            label=f"node-{number:03}:8037",
+            lost_at=self.lost.get(f"node-{number}", (None, ""))[0],
+            cause=self.lost.get(f"node-{number}", (None, ""))[1],
         )
 
     def actor(self, number: int) -> ActorInfo:
@@ -141,6 +167,10 @@ class FakeCluster:
         if actor_id in self.gone:
             raise Unknown(f"there is no actor {actor_id}")
         return 'Current thread 0x01 (most recent call first):\n  File "train.py", line 3 in sample_batch\n'
+
+    def acknowledge(self, node_id: str) -> None:
+        if self.lost.pop(node_id, None) is None:
+            raise Unknown(f"the node {node_id} is not lost")
 
     def kill(self, actor_id: str, reason: str) -> None:
         if actor_id in self.gone:

@@ -23,6 +23,35 @@ def test_the_cluster_at_a_glance(monitor: Any) -> None:
     assert seen["waiting"][0]["reason"] == "2 gpus are asked, 1 is free"
 
 
+def test_events_are_listed_filtered_and_followed(monitor: Any) -> None:
+    for kind, node in (("node_joined", 1), ("node_lost", 2), ("actor_restarted", 1)):
+        monitor.cluster.happen(kind, f"{kind} on {node}", node)
+        monitor.look()
+    page = get(monitor, "/api/v1/events")
+    assert [row["number"] for row in page["rows"]] == [3, 2, 1]
+    assert [row["kind"] for row in get(monitor, "/api/v1/events?kind=node_lost")["rows"]] == ["node_lost"]
+    assert [row["number"] for row in get(monitor, "/api/v1/events?after=1&order=asc&sort=at")["rows"]] == [2, 3]
+    assert [row["number"] for row in get(monitor, "/api/v1/events?node=node-1")["rows"]] == [3, 1]
+    assert "number of an event" in get(monitor, "/api/v1/events?after=-1", 400)["error"]
+
+
+def test_a_lost_node_is_listed_and_acknowledged_with_the_token(monitor: Any, token: str) -> None:
+    at = monitor.cluster.at
+    monitor.cluster.lost["node-2"] = (at, "the connection broke")
+    monitor.look()
+    (row,) = get(monitor, "/api/v1/nodes?state=lost")["rows"]
+    assert (row["label"], row["cause"], row["lost_at"]) == ("node-002:8037", "the connection broke", at)
+    seen = get(monitor, "/api/v1/cluster")
+    assert (seen["totals"]["nodes"], seen["totals"]["nodes_lost"], seen["lost"][0]["node_id"]) == (3, 1, "node-2")
+    path = "/api/v1/nodes/node-2/acknowledge"
+    assert monitor.client().post(path).status_code == 401
+    known = {"Authorization": f"Bearer {token}"}
+    assert monitor.client().post(path, headers=known).status_code == 200
+    assert monitor.client().post(path, headers=known).status_code == 404
+    monitor.look()
+    assert get(monitor, "/api/v1/nodes?state=lost")["total"] == 0
+
+
 def test_before_the_first_news_it_says_that_it_knows_nothing(make_cluster: Any, make_monitor: Any) -> None:
     monitor = make_monitor(make_cluster())
     assert "nothing is known" in get(monitor, "/api/v1/cluster", 503)["error"]

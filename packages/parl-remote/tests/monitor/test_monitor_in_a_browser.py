@@ -29,6 +29,8 @@ PAGES = [
     "/drivers",
     "/deaths",
     "/deaths/lease-5",
+    "/nodes/node-4",
+    "/events",
     "/login",
 ]
 DEADLINE_S = 60.0
@@ -154,6 +156,10 @@ def seen(make_cluster: Any, make_monitor: Any) -> Any:
     monitor = make_monitor(make_cluster(nodes=12, actors=130))
     monitor.cluster.die("lease-5", "memory")
     monitor.cluster.die("lease-9", "signal")
+    monitor.cluster.lost["node-4"] = (monitor.cluster.at, "no sign of life for more than 15 s")
+    monitor.cluster.happen("node_joined", "node-005:8037 joined with 16 CPU", 5)
+    monitor.cluster.happen("node_lost", "node-004:8037 is lost, with 10 actors: no sign of life for more than 15 s", 4)
+    monitor.cluster.happen("out_of_memory", "Learner was lost on node-001:8037: it passed its memory limit", 1)
     monitor.look(60)
     return monitor
 
@@ -239,6 +245,22 @@ def test_the_overview_leads_to_a_node_and_its_actors(screen: Screen) -> None:
     link.click()
     screen.until(lambda: screen.text("#title").startswith(name), "the actor's page is there")
     assert screen.errors() == []
+
+
+def test_a_lost_node_is_shown_until_its_loss_is_acknowledged(screen: Screen, seen: Any, token: str) -> None:
+    screen.open("/")
+    screen.until(lambda: "node-004:8037" in screen.text("#lost-list"), "the overview names the lost node")
+    screen.sign_in(token)
+    screen.open("/nodes?state=lost")
+    screen.until(lambda: len(screen.texts("#list tbody tr")) == 1, "one node is lost")
+    assert "no sign of life" in screen.text("#list tbody")
+    screen.one("#list tbody th a").click()
+    screen.until(lambda: "no sign of life" in screen.text("#lost-text"), "its page says why")
+    screen.one("#acknowledge").click()
+    screen.until(lambda: not seen.cluster.lost, "the loss is acknowledged")
+    screen.open("/events")
+    screen.until(lambda: len(screen.texts("#list tbody tr")) == 3, "the events are listed")
+    assert "joined" in screen.texts("#list tbody tr")[-1]
 
 
 def test_nodes_of_the_map_are_reached_by_arrow_keys(screen: Screen) -> None:

@@ -125,11 +125,50 @@ def test_metrics_can_be_read_by_prometheus_own_parser(monitor: Any) -> None:
     assert families["parl_actor_calls"].type == "counter"
     (death,) = families["parl_actor_deaths"].samples
     assert (death.labels, death.value) == ({"class": "Evaluator", "cause": "signal"}, 1)
-    memory = {one.labels["node_id"]: one.value for one in families["parl_node_memory_bytes"].samples}
-    assert memory["node-0"] == 128 * 2**30
+    memory = {one.labels["host_id"]: one.value for one in families["parl_host_memory_bytes"].samples}
+    assert memory["host-0"] == 128 * 2**30
     assert "<b>Sly</b>" in {one.labels["class"] for one in families["parl_actor_memory_bytes"].samples}
     for name in families:
         assert name.startswith("parl_")
+
+
+def samples(monitor: Any, name: str) -> list[tuple[dict[str, str], float]]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = text_string_to_metric_families(metrics_of(monitor.store).decode())
+    return [(one.labels, one.value) for family in families for one in family.samples if one.name == name]
+
+
+def test_the_memory_of_a_host_with_several_nodes_counts_once(
+    make_cluster: Callable[..., Any], make_monitor: Any
+) -> None:
+    monitor = make_monitor(make_cluster(nodes=6, nodes_a_host=3))
+    monitor.look()
+    totals = monitor.store.view().totals
+    assert (totals.nodes, totals.hosts, totals.memory_total) == (6, 2, 2 * 128 * 2**30)
+    assert sum(value for _, value in samples(monitor, "parl_host_memory_bytes")) == 2 * 128 * 2**30
+    assert len(samples(monitor, "parl_node_cpus")) == 6
+
+
+def test_a_lost_node_is_in_the_metrics_with_time_and_cause_and_in_no_sum(monitor: Any) -> None:
+    monitor.look()
+    whole = monitor.store.view().totals
+    monitor.cluster.lost["node-2"] = (monitor.cluster.at, "no sign of life")
+    monitor.look()
+    totals = monitor.store.view().totals
+    assert (totals.nodes, totals.nodes_lost, totals.cpus) == (whole.nodes - 1, 1, whole.cpus - 16)
+    ((labels, at),) = samples(monitor, "parl_node_lost_timestamp_seconds")
+    assert (labels["node"], labels["address"], labels["cause"]) == ("node-002", "10.0.0.2:8037", "no sign of life")
+    assert at == monitor.cluster.lost["node-2"][0]
+    assert "node-2" not in {labels["node_id"] for labels, _ in samples(monitor, "parl_node_cpus")}
+
+
+def test_events_are_counted_by_kind_from_the_start(monitor: Any) -> None:
+    monitor.cluster.happen("node_lost", "node-000 is lost")
+    monitor.look(2)
+    counts = {labels["kind"]: value for labels, value in samples(monitor, "parl_events_total")}
+    assert counts["node_lost"] == 1
+    assert counts["out_of_memory"] == 0, "a rate needs a zero to start from"
 
 
 def test_metrics_without_a_cluster_say_only_that(make_cluster: Callable[..., Any], make_monitor: Any) -> None:

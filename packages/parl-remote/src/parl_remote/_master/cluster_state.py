@@ -20,6 +20,7 @@ from parl_remote._master.cluster_view import ClusterView
 from parl_remote._master.leases import ActorFinders, LeaseEnds, LeaseGrants
 from parl_remote._master.members import Draining, KnownClients, KnownNodes
 from parl_remote._messages import Heartbeat, LeaseRequest, NodeJoin, Status
+from parl_remote._messages.events import AcknowledgeNodes, NodesAcknowledged
 from parl_remote._messages.overview import ActorNumbers, DrainNode, KillActor
 from parl_remote._messages.parts import FindActor
 
@@ -38,7 +39,7 @@ class ClusterState:
         nodes_may_join: Whether a request that no present node can hold may wait for a node that can. A private cluster
             gets no further nodes.
         own_node_id: The node that the master runs in.
-        epoch: Unix time of the loop's zero, for records of deaths.
+        epoch: Unix time of the loop's zero, for events and records of deaths.
 
     Attributes:
         view: The queries about it.
@@ -58,11 +59,11 @@ class ClusterState:
         epoch: float = 0.0,
     ) -> None:
         self._now = started
-        self.tables = tables = ClusterTables(liveness_limit_s)
+        self.tables = tables = ClusterTables(liveness_limit_s, epoch=epoch, started=started)
         self.view = ClusterView(tables, cluster_id=cluster_id, started=started)
         self._grants = LeaseGrants(tables, new_lease_id, nodes_may_join=nodes_may_join)
         self._ends = LeaseEnds(tables)
-        self._nodes = KnownNodes(tables, self._ends, epoch=epoch)
+        self._nodes = KnownNodes(tables, self._ends)
         self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
         self._draining = Draining(tables, own_node_id)
         self._finders = ActorFinders(tables)
@@ -97,7 +98,20 @@ class ClusterState:
         if node is None:
             return []
         self._draining.forget(node_id)
-        return self._settled(self._nodes.forget(node, reason, self._now))
+        return self._settled(self._nodes.lost(node, reason, self._now))
+
+    def node_left(self, node_id: str, reason: str, now: float) -> list[Instruction]:
+        """Handle a worker that was stopped, and the end of its actors; unknown workers are ignored."""
+        self._now = now
+        node = self.tables.pool.get(node_id)
+        if node is None:
+            return []
+        self._draining.forget(node_id)
+        return self._settled(self._nodes.left(node, reason, now))
+
+    def nodes_acknowledged(self, asked: AcknowledgeNodes, by: str, now: float) -> NodesAcknowledged:
+        """Remove lost nodes from the list, because somebody knows of them."""
+        return NodesAcknowledged(asked.request_id, self._nodes.acknowledged(asked.node_ids, by, now))
 
     # -- clients -------------------------------------------------------------------------------------------------
 
@@ -118,12 +132,14 @@ class ClusterState:
         self._now = now
         return self._settled(self._clients.away(client_id, now))
 
-    def client_holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
+    def client_holds(self, client_id: str, held: Iterable[str], now: float | None = None) -> list[Instruction]:
         """End the leases that a program which came back does not know of."""
+        self._now = self._now if now is None else now
         return self._settled(self._clients.holds(client_id, held))
 
-    def client_lost(self, client_id: str) -> list[Instruction]:
+    def client_lost(self, client_id: str, now: float | None = None) -> list[Instruction]:
         """Handle the end of a program: its actors end, except detached ones; unknown programs are ignored."""
+        self._now = self._now if now is None else now
         return self._settled(self._clients.lost(client_id))
 
     # -- leases --------------------------------------------------------------------------------------------------
@@ -141,8 +157,9 @@ class ClusterState:
         """Withdraw a request; if the answer is already on its way, it stands."""
         return self._settled(self._grants.cancelled(client_id, request_id))
 
-    def lease_released(self, client_id: str, lease_id: str) -> list[Instruction]:
+    def lease_released(self, client_id: str, lease_id: str, now: float | None = None) -> list[Instruction]:
         """Release a client's lease; one that is already gone, or of another client, is ignored."""
+        self._now = self._now if now is None else now
         lease = self.tables.leases.get(lease_id)
         if lease is None:
             given_up = self.tables.will_not_come_back(client_id, lease_id)
@@ -151,8 +168,11 @@ class ClusterState:
             return []
         return self._settled(self._ends.revoke(lease_id, "released by its owner"))
 
-    def lease_ended(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
+    def lease_ended(
+        self, node_id: str, lease_id: str, cause: DeathCause, now: float | None = None
+    ) -> list[Instruction]:
         """End the lease of an actor that ended on its worker; one of another node is ignored."""
+        self._now = self._now if now is None else now
         return self._settled(self._ends.reported(node_id, lease_id, cause))
 
     # -- from outside (see `messages.overview`, `messages.parts`) -----------------------------------------------
@@ -218,9 +238,10 @@ class ClusterState:
 
     def _settled(self, out: list[Instruction]) -> list[Instruction]:
         """Return an event's instructions and those that follow: drained nodes leave, requests that wait are placed."""
+        self._draining.note_own(self._now)
         for node in self._draining.empty():
             out.append(self._draining.let_go(node))
-            out += self._nodes.forget(node, "it was drained", self._now)
+            out += self._nodes.drained(node, self._now)
         out += self._grants.place_waiting(self._now)
         out += self._finders.settle()
         return out

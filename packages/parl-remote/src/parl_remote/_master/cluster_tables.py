@@ -2,7 +2,7 @@
 
     client 1 --- n Lease n --- 1 Node        record() and free() keep both ends, the names and the amounts in step
 
-Beside nodes, clients and leases: names of actors, pending requests, the last lost actors, and signs of life.
+Beside nodes, clients and leases: names of actors, pending requests, the last lost actors, events, and signs of life.
 `ClusterState` applies events to the tables; `ClusterView` reads them for status and lists.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
 from parl_remote._death import DeathCause, DeathKind, DeathRecord
+from parl_remote._master.events import ActorNamed, EventLog, LostNodes
 from parl_remote._master.placing import LeaseQueue, Node, NodePool
 from parl_remote._messages.leases import LeaseRequest
 from parl_remote._messages.overview import ActorNumbers
@@ -274,9 +275,13 @@ class ClusterTables:
 
     Args:
         liveness_limit_s: A node that is silent for longer counts as lost.
+        epoch: Unix time of the loop's zero, for records.
+        started: When the cluster started, on the loop's clock.
     """
 
-    def __init__(self, liveness_limit_s: float) -> None:
+    def __init__(self, liveness_limit_s: float, *, epoch: float = 0.0, started: float = 0.0) -> None:
+        self.events = EventLog(epoch, started)
+        self.lost = LostNodes()
         self.pool = NodePool()
         self.clients: dict[str, Client] = {}
         self.leases: dict[str, Lease] = {}
@@ -312,7 +317,9 @@ class ClusterTables:
         lease.node.leases.pop(lease_id, None)
         self.pool.give(lease.node, lease.resources, lease.gpus)
         if cause is not None:
-            self.deaths.add(self.record_of(lease, cause))
+            death = self.record_of(lease, cause)
+            self.deaths.add(death)
+            self.events.death(death, lease.node)
         return lease
 
     def record_of(self, lease: Lease, cause: DeathCause) -> DeathRecord:
@@ -326,6 +333,7 @@ class ClusterTables:
             node_id=lease.node.node_id,
             restarts=lease.restarts,
             cause=cause,
+            node_address=lease.node.address,
         )
 
     def owner_of(self, client_id: str) -> str:
@@ -362,6 +370,11 @@ class ClusterTables:
         self._successors[old_lease_id] = new_lease_id
         while len(self._successors) > _SUCCESSORS_KEPT:
             del self._successors[next(iter(self._successors))]
+
+    def note_restart(self, lease: Lease, now: float) -> None:
+        """Add the restart of a lost actor, which has got this lease, to the events."""
+        actor = ActorNamed(lease.lease_id, lease.class_name, lease.actor_name, self.owner_of(lease.client_id))
+        self.events.restart(actor, lease.node, lease.restarts, lease.max_restarts, now)
 
     def leases_after(self, number: int) -> Iterator[Lease]:
         """Yield leases in order, from the one after `number`."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from parl_remote._master.cluster_tables import ClusterTables, Lease
+from parl_remote._master.events import LostNode
 from parl_remote._master.placing import Node, Waiting, reasons
 from parl_remote._messages import ClientStatus, NodeStatus, Status, WaitingStatus
+from parl_remote._messages.events import Events, ListEvents
 from parl_remote._messages.overview import (
     ActorList,
     ActorNumbers,
@@ -29,6 +32,7 @@ __all__ = ["ClusterView"]
 
 _LONGEST_PAGE = 2000
 _MOST_DEATHS = 1000
+_MOST_EVENTS = 1000
 _LONGEST_QUEUE = 100
 
 
@@ -49,13 +53,14 @@ class ClusterView:
     def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
         """Return the cluster's status, see StatusRequest; `dropped` is the reception's count of rejected peers."""
         tables = self._tables
+        total, free = self._amounts()
         absent = sum(client.is_absent for client in tables.clients.values())
         return Status(
             request_id=request_id,
             cluster_id=self._cluster_id,
             uptime_s=round(now - self._started, 3),
-            total=tables.pool.total,
-            free=tables.pool.free,
+            total=total,
+            free=free,
             leases=len(tables.leases),
             waiting=len(tables.queue),
             node_count=len(tables.pool),
@@ -64,6 +69,7 @@ class ClusterView:
             nodes=tuple(self._node_status(node, now) for node in tables.pool) if detail and nodes else (),
             clients=self._clients(now) if detail else (),
             queue=self._queue(now) if detail else (),
+            lost=tuple(self._lost_status(lost, now) for lost in tables.lost) if detail and nodes else (),
         )
 
     def actors(self, asked: ListActors, now: float) -> ActorList:
@@ -83,11 +89,16 @@ class ClusterView:
     def nodes(self, asked: ListNodes, now: float, own_node_id: str) -> NodeList:
         """Return a page of nodes; the master runs in `own_node_id`."""
 
-        count = len(self._tables.pool)
+        present = len(self._tables.pool)
+        count = present + (len(self._tables.lost) if asked.lost else 0)
         start = min(max(0, asked.after), count)
         end = min(start + max(1, asked.limit), count)
         page = itertools.islice(self._tables.pool, start, end)
-        rows = tuple(self._node_detail(node, now, own_node_id) for node in page)
+        lost = itertools.islice(self._tables.lost, max(0, start - present), max(0, end - present))
+        rows = (
+            *(self._node_detail(node, now, own_node_id) for node in page),
+            *(self._lost_detail(one, now, own_node_id) for one in lost),
+        )
         return NodeList(asked.request_id, rows, end if end < count else None)
 
     def deaths(self, asked: ListDeaths) -> Deaths:
@@ -97,6 +108,13 @@ class ClusterView:
         limit = min(max(1, asked.limit), _MOST_DEATHS)
         latest = log.latest(limit, client_id=asked.client_id, lease_id=asked.lease_id, released=asked.released)
         return Deaths(asked.request_id, latest, log.total)
+
+    def events(self, asked: ListEvents) -> Events:
+        """Return events after a position, or the latest."""
+        log = self._tables.events
+        page = log.after(asked.after, min(max(1, asked.limit), _MOST_EVENTS))
+        counts = {kind.value: count for kind, count in log.counts.items()}
+        return Events(asked.request_id, page, log.latest, log.since, counts)
 
     def why_waiting(self, client_id: str, asked: WhyWaiting, now: float) -> LeaseWaiting:
         """Return why a request is not granted yet.
@@ -115,22 +133,49 @@ class ClusterView:
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
-    def _node_status(self, node: Node, now: float) -> NodeStatus:
+    def _amounts(self) -> tuple[Resources, Resources]:
+        """Return the total and the free resources; memory that nodes of one host share is counted once."""
+        pool = self._tables.pool
+        hosts: dict[str, list[Node]] = {}
+        for node in pool:
+            if node.is_open:
+                hosts.setdefault(node.joined.host_id, []).append(node)
+        total = free = 0
+        for nodes in hosts.values():
+            offered = sum(node.total.memory for node in nodes)
+            used = offered - sum(node.free.memory for node in nodes)
+            there = max(node.beat.memory_total for node in nodes)
+            most = min(offered, there) if there and len(nodes) > 1 else offered
+            total += most
+            free += max(0, most - used)
+        return replace(pool.total, memory=total), replace(pool.free, memory=free)
+
+    def _lost_status(self, lost: LostNode, now: float) -> NodeStatus:
+        return self._node_status(lost.node, now, lost)
+
+    def _node_status(self, node: Node, now: float, lost: LostNode | None = None) -> NodeStatus:
         return NodeStatus(
             node_id=node.node_id,
             name=node.joined.name,
             addresses=node.joined.addresses,
             total=node.total,
             free=node.free,
-            leases=len(node.leases),
+            leases=len(node.leases) if lost is None else lost.actors,
             load=node.beat.load,
             memory_free=node.beat.memory_free,
-            silent_s=round(self._tables.alive.silent_s(node.node_id, now), 3),
+            silent_s=self._silent_s(node, now, lost),
             is_draining=not node.is_open,
+            lost_at=None if lost is None else self._tables.events.unix(lost.at),
+            cause="" if lost is None else lost.cause,
         )
 
-    def _node_detail(self, node: Node, now: float, own_node_id: str) -> NodeDetail:
+    def _lost_detail(self, lost: LostNode, now: float, own_node_id: str) -> NodeDetail:
+        return self._node_detail(lost.node, now, own_node_id, lost)
 
+    def _silent_s(self, node: Node, now: float, lost: LostNode | None) -> float:
+        return round(self._tables.alive.silent_s(node.node_id, now) if lost is None else now - lost.at, 3)
+
+    def _node_detail(self, node: Node, now: float, own_node_id: str, lost: LostNode | None = None) -> NodeDetail:
         is_master = node.node_id == own_node_id
         closed = NodePhase.DRAINED if is_master and not node.leases else NodePhase.DRAINING
         return NodeDetail(
@@ -139,21 +184,23 @@ class ClusterView:
             addresses=node.joined.addresses,
             host_id=node.joined.host_id,
             pid=node.pid,
-            phase=NodePhase.UP if node.is_open else closed,
+            phase=NodePhase.LOST if lost is not None else NodePhase.UP if node.is_open else closed,
             is_master=is_master,
             total=node.total,
             free=node.free,
             gpus=node.gpu_names,
             gpus_free=node.gpus.free,
-            actors=len(node.leases),
+            actors=len(node.leases) if lost is None else lost.actors,
             load=node.beat.load,
             cpu_busy=node.beat.cpu_busy,
             gpu_use=node.beat.gpus,
             memory_total=node.beat.memory_total,
             memory_free=node.beat.memory_free,
             age_s=round(now - node.joined_at, 3),
-            silent_s=round(self._tables.alive.silent_s(node.node_id, now), 3),
+            silent_s=self._silent_s(node, now, lost),
             versions=node.versions,
+            lost_at=None if lost is None else self._tables.events.unix(lost.at),
+            cause="" if lost is None else lost.cause,
         )
 
     def _clients(self, now: float) -> tuple[ClientStatus, ...]:
@@ -209,4 +256,5 @@ class ClusterView:
             numbers=lease.numbers or ActorNumbers(lease.lease_id, ActorPhase.STARTING),
             restarts=lease.restarts,
             detached=lease.detached,
+            node_address=lease.node.address,
         )

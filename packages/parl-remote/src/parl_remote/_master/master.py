@@ -32,6 +32,7 @@ from parl_remote._messages import (
     Shutdown,
     StatusRequest,
 )
+from parl_remote._messages.events import AcknowledgeNodes, ListEvents
 from parl_remote._messages.overview import (
     DrainNode,
     KillActor,
@@ -51,11 +52,13 @@ __all__ = ["Master"]
 _log = logging.getLogger("parl.remote")
 
 _OVERVIEW = (
+    "AcknowledgeNodes",
     "DrainNode",
     "FindActor",
     "KillActor",
     "ListActors",
     "ListDeaths",
+    "ListEvents",
     "ListNodes",
     "NodeNumbers",
     "WhyWaiting",
@@ -142,6 +145,15 @@ class Master:
             _log.warning("node %s (%s) is lost: %s", node_id, link.hello.name, reason)
             self._carry_out(self._state.node_lost(node_id, reason, self._loop.now()))
 
+    def _left(self, link: Link, reason: str) -> None:
+        """Handle a worker that says that it ends."""
+        node_id = self._node_of.pop(link, None)
+        if node_id is not None and self._nodes.get(node_id) is link:
+            del self._nodes[node_id]
+            _log.info("node %s (%s) leaves: %s", node_id, link.hello.name, reason)
+            self._carry_out(self._state.node_left(node_id, reason, self._loop.now()))
+        self.closed(link, reason)
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
@@ -162,7 +174,7 @@ class Master:
             case LeaseCancel(request_id=request_id):
                 self._carry_out(self._state.lease_cancelled(client_id, request_id))
             case LeaseRelease(lease_id=lease_id):
-                self._carry_out(self._state.lease_released(client_id, lease_id))
+                self._carry_out(self._state.lease_released(client_id, lease_id, now))
             case StatusRequest(request_id=request_id, detail=detail, nodes=nodes):
                 dropped = self._reception.dropped
                 link.tell(self._state.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes))
@@ -173,9 +185,9 @@ class Master:
                 self.stop("the cluster was stopped")
                 self._on_shutdown()
             case LeasesHeld(leases=leases):
-                self._carry_out(self._state.client_holds(client_id, leases))
+                self._carry_out(self._state.client_holds(client_id, leases, now))
             case Bye(reason=reason):
-                self._carry_out(self._state.client_lost(client_id))
+                self._carry_out(self._state.client_lost(client_id, now))
                 self.closed(link, reason)
                 link.drop()
             case _:
@@ -190,9 +202,9 @@ class Master:
                 self._state.node_alive(node_id, message, self._loop.now())
                 link.tell(Heartbeat(seq))
             case LeaseEnded(lease_id=lease_id, cause=cause) if node_id is not None:
-                self._carry_out(self._state.lease_ended(node_id, lease_id, cause))
+                self._carry_out(self._state.lease_ended(node_id, lease_id, cause, self._loop.now()))
             case Bye(reason=reason):
-                self.closed(link, reason)
+                self._left(link, reason)
                 link.drop()
             case _:
                 joined = "after" if node_id is not None else "before"
@@ -312,6 +324,10 @@ class MasterOverview:
                 link.tell(self._state.view.nodes(message, now, self._own_node_id))
             case ListDeaths():
                 link.tell(self._state.view.deaths(message))
+            case ListEvents():
+                link.tell(self._state.view.events(message))
+            case AcknowledgeNodes():
+                link.tell(self._state.nodes_acknowledged(message, link.hello.name, now))
             case WhyWaiting():
                 link.tell(self._state.view.why_waiting(peer, message, now))
             case FindActor():

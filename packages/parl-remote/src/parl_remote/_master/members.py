@@ -2,6 +2,7 @@
 
     NodeJoin --> a node, its running leases taken in --heartbeats--> alive --silence, a broken connection--> lost
                                                                               `- its leases are lost with it
+    lost --it comes back, or its loss is acknowledged--> forgotten
     up --drain--> draining --the time is up--> its actors are asked to end --the last one has ended--> it is released
                       `-------------------------- the last one has ended ----------------------------^
 
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 
 from parl_remote._death import DeathCause, DeathKind
 from parl_remote._master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
+from parl_remote._master.events import LostNode
 from parl_remote._master.leases import LeaseEnds, LeaseGrants
 from parl_remote._master.placing import Node
 from parl_remote._messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
+from parl_remote._messages.events import EventKind
 from parl_remote._messages.overview import (
     ActorNumbers,
     DrainNode,
@@ -45,13 +48,11 @@ class KnownNodes:
     Args:
         tables: The master's tables.
         ends: Ends leases.
-        epoch: Unix time of the loop's zero, for records of deaths.
     """
 
-    def __init__(self, tables: ClusterTables, ends: LeaseEnds, *, epoch: float) -> None:
+    def __init__(self, tables: ClusterTables, ends: LeaseEnds) -> None:
         self._tables = tables
         self._ends = ends
-        self._epoch = epoch
         self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
 
     def joined(
@@ -66,12 +67,13 @@ class KnownNodes:
         out: list[Instruction] = []
         if known := self._tables.pool.get(joined.node_id):
             kept = known.leases.keys() & brought.keys()
-            out += self.forget(known, "its worker came back without it", now, keep=kept)
+            out += self._forget(known, "its worker came back without it", now, keep=kept)
         node = Node(joined, now, pid, versions)
         self._tables.pool.add(node)
         self._tables.alive.heard(joined.node_id, now)
         for lease in brought.values():
             out += self._take_in(node, lease, now)
+        self._tables.events.node(EventKind.NODE_JOINED, node, self._how_it_joined(node, known, now), now)
         return node, out
 
     def alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
@@ -87,7 +89,40 @@ class KnownNodes:
             if lease is not None and lease.node.node_id == node_id:
                 lease.numbers = one
 
-    def forget(self, node: Node, reason: str, now: float, keep: Iterable[str] = ()) -> list[Instruction]:
+    def lost(self, node: Node, reason: str, now: float) -> list[Instruction]:
+        """Remove a node that broke off or fell silent; it is listed as lost until it comes back or is acknowledged."""
+        self._tables.lost.add(LostNode(node, now, reason, len(node.leases)))
+        self._tables.events.node(EventKind.NODE_LOST, node, f"is lost{_with_actors(node)}: {reason}", now)
+        return self._forget(node, reason, now)
+
+    def left(self, node: Node, reason: str, now: float) -> list[Instruction]:
+        """Remove a node that was stopped."""
+        self._tables.events.node(EventKind.NODE_LEFT, node, f"has left{_with_actors(node)}: {reason}", now)
+        return self._forget(node, reason, now)
+
+    def drained(self, node: Node, now: float) -> list[Instruction]:
+        """Remove a node whose last actor has ended after it was drained."""
+        self._tables.events.node(EventKind.NODE_DRAINED, node, "is drained and leaves", now)
+        return self._forget(node, "it was drained", now)
+
+    def acknowledged(self, node_ids: Iterable[str], by: str, now: float) -> tuple[str, ...]:
+        """Remove lost nodes, all if none is named, from the list; return those that were on it."""
+        named = tuple(node_ids) or tuple(lost.node.node_id for lost in self._tables.lost)
+        removed = [lost for node_id in named if (lost := self._tables.lost.remove(node_id)) is not None]
+        for lost in removed:
+            text = f"is no longer listed as lost: acknowledged by {by or 'a program that is gone'}"
+            self._tables.events.node(EventKind.NODE_ACKNOWLEDGED, lost.node, text, now)
+        return tuple(lost.node.node_id for lost in removed)
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _how_it_joined(self, node: Node, known: Node | None, now: float) -> str:
+        lost = self._tables.lost.remove(node.node_id)
+        if lost is not None:
+            return f"came back after {now - lost.at:.0f} s, with {len(node.leases)} actors"
+        return f"connected again, with {len(node.leases)} actors" if known else f"joined with {node.total}"
+
+    def _forget(self, node: Node, reason: str, now: float, keep: Iterable[str] = ()) -> list[Instruction]:
         """Remove a node; leases in `keep` are dropped without a report, because the caller records them anew."""
         out: list[Instruction] = []
         silently = set(keep)
@@ -103,8 +138,6 @@ class KnownNodes:
         self._tables.alive.forget(node.node_id)
         return out
 
-    # -- inner steps ---------------------------------------------------------------------------------------------
-
     def _cause(self, node: Node, lease: Lease, reason: str, now: float) -> DeathCause:
         numbers = lease.numbers
         return DeathCause(
@@ -113,7 +146,7 @@ class KnownNodes:
             last_call=numbers.busy_with if numbers is not None else "",
             node=node.name,
             pid=numbers.pid if numbers is not None else 0,
-            at=round(self._epoch + now, 3),
+            at=self._tables.events.unix(now),
             lease_id=lease.lease_id,
             class_name=lease.class_name,
             name=lease.actor_name,
@@ -147,6 +180,11 @@ class KnownNodes:
         if brought.actor_name and tables.names.get(brought.actor_name) is None:
             tables.names.assign(brought.actor_name, brought.client_id, brought.lease_id)
         return []
+
+
+def _with_actors(node: Node) -> str:
+    count = len(node.leases)
+    return f", with {count} actor{'s' * (count != 1)}" if count else ""
 
 
 def _sum(amounts: Iterable[Resources]) -> Resources:
@@ -243,6 +281,7 @@ _GRACE_S = 10.0  # for an actor to finish its calls; one that takes longer is ki
 class _Drain:
     request: DrainNode
     deadline: float | None
+    is_done: bool = False  # only of the node that stays, whose drain does not end with its leaving
 
 
 class Draining:
@@ -271,6 +310,8 @@ class Draining:
         deadline = None if request.timeout_s is None else now + request.timeout_s
         self._drains[node.node_id] = _Drain(request, deadline)
         self._tables.pool.close(node)
+        why = f": {request.reason}" if request.reason else ""
+        self._tables.events.node(EventKind.NODE_DRAINING, node, f"is being drained{_with_actors(node)}{why}", now)
         leaves = node.node_id != self._own_node_id
         started = DrainStarted(request.request_id, node.node_id, node.name, len(node.leases), leaves)
         out: list[Instruction] = [ToClient(client_id, started)]
@@ -308,6 +349,13 @@ class Draining:
     def next_deadline(self) -> float | None:
         """Return the next deadline of a node, or None."""
         return min((drain.deadline for drain in self._drains.values() if drain.deadline is not None), default=None)
+
+    def note_own(self, now: float) -> None:
+        """Add an event when the master's own node, which stays, has no actors any more."""
+        drain, node = self._drains.get(self._own_node_id), self._tables.pool.get(self._own_node_id)
+        if drain is not None and node is not None and not drain.is_done and not node.leases:
+            drain.is_done = True
+            self._tables.events.node(EventKind.NODE_DRAINED, node, "is drained and stays: the master runs in it", now)
 
     def empty(self) -> list[Node]:
         """Return the drained nodes without actors, which may leave."""

@@ -213,9 +213,20 @@ class Node:
         """The worker's GPUs, as CUDA_VISIBLE_DEVICES names them."""
         return self.joined.gpus or tuple(map(str, range(int(self.total.gpu))))
 
+    @property
+    def address(self) -> str:
+        """Its first address, "host:port"; without a host if that is the one of the address that peers have."""
+        return self.joined.addresses[0] if self.joined.addresses else ""
+
+    @property
+    def label(self) -> str:
+        """Its name with its port, which tells it from other nodes of its host."""
+        _, colon, port = self.address.rpartition(":")
+        return f"{self.name}{colon}{port}"
+
     def is_called(self, text: str) -> bool:
-        """Return whether `text` is the worker's id or its name."""
-        return text in (self.joined.node_id, self.joined.name)
+        """Return whether `text` is the worker's id, its name, or its name with its port."""
+        return text in (self.joined.node_id, self.joined.name, self.label)
 
     def has_room(self, need: Resources) -> bool:
         """Return whether an actor fits here now."""

@@ -147,7 +147,10 @@ class StatusRequest(Message):
 
 @record
 class NodeStatus(Record):
-    """The master's view of one worker; `silent_s` is the time since its last sign of life."""
+    """The master's view of one worker; `silent_s` is the time since its last sign of life.
+
+    Of a lost node `lost_at` is when (Unix time), `cause` why, and `leases` the number of actors that were lost with it.
+    """
 
     node_id: str
     name: str
@@ -159,6 +162,8 @@ class NodeStatus(Record):
     memory_free: int
     silent_s: float
     is_draining: bool = False
+    lost_at: float | None = None
+    cause: str = ""
 
 
 @record
@@ -199,9 +204,10 @@ class WaitingStatus(Record):
 
 @record
 class Status(Message):
-    """A snapshot of the cluster; resources are sums over all nodes.
+    """A snapshot of the cluster; resources are sums over all nodes, the memory of one host counted once.
 
-    With detail, `queue` has the pending requests with the reasons, the longest waiting first, up to 100 entries.
+    With detail, `queue` has the pending requests with the reasons, the longest waiting first, up to 100 entries. `lost`
+    has the lost nodes whose loss nobody has acknowledged; they are not among `nodes`.
     """
 
     request_id: int
@@ -217,6 +223,7 @@ class Status(Message):
     nodes: tuple[NodeStatus, ...] = ()
     clients: tuple[ClientStatus, ...] = ()
     queue: tuple[WaitingStatus, ...] = ()
+    lost: tuple[NodeStatus, ...] = ()
 
 
 @record

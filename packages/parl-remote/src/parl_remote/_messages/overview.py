@@ -69,12 +69,13 @@ class NodePhase(Enum):
     """The state of a node, which decides whether it takes actors.
 
     UP: it does. DRAINING: no more, and it leaves when the last one has ended. DRAINED: it has none left and takes none,
-    but cannot leave, because the master runs in it.
+    but cannot leave, because the master runs in it. LOST: it broke off or fell silent, and is not in the cluster now.
     """
 
     UP = "up"
     DRAINING = "draining"
     DRAINED = "drained"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class ActorStatus:
         numbers: Its worker's last numbers on it.
         restarts: The number of its restarts.
         detached: Whether it outlives its program.
+        node_address: That worker's address, "host:port"; empty in a private cluster.
     """
 
     lease_id: str
@@ -177,6 +179,7 @@ class ActorStatus:
     numbers: ActorNumbers
     restarts: int
     detached: bool
+    node_address: str = ""
 
 
 @record
@@ -204,11 +207,13 @@ class ListNodes(Message):
         request_id: The client's number for it.
         after: The end of the previous page (`NodeList.next`), 0 for the first one.
         limit: How many at most; a hundred take some milliseconds.
+        lost: Whether to include lost nodes whose loss nobody has acknowledged.
     """
 
     request_id: int
     after: int = 0
     limit: int = 1_000_000
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +232,7 @@ class NodeDetail:
         free: Its free resources.
         gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them.
         gpus_free: The free share of each, 0 to 1.
-        actors: How many actors run there.
+        actors: How many actors run there; of a lost node, how many were lost with it.
         load: Its load average over one minute.
         cpu_busy: The utilization of its host's CPUs between its last two heartbeats, 0 to 1.
         memory_total: Its host's memory.
@@ -236,6 +241,8 @@ class NodeDetail:
         silent_s: Seconds since its last sign of life.
         versions: Versions of parl_remote and python there.
         gpu_use: The utilization of its GPUs, as far as known.
+        lost_at: When it was lost, Unix time; None while it is in the cluster. The numbers of a lost node are its last.
+        cause: Why it was lost.
     """
 
     node_id: str
@@ -258,11 +265,13 @@ class NodeDetail:
     silent_s: float
     versions: Mapping[str, str] = field(default_factory=dict)
     gpu_use: tuple[GpuUse, ...] = ()
+    lost_at: float | None = None
+    cause: str = ""
 
 
 @record
 class NodeList(Message):
-    """A page of workers, in the order in which they joined; `next` begins the next one, None after the last."""
+    """A page of workers in the order in which they joined, then of lost ones; `next` begins the next page, if any."""
 
     request_id: int
     nodes: tuple[NodeDetail, ...]

@@ -51,6 +51,12 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "UnwatchActor",
         "WatchActor",
     ),
+    "events": (
+        "AcknowledgeNodes",
+        "Events",
+        "ListEvents",
+        "NodesAcknowledged",
+    ),
     "overview": (
         "ActorKilled",
         "ActorList",

@@ -4,10 +4,12 @@
     GET  /api/v1/session                      who asks, and the token that changes need
     GET  /api/v1/cluster [/history]           totals, who waits for room and why
     GET  /api/v1/nodes [/<id> [/history]]     one page of nodes; /nodes/map: all of them, short
+    POST /api/v1/nodes/<id>/acknowledge       take a lost node off the list
     GET  /api/v1/actors [/<id> [/history, /log]]
     POST /api/v1/actors/<id>/stack, /kill
     GET  /api/v1/drivers
     GET  /api/v1/deaths [/<id>]
+    GET  /api/v1/events                       one page of events, the latest first; ?after=<number>: those since then
 
 A failed request is answered by `{"error": reason}` with a matching status. Unknown numbers are null.
 """
@@ -26,6 +28,7 @@ from parl_remote._monitor.model import (
     ActorInfo,
     DeathInfo,
     DriverInfo,
+    EventInfo,
     NodeInfo,
     Snapshot,
     Source,
@@ -158,7 +161,7 @@ def _number(arguments: Mapping[str, str], name: str, default: int, most: int) ->
 
 
 NODES: Listing[NodeInfo] = Listing(
-    texts=lambda row: (row.name, row.node_id, row.address, row.state, *row.labels),
+    texts=lambda row: (row.name, row.label, row.node_id, row.address, row.state, row.cause, *row.labels),
     keys={
         "name": lambda row: row.name,
         "state": lambda row: row.state,
@@ -232,6 +235,22 @@ DEATHS: Listing[DeathInfo] = Listing(
 )
 
 
+EVENTS: Listing[EventInfo] = Listing(
+    texts=lambda row: (row.text, row.kind, row.node_name, row.node_id, row.actor_id, row.owner_name),
+    keys={
+        "at": lambda row: (row.at, row.number),
+        "kind": lambda row: row.kind,
+        "node": lambda row: row.node_name or None,
+    },
+    exact={
+        "kind": lambda row: row.kind,
+        "node": lambda row: row.node_id,
+        "actor": lambda row: row.actor_id,
+    },
+    default=("at", True),
+)
+
+
 _WINDOW_S = (10.0, 900.0, 24 * 3600.0)  # least, default, most
 _LOG_BYTES = 64 * 1024  # a screen is some kilobytes; a page that follows asks every second or two
 _SPARK_POINTS = 40
@@ -278,6 +297,7 @@ def make_api(store: Store, source: Source) -> Blueprint:
             totals=found.totals,
             waiting=found.snapshot.waiting[:100],
             deaths=[_short(death) for death in store.deaths()[:-9:-1]],
+            lost=[_fields(node) for node in found.snapshot.nodes if node.is_lost][:-9:-1],
         )
 
     @api.get("/cluster/history")
@@ -301,7 +321,7 @@ def make_api(store: Store, source: Source) -> Blueprint:
             nodes=[
                 (
                     node.node_id,
-                    node.name,
+                    node.label or node.name,
                     node.state,
                     _rounded(node.cpu_busy),
                     _rounded(node.memory_used / node.memory_total if node.memory_used and node.memory_total else None),
@@ -323,6 +343,11 @@ def make_api(store: Store, source: Source) -> Blueprint:
     def node_history(node_id: str) -> ResponseReturnValue:
         history = store.node_history(node_id, _window())
         return jsonify(history if history is not None else abort(404, f"there never was a node {node_id}"))
+
+    @api.post("/nodes/<node_id>/acknowledge")
+    def acknowledge(node_id: str) -> ResponseReturnValue:
+        _do(lambda: source.acknowledge(node_id))
+        return jsonify(acknowledged=node_id)
 
     @api.get("/actors")
     def actors() -> ResponseReturnValue:
@@ -375,6 +400,11 @@ def make_api(store: Store, source: Source) -> Blueprint:
         page = _pick(DEATHS, store.deaths())
         return _listing(page, [_short(death) for death in page.rows])
 
+    @api.get("/events")
+    def events() -> ResponseReturnValue:
+        page = _pick(EVENTS, [event for event in store.events() if event.number > _after()])
+        return _listing(page, [_fields(event) for event in page.rows])
+
     @api.get("/deaths/<actor_id>")
     def death(actor_id: str) -> ResponseReturnValue:
         found = store.death(actor_id)
@@ -415,6 +445,13 @@ def _window() -> float:
     if not least <= window_s <= most:
         abort(400, f"window is a number of seconds from {least:g} to {most:g}, not {text[:40]!r}")
     return window_s
+
+
+def _after() -> int:
+    text = request.args.get("after", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        abort(400, "after is the number of an event")
+    return int(text)
 
 
 def _fields(row: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def make_legacy(store: Store) -> Blueprint:
             abort(503, "nothing is known of the cluster yet")
         snapshot, totals = view.snapshot, view.totals
         return jsonify(
-            workers=[_worker(store, node) for node in snapshot.nodes],
+            workers=[_worker(store, node) for node in snapshot.nodes if not node.is_lost],
             clients=[
                 {
                     "client_id": one.client_id,
@@ -127,6 +127,10 @@ def make_pages(guard: Guard, tries: Tries) -> Blueprint:
     @pages.get("/deaths/<actor_id>")
     def death(actor_id: str) -> ResponseReturnValue:
         return render_template("death.html", here="deaths", one=actor_id)
+
+    @pages.get("/events")
+    def events() -> ResponseReturnValue:
+        return render_template("events.html", here="events")
 
     @pages.get("/login")
     def login() -> ResponseReturnValue:

@@ -1,8 +1,8 @@
 """The monitor's link to the cluster: a client of the master, and of workers for logs and stacks.
 
-    Collector --snapshot--> ClusterSource --StatusRequest, ListNodes, ListActors, ListDeaths--> master
+    Collector --snapshot--> ClusterSource --StatusRequest, ListNodes, ListActors, ListDeaths, ListEvents--> master
     requests  --read_log, dump_stack------> --ReadLog, DumpStack--> the actor's worker
-              --kill----------------------> --KillActor--> master
+              --kill, acknowledge---------> --KillActor, AcknowledgeNodes--> master
 
 The answers are translated into the values of `model` by pure functions. The master is asked for a few hundred actors
 at a time, so that a large cluster's list never keeps it from placing actors for longer than some milliseconds.
@@ -22,6 +22,7 @@ from parl_remote._config import Limits
 from parl_remote._death import DeathKind, DeathRecord
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Message, Role, Status, StatusRequest
+from parl_remote._messages.events import AcknowledgeNodes, ClusterEvent, Events, ListEvents, NodesAcknowledged
 from parl_remote._messages.leases import ClientStatus, WaitingStatus
 from parl_remote._messages.overview import (
     ActorKilled,
@@ -42,6 +43,7 @@ from parl_remote._monitor.model import (
     ClusterInfo,
     DeathInfo,
     DriverInfo,
+    EventInfo,
     GpuInfo,
     LogChunk,
     NodeInfo,
@@ -69,26 +71,31 @@ def node_info(node: NodeDetail, address: str, late_s: float) -> NodeInfo:
         address: Its address.
         late_s: The time without a sign of life after which it counts as silent.
     """
-    state = {NodePhase.UP: "alive", NodePhase.DRAINING: "draining", NodePhase.DRAINED: "drained"}[node.phase]
-    known = node.memory_total > 0
+    lost = node.phase is NodePhase.LOST
+    state = "alive" if node.phase is NodePhase.UP else node.phase.value
+    known = node.memory_total > 0 and not lost
     seen = {gpu.name: GpuInfo(gpu.name, gpu.model, gpu.busy, gpu.memory_used, gpu.memory_total) for gpu in node.gpu_use}
     return NodeInfo(
         node_id=node.node_id,
         name=node.name or node.node_id,
         address=address,
-        state="silent" if node.silent_s > late_s else state,
+        state="silent" if node.silent_s > late_s and not lost else state,
         cpus=node.total.cpu,
         cpus_used=round(node.total.cpu - node.free.cpu, 3),
         gpus=node.total.gpu,
         gpus_used=round(node.total.gpu - node.free.gpu, 3),
         cpu_busy=node.cpu_busy if known else None,
-        load=node.load,
+        load=None if lost else node.load,
         memory_total=node.memory_total if known else None,
         memory_used=node.memory_total - node.memory_free if known else None,
         actors=node.actors,
         silent_s=node.silent_s,
         devices=tuple(seen.get(name, GpuInfo(name)) for name in node.gpus),
         labels=tuple(f"{name}={amount:g}" for name, amount in node.total.labels.items()),
+        host_id=node.host_id,
+        label=_label(node.name or node.node_id, node.addresses),
+        lost_at=node.lost_at,
+        cause=node.cause,
     )
 
 
@@ -102,7 +109,7 @@ def actor_info(actor: ActorStatus, at: float) -> ActorInfo:
         name=actor.name,
         state=numbers.phase.value,
         node_id=actor.node_id,
-        node_name=actor.node or actor.node_id,
+        node_name=_label(actor.node or actor.node_id, (actor.node_address,)),
         owner_id=actor.client_id,
         owner_name=actor.owner,
         pid=numbers.pid,
@@ -158,7 +165,7 @@ def death_info(death: DeathRecord, names: Mapping[str, str]) -> DeathInfo:
         actor_id=death.lease_id,
         class_name=death.class_name or "actor",
         name=death.name,
-        node_name=cause.node or names.get(death.node_id, death.node_id),
+        node_name=_label(cause.node or names.get(death.node_id, death.node_id), (death.node_address,)),
         node_id=death.node_id,
         owner_name=death.owner,
         at=cause.at,
@@ -173,6 +180,28 @@ def death_info(death: DeathRecord, names: Mapping[str, str]) -> DeathInfo:
         memory_limit=cause.memory_limit,
         memory_peak=cause.memory_peak or None,
     )
+
+
+def event_info(event: ClusterEvent) -> EventInfo:
+    """Return the info of an event."""
+    return EventInfo(
+        number=event.number,
+        at=event.at,
+        kind=event.kind.value,
+        text=event.text,
+        node_id=event.node_id,
+        node_name=_label(event.node, (event.address,)),
+        actor_id=event.lease_id,
+        class_name=event.class_name,
+        name=event.actor_name,
+        owner_name=event.owner,
+    )
+
+
+def _label(name: str, addresses: tuple[str, ...]) -> str:
+    """Return a node's name with its port."""
+    _, colon, port = (addresses[0] if addresses else "").rpartition(":")
+    return f"{name}{colon}{port}"
 
 
 def _resources(actor: ActorStatus) -> str:
@@ -193,6 +222,7 @@ _LOOKERS = "xparl "  # clients with such names are observers
 _NAME = "xparl monitor"
 _NODES_A_PAGE = 100
 _ACTORS_A_PAGE = 250
+_EVENTS_A_PAGE = 500
 _FIRST_DEATHS = 200
 _NODES_KEPT = 20_000
 _IDLE_S = 60.0  # how long a connection to a worker is kept after the last question
@@ -259,6 +289,7 @@ class ClusterSource:
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
         self._deaths_known = -1
+        self._events_known = (0.0, 0)  # of which master's log, and its latest number
         self._lock = threading.Lock()
 
     def snapshot(self) -> Snapshot:
@@ -268,6 +299,7 @@ class ClusterSource:
             nodes = self._nodes()
             actors = self._actors()
             deaths = self._new_deaths()
+            events, counts = self._new_events()
         except (RemoteError, OSError) as error:
             raise Unreachable(str(error)) from error
         at = time.time()
@@ -293,6 +325,8 @@ class ClusterSource:
             ),
             waiting=tuple(waiting_info(one) for one in status.queue),
             deaths=tuple(death_info(death, names) for death in deaths.deaths),
+            events=tuple(event_info(event) for event in events),
+            event_counts=counts,
         )
 
     def read_log(self, actor_id: str, position: int | None, most_bytes: int) -> LogChunk:
@@ -314,6 +348,15 @@ class ClusterSource:
             raise Unreachable(str(error)) from error
         except RemoteError as error:
             raise Unknown(str(error)) from error
+
+    def acknowledge(self, node_id: str) -> None:
+        """See `Source.acknowledge`."""
+        try:
+            done = self._steering.ask(lambda number: AcknowledgeNodes(number, (node_id,)), NodesAcknowledged)
+        except (RemoteError, OSError) as error:
+            raise Unreachable(str(error)) from error
+        if not done.node_ids:
+            raise Unknown(f"the node {node_id} is not lost, or its loss was acknowledged before")
 
     def close(self) -> None:
         """Close all connections."""
@@ -353,6 +396,23 @@ class ClusterSource:
             self._deaths_known = deaths.total
         return deaths
 
+    def _new_events(self) -> tuple[list[ClusterEvent], Mapping[str, int]]:
+        """Return the events since the last time, at first all that the master keeps, and their counts."""
+        since, latest = self._events_known
+        new: list[ClusterEvent] = []
+        while True:
+            page = self._master.ask(functools.partial(_page_of_events, after=latest), Events)
+            if page.since != since:  # another master, or the first question
+                if latest:
+                    since, latest = page.since, 0
+                    continue
+                since = page.since
+            new += page.events
+            latest = page.events[-1].number if page.events else page.latest
+            if latest >= page.latest:
+                self._events_known = (since, latest)
+                return new, page.counts
+
     def _dial_master(self) -> Inquiry:
         return Inquiry(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
 
@@ -389,7 +449,7 @@ class ClusterSource:
             self._place(actor.lease_id, actor.node_id)
         now = time.monotonic()
         with self._lock:
-            self._addresses = {node.node_id: node.addresses for node in nodes}
+            self._addresses = {node.node_id: node.addresses for node in nodes if node.lost_at is None}
             idle = [
                 node_id
                 for node_id, line in self._workers.items()
@@ -410,7 +470,11 @@ class ClusterSource:
 
 
 def _page_of_nodes(request_id: int, after: int) -> ListNodes:
-    return ListNodes(request_id, after, _NODES_A_PAGE)
+    return ListNodes(request_id, after, _NODES_A_PAGE, lost=True)
+
+
+def _page_of_events(request_id: int, after: int) -> ListEvents:
+    return ListEvents(request_id, after, _EVENTS_A_PAGE)
 
 
 def _page_of_actors(request_id: int, after: int) -> ListActors:

@@ -8,6 +8,7 @@ the whole of a memory). None means not measured.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +17,7 @@ __all__ = [
     "ClusterInfo",
     "DeathInfo",
     "DriverInfo",
+    "EventInfo",
     "GpuInfo",
     "LogChunk",
     "NodeInfo",
@@ -55,7 +57,8 @@ class NodeInfo:
         node_id: Its id.
         name: Its host's name.
         address: Its "host:port", empty on a private cluster.
-        state: "alive", "draining", "drained", or "silent" when its heartbeats are late.
+        state: "alive", "draining", "drained", "silent" when its heartbeats are late, or "lost" when it broke off or
+            stayed silent; a lost node is shown until it comes back or its loss is acknowledged.
         cpus: CPUs it gives to actors.
         cpus_used: Of these, how many are leased.
         gpus: GPUs it gives to actors.
@@ -64,10 +67,14 @@ class NodeInfo:
         load: Load average over one minute.
         memory_total: Bytes of the host.
         memory_used: Bytes in use by anyone on the host.
-        actors: Leases on it.
+        actors: Leases on it; of a lost node, those that were lost with it.
         silent_s: Time since its last sign of life.
         devices: Its GPUs as measured.
         labels: Its custom resources and labels.
+        host_id: Equal for nodes of one host.
+        label: Its name with its port, which tells it from other nodes of its host.
+        lost_at: When it was lost.
+        cause: Why it was lost.
     """
 
     node_id: str
@@ -86,6 +93,15 @@ class NodeInfo:
     silent_s: float = 0.0
     devices: tuple[GpuInfo, ...] = ()
     labels: tuple[str, ...] = ()
+    host_id: str = ""
+    label: str = ""
+    lost_at: float | None = None
+    cause: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether it is not in the cluster any more."""
+        return self.lost_at is not None
 
     @property
     def gpu_busy(self) -> float | None:
@@ -104,7 +120,7 @@ class ActorInfo:
         name: Its name in the cluster, empty for most.
         state: "starting", "idle", "busy", "stopped" (by a signal) or "ending".
         node_id: The node it runs on.
-        node_name: That node's host.
+        node_name: That node's name with its port.
         owner_id: The client that made it, empty if nobody owns it.
         owner_name: That program's name.
         pid: Its process id there.
@@ -185,7 +201,7 @@ class DeathInfo:
         actor_id: The id of its lease.
         class_name: Its class.
         name: Its name in the cluster.
-        node_name: The node that it ran on.
+        node_name: The node that it ran on, its name with its port.
         owner_name: The program that owned it.
         at: When it ended.
         kind: The cause in one word, for example "signal"; see `DeathKind`.
@@ -221,6 +237,35 @@ class DeathInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class EventInfo:
+    """Something that has happened in the cluster.
+
+    Attributes:
+        number: Its number, which counts up.
+        at: When it happened.
+        kind: What happened in one word, for example "node_lost"; see `EventKind`.
+        text: The same in a sentence, with the cause.
+        node_id: The node concerned.
+        node_name: That node's name with its port.
+        actor_id: The actor concerned; this and the following are empty where none is.
+        class_name: Its class.
+        name: Its name in the cluster.
+        owner_name: The program that made it.
+    """
+
+    number: int
+    at: float
+    kind: str
+    text: str
+    node_id: str = ""
+    node_name: str = ""
+    actor_id: str = ""
+    class_name: str = ""
+    name: str = ""
+    owner_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The cluster as a whole; `waiting` counts actors that wait for resources."""
 
@@ -234,7 +279,11 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a cluster at the time `at`; `deaths` are the latest ones, newest first."""
+    """The state of a cluster at the time `at`.
+
+    `deaths` are the latest ones, newest first. `events` are those since the snapshot before, oldest first, and
+    `event_counts` how many of each kind there were since the master started.
+    """
 
     at: float
     cluster: ClusterInfo
@@ -243,6 +292,8 @@ class Snapshot:
     drivers: tuple[DriverInfo, ...] = ()
     waiting: tuple[WaitingInfo, ...] = ()
     deaths: tuple[DeathInfo, ...] = field(default=(), repr=False)
+    events: tuple[EventInfo, ...] = field(default=(), repr=False)
+    event_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,5 +362,13 @@ class Source(Protocol):
 
         Raises:
             Unknown: There is no such actor.
+            Unreachable: The master does not answer.
+        """
+
+    def acknowledge(self, node_id: str) -> None:
+        """Take a lost node off the list.
+
+        Raises:
+            Unknown: It is not lost.
             Unreachable: The master does not answer.
         """

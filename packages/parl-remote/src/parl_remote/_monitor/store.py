@@ -1,4 +1,4 @@
-"""The monitor's memory: the last snapshot, numbers over time, deaths, and counts that only grow.
+"""The monitor's memory: the last snapshot, numbers over time, deaths, events, and counts that only grow.
 
     Collector --add(snapshot) | failed(why)--> Store --latest, histories, deaths, health--> API, pages, metrics
 
@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from parl_remote._monitor.model import ActorInfo, DeathInfo, NodeInfo, Snapshot
+from parl_remote._monitor.model import ActorInfo, DeathInfo, EventInfo, NodeInfo, Snapshot
 
-__all__ = ["History", "Keep", "Store", "View", "totals_of"]
+__all__ = ["History", "Keep", "Store", "View", "hosts_of", "totals_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,7 @@ def _means(values: list[float], group: int) -> list[float | None]:
     return out
 
 
+_EVENTS_KEPT = 5000
 _DEATHS_KEPT = 2000  # a day of a busy cluster; each is some kilobytes because of its log
 _GONE_KEPT_S = 600.0  # how long the numbers of an actor that ended can still be looked at
 _LATE = 3.0  # intervals without news after which the monitor is no longer healthy
@@ -155,9 +156,14 @@ ACTOR_NUMBERS = ("calls", "busy", "cpu", "memory", "queued")
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all nodes and actors; None if no node reports the number."""
+    """Sums over all nodes in the cluster and all actors; None if no node reports the number.
+
+    Memory and CPU time in use are those of hosts: several nodes of one host count once.
+    """
 
     nodes: int
+    nodes_lost: int
+    hosts: int
     cpus: float
     cpus_used: float
     cpu_busy: float | None
@@ -211,6 +217,7 @@ class Store:
         self._actors: dict[str, History] = {}
         self._gone: dict[str, float] = {}
         self._deaths: dict[str, DeathInfo] = {}
+        self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
         self._death_counts: Counter[tuple[str, str]] = Counter()
         self._ended_calls: Counter[str] = Counter()
         self._ended_errors: Counter[str] = Counter()
@@ -232,6 +239,7 @@ class Store:
                 if death.actor_id not in self._deaths:
                     self._deaths[death.actor_id] = death
                     self._death_counts[death.class_name, death.kind] += 1
+            self._events.extend(snapshot.events)
             while len(self._deaths) > _DEATHS_KEPT:
                 del self._deaths[next(iter(self._deaths))]
             self._view, self._reason = view, ""
@@ -259,9 +267,12 @@ class Store:
             ),
         )
         for node in view.snapshot.nodes:
+            history = _history(self._nodes, node.node_id, NODE_NUMBERS, NODES)
+            if node.is_lost:
+                continue
             used = _sum(device.memory_used for device in node.devices)
             capacity = _sum(device.memory_total for device in node.devices)
-            _history(self._nodes, node.node_id, NODE_NUMBERS, NODES).add(
+            history.add(
                 at,
                 (
                     node.cpu_busy,
@@ -316,6 +327,11 @@ class Store:
         with self._lock:
             return list(self._deaths.values())
 
+    def events(self) -> list[EventInfo]:
+        """Return all recorded events, oldest first."""
+        with self._lock:
+            return list(self._events)
+
     def death(self, actor_id: str) -> DeathInfo | None:
         """Return the recorded death of an actor, or None."""
         return self._deaths.get(actor_id)
@@ -353,23 +369,43 @@ class Store:
             return None if history is None else history.read(self._now() - window_s, most)
 
 
+def hosts_of(nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
+    """Return one node of each host, the one heard last: all of them report the same memory, CPU time and load."""
+    hosts: dict[str, NodeInfo] = {}
+    for node in nodes:
+        key = _host_of(node)
+        if not node.is_lost and (key not in hosts or node.silent_s < hosts[key].silent_s):
+            hosts[key] = node
+    return list(hosts.values())
+
+
+def _host_of(node: NodeInfo) -> str:
+    return node.host_id or node.node_id
+
+
 def totals_of(snapshot: Snapshot) -> Totals:
     """Return the totals of a snapshot; nodes are weighted by their CPUs and GPUs."""
-    nodes, actors = snapshot.nodes, snapshot.actors
+    nodes, actors = [node for node in snapshot.nodes if not node.is_lost], snapshot.actors
+    hosts = hosts_of(nodes)
     states = Counter(actor.state for actor in actors)
-    cpu = [(node.cpu_busy, node.cpus or 1.0) for node in nodes if node.cpu_busy is not None]
+    cpus: dict[str, float] = {}
+    for node in nodes:
+        cpus[_host_of(node)] = cpus.get(_host_of(node), 0.0) + node.cpus
+    cpu = [(host.cpu_busy, cpus[_host_of(host)] or 1.0) for host in hosts if host.cpu_busy is not None]
     gpu = [device.busy for node in nodes for device in node.devices if device.busy is not None]
     rates = [actor.calls_per_s for actor in actors if actor.calls_per_s is not None]
     return Totals(
         nodes=len(nodes),
+        nodes_lost=len(snapshot.nodes) - len(nodes),
+        hosts=len(hosts),
         cpus=sum(node.cpus for node in nodes),
         cpus_used=round(sum(node.cpus_used for node in nodes), 3),
         cpu_busy=sum(busy * weight for busy, weight in cpu) / sum(weight for _, weight in cpu) if cpu else None,
         gpus=sum(node.gpus for node in nodes),
         gpus_used=round(sum(node.gpus_used for node in nodes), 3),
         gpu_busy=sum(gpu) / len(gpu) if gpu else None,
-        memory_total=_sum(node.memory_total for node in nodes),
-        memory_used=_sum(node.memory_used for node in nodes),
+        memory_total=_sum(host.memory_total for host in hosts),
+        memory_used=_sum(host.memory_used for host in hosts),
         actors=len(actors),
         states=dict(states),
         waiting=snapshot.cluster.waiting,

@@ -21,6 +21,8 @@ _MODULES = {
     "logs": "logs",
     "top": "top",
     "monitor": "monitor",
+    "events": "events",
+    "acknowledge": "events",
     "kill": "end",
     "drain": "end",
     "doctor": "doctor",
@@ -75,6 +77,7 @@ def main() -> None:
       xparl connect --address first:8037      add another host's CPUs to it
       xparl status                            nodes, slots, programs
       xparl logs -f trainer                   what an actor writes
+      xparl events -f                         nodes that join or are lost, actors that restart
       xparl doctor --address first:8037       what is wrong, and how to mend it
     """
 

@@ -10,13 +10,14 @@ import click
 
 from parl_remote._codec import to_json
 from parl_remote._death import DeathRecord
-from parl_remote._messages.overview import ActorKilled, DrainNode, DrainStarted, KillActor, NodePhase
+from parl_remote._messages.overview import ActorKilled, DrainNode, DrainStarted, KillActor, NodeDetail, NodePhase
 from parl_remote.cli._session import (
     Session,
     address_option,
-    begins,
     find_actor,
+    find_nodes,
     key_option,
+    node_label,
     nodes_of,
     open_session,
     port_option,
@@ -57,8 +58,8 @@ def drain_command(
 ) -> None:
     r"""Let a node take no more actors, and leave when its last one has ended.
 
-    NODE is a node's name or id, as xparl list nodes shows them. Actors with max_restarts may move to other nodes at
-    once. The node that the master runs in stays, without actors.
+    NODE is a node's name, name:port or id, as xparl list nodes shows them. Actors with max_restarts may move to other
+    nodes at once. The node that the master runs in stays, without actors.
 
     \b
     Examples:
@@ -82,16 +83,18 @@ def drain_command(
 def _node_id(session: Session, text: str) -> str:
     """Return the id of the named node; ids may be abbreviated."""
     nodes = nodes_of(session.master)
-    found = [node.node_id for node in nodes if node.name == text] or [
-        node.node_id for node in nodes if begins(node.node_id, text)
-    ]
+    found = find_nodes(nodes, text)
     if len(found) == 1:
-        return found[0]
+        return found[0].node_id
     if found:
-        ids = ", ".join(short_id(one) for one in found)
-        raise click.ClickException(f"{text!r} may be any of {len(found)} nodes; name one by its id: {ids}")
-    known = ", ".join(sorted(f"{node.name} ({short_id(node.node_id)})" for node in nodes)) or "none"
+        ids = ", ".join(_named(node) for node in found)
+        raise click.ClickException(f"{text!r} may be any of {len(found)} nodes; name one by its port or id: {ids}")
+    known = ", ".join(sorted(map(_named, nodes))) or "none"
     raise click.ClickException(f"there is no node {text!r}; the cluster has {known}")
+
+
+def _named(node: NodeDetail) -> str:
+    return f"{node_label(node.name, node.addresses[0] if node.addresses else '')} ({short_id(node.node_id)})"
 
 
 def _await_drained(session: Session, started: DrainStarted) -> None:

@@ -6,7 +6,7 @@ Target --ClusterAddress--> Session: inquiries to the master and to workers --> a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -44,7 +44,9 @@ __all__ = [
     "deaths_of",
     "find_actor",
     "find_actor_or_death",
+    "find_nodes",
     "key_option",
+    "node_label",
     "nodes_of",
     "only_target",
     "open_session",
@@ -227,9 +229,26 @@ def _page(master: Inquiry, after: int, node: str, client_id: str) -> ActorList:
     return master.ask(lambda number: ListActors(number, after=after, node=node, client_id=client_id), ActorList)
 
 
-def nodes_of(master: Inquiry) -> tuple[NodeDetail, ...]:
-    """Return all workers."""
-    return master.ask(ListNodes, NodeList).nodes
+def nodes_of(master: Inquiry, *, lost: bool = False) -> tuple[NodeDetail, ...]:
+    """Return all workers; with `lost` also those that were lost and not acknowledged."""
+    return master.ask(lambda number: ListNodes(number, lost=lost), NodeList).nodes
+
+
+def node_label(name: str, address: str) -> str:
+    """Return a node's name with its port, which tells it from other nodes of its host."""
+    _, colon, port = address.rpartition(":")
+    return f"{name}{colon}{port}"
+
+
+def find_nodes(nodes: Iterable[NodeDetail], text: str) -> list[NodeDetail]:
+    """Return the nodes with an id, a name, a name with port or an address; else those whose id begins so."""
+    known = list(nodes)
+    exact = [
+        node
+        for node in known
+        if text in {node.node_id, node.name, *node.addresses, *(node_label(node.name, one) for one in node.addresses)}
+    ]
+    return exact or [node for node in known if begins(node.node_id, text)]
 
 
 def deaths_of(master: Inquiry, limit: int, *, released: bool = False) -> Deaths:

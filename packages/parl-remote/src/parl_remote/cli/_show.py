@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from parl_remote.cli._session import (
     ask_status,
     deaths_of,
     key_option,
+    node_label,
     nodes_of,
     open_session,
     port_option,
@@ -35,7 +37,7 @@ from parl_remote.cli._session import (
 )
 from parl_remote.errors import RemoteError
 
-__all__ = ["age", "amount", "clip", "count", "list_command", "size", "status_command", "table"]
+__all__ = ["age", "amount", "clip", "count", "list_command", "moment", "plain", "size", "status_command", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +64,18 @@ class ClusterReport:
             return f"{self.address}: {self.error}"
         one = self.status
         programs = [client for client in one.clients if not client.name.startswith("xparl ")]
+        lost = f" ({len(one.lost)} lost)" if one.lost else ""
         lines = [
             f"{self.address}: {one.cluster_id}, up {timedelta(seconds=int(one.uptime_s))}",
             f"  {one.total.cpu - one.free.cpu:g} used cpus, {one.free.cpu:g} vacant cpus, "
             f"{one.total.gpu - one.free.gpu:g} used gpus, {one.free.gpu:g} vacant gpus",
-            f"  {count(one.node_count, 'node')}, {count(len(programs), 'program')}, "
+            f"  {count(one.node_count, 'node')}{lost}, {count(len(programs), 'program')}, "
             f"{count(one.leases, 'actor')}, {count(one.waiting, 'actor')} waiting for room",
         ]
         if self.monitor:
             lines.append(f"  monitor at {self.monitor}")
         lines += [f"  {_node(node)}" for node in one.nodes]
+        lines += [f"  {_lost(node)}" for node in one.lost]
         lines += [f"  {_program(client)}" for client in programs]
         lines += [f"  {_waiting(entry)}" for entry in one.queue]
         shown = sum(entry.count for entry in one.queue)
@@ -112,6 +116,14 @@ def _node(node: NodeStatus) -> str:
     return f"node {node.name or node.node_id} ({', '.join(node.addresses)}): {', '.join(parts)}"
 
 
+def _lost(node: NodeStatus) -> str:
+    actors = f" with {count(node.leases, 'actor')}" if node.leases else ""
+    return (
+        f"node {node.name or node.node_id} ({', '.join(node.addresses)}): LOST {moment(node.lost_at or 0.0)}, "
+        f"{age(node.silent_s)} ago{actors}: {node.cause}; listed until `xparl acknowledge {short_id(node.node_id)}`"
+    )
+
+
 def _program(client: ClientStatus) -> str:
     who = f"{client.name} (process {client.pid})" if client.pid else f"{client.client_id}, which has not come back yet"
     waiting = f", {client.waiting} waiting" if client.waiting else ""
@@ -144,7 +156,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequ
         rows: Texts; control characters in them are shown as "?", so that no name moves the cursor.
         right: The headings of columns to write flush right.
     """
-    cells = [[_plain(cell) for cell in row] for row in rows]
+    cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(headings, *cells, strict=True)]
 
     def line(texts: Sequence[str]) -> str:
@@ -186,6 +198,13 @@ def age(seconds: float) -> str:
     return f"{whole // 86400} d"
 
 
+def moment(at: float) -> str:
+    """Return a readable local time of day, with the date unless it is today."""
+    local = time.localtime(at)
+    today = local[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", local)
+
+
 def amount(number: float) -> str:
     """Return a number without trailing zeros."""
     return f"{number:g}"
@@ -196,7 +215,8 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return a text for a terminal: one line, control characters shown as "?"; "-" for an empty one."""
     return "".join(character if character.isprintable() else "?" for character in text) or "-"
 
 
@@ -210,7 +230,7 @@ _DEATHS = 100
 
 @click.command("list")
 @click.argument("what", type=click.Choice(["actors", "nodes", "clients", "deaths"]), default="actors")
-@click.option("--node", default="", help="Only actors on this node, by its name or id.")
+@click.option("--node", default="", help="Only actors on this node, by its name, name:port or id.")
 @port_option
 @address_option
 @key_option
@@ -220,8 +240,8 @@ def list_command(
 ) -> None:
     r"""List the actors, nodes, clients (programs) or deaths of a cluster.
 
-    Deaths are actors that were lost, the latest first, each with its cause. Ids are shortened in tables; commands take
-    them so.
+    Deaths are actors that were lost, the latest first, each with its cause. A node that was lost stays in the list,
+    with time and cause, until it comes back or xparl acknowledge. Ids are shortened in tables; commands take them so.
 
     \b
     Examples:
@@ -247,7 +267,7 @@ def _clients(session: Session, _: str) -> list[ClientStatus]:
 
 _LISTS: dict[str, Callable[[Session, str], list[Any]]] = {
     "actors": lambda session, node: list(actors_of(session.master, node=node)),
-    "nodes": lambda session, _: list(nodes_of(session.master)),
+    "nodes": lambda session, _: list(nodes_of(session.master, lost=True)),
     "clients": _clients,
     "deaths": lambda session, _: list(deaths_of(session.master, _DEATHS).deaths),
 }
@@ -261,7 +281,7 @@ def _actor_table(_: Session, actors: Sequence[ActorStatus]) -> list[str]:
             short_id(actor.lease_id),
             actor.class_name,
             *([actor.name] if named else []),
-            actor.node,
+            node_label(actor.node, actor.node_address),
             str(actor.numbers.pid or ""),
             actor.numbers.phase.value + (f" {actor.numbers.busy_with}()" if actor.numbers.busy_with else ""),
             str(actor.resources),
@@ -283,18 +303,28 @@ def _node_table(session: Session, nodes: Sequence[NodeDetail]) -> list[str]:
             short_id(node.node_id),
             node.name,
             ", ".join(str(advertised_by(one, session.cluster.address)) for one in node.addresses),
-            node.phase.value + (", master" if node.is_master else ""),
+            _state(node),
             _used(node.total.cpu, node.free.cpu),
             *([_used(node.total.gpu, node.free.gpu)] if gpus else []),
-            f"{node.cpu_busy:.0%}",
-            f"{node.load:.2f}",
-            f"{size(node.memory_free)} of {size(node.memory_total)}",
+            "" if node.lost_at else f"{node.cpu_busy:.0%}",
+            "" if node.lost_at else f"{node.load:.2f}",
+            "" if node.lost_at else f"{size(node.memory_free)} of {size(node.memory_total)}",
             str(node.actors),
-            f"{node.silent_s:.0f} s ago",
+            f"{age(node.silent_s)} ago",
         ]
         for node in nodes
     ]
-    return table([*headings, "ACTORS", "HEARD"], rows, right=("CPUS", "GPUS", "BUSY", "LOAD", "ACTORS"))
+    lines = table([*headings, "ACTORS", "HEARD"], rows, right=("CPUS", "GPUS", "BUSY", "LOAD", "ACTORS"))
+    return lines + [
+        f"{node_label(node.name, next(iter(node.addresses), ''))} was lost at {moment(node.lost_at)}: {node.cause}"
+        for node in nodes
+        if node.lost_at is not None
+    ]
+
+
+def _state(node: NodeDetail) -> str:
+    when = f" {moment(node.lost_at)}" if node.lost_at is not None else ""
+    return node.phase.value + when + (", master" if node.is_master else "")
 
 
 def _client_table(_: Session, clients: Sequence[ClientStatus]) -> list[str]:
@@ -309,7 +339,8 @@ def _death_table(_: Session, deaths: Sequence[Any]) -> list[str]:
     lines = []
     for death in deaths:
         name = f" {death.name}" if death.name else ""
-        lines.append(f"{short_id(death.lease_id)}  {death.class_name}{name} of {death.owner or death.client_id}")
+        where = f" on {node_label(death.cause.node, death.node_address)}" if death.cause.node else ""
+        lines.append(f"{short_id(death.lease_id)}  {death.class_name}{name} of {death.owner or death.client_id}{where}")
         lines.append(f"          {death.cause.describe()}")
     return [*lines, f"{count(len(deaths), 'death')}; xparl logs ID shows what an actor wrote"]
 

@@ -30,6 +30,7 @@ from parl_remote.cli._session import (
     actors_of,
     address_option,
     key_option,
+    node_label,
     nodes_of,
     open_session,
     port_option,
@@ -114,16 +115,16 @@ def _summary(look: Look) -> list[str]:
 def _node_lines(nodes: Sequence[NodeDetail]) -> list[str]:
     rows = [
         [
-            node.name or node.node_id,
+            node_label(node.name or node.node_id, next(iter(node.addresses), "")),
             node.phase.value,
             f"{amount(round(node.total.cpu - node.free.cpu, 3))}/{amount(node.total.cpu)}",
             f"{node.cpu_busy:.0%}",
             f"{node.load:.2f}",
             f"{size(node.memory_free)}/{size(node.memory_total)}",
             str(node.actors),
-            f"{node.silent_s:.0f} s",
+            age(node.silent_s),
         ]
-        for node in sorted(nodes, key=lambda node: -node.cpu_busy)
+        for node in sorted(nodes, key=lambda node: (node.lost_at is None, -node.cpu_busy))
     ]
     headings = ["NODE", "STATE", "CPUS", "BUSY", "LOAD", "MEM FREE", "ACTORS", "HEARD"]
     return table(headings, rows, right=headings[2:])
@@ -134,7 +135,7 @@ def _actor_lines(actors: Sequence[ActorStatus]) -> list[str]:
         [
             short_id(actor.lease_id),
             actor.class_name + (f" {actor.name}" if actor.name else ""),
-            actor.node,
+            node_label(actor.node, actor.node_address),
             str(actor.numbers.pid or ""),
             f"{actor.numbers.cpu * 100:.0f}",
             size(actor.numbers.memory),
@@ -274,7 +275,7 @@ def top_command(
 def _look(session: Session) -> Look:
     master = session.master
     status = master.ask(StatusRequest, Status)
-    return Look(str(session.cluster), status, nodes_of(master), tuple(actors_of(master)))
+    return Look(str(session.cluster), status, nodes_of(master, lost=True), tuple(actors_of(master)))
 
 
 def _watch(session: Session, delay_s: float, count: int | None, sort: str) -> None:

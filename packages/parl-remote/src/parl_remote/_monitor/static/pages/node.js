@@ -1,10 +1,11 @@
 // One node.
-import { get, live, poll } from "../lib/api.js";
+import { get, live, poll, post } from "../lib/api.js";
 import { TimeChart } from "../lib/chart.js";
 import { byId, facts, h, notice, pill } from "../lib/dom.js";
 import { DataTable } from "../lib/table.js";
 import { chartBoard } from "./charts.js";
-import { actorColumns, bar, bytes, count, deathColumns, decimal, duration, percent } from "./columns.js";
+import { actorColumns, bar, bytes, count, deathColumns, decimal, duration, moment, percent } from "./columns.js";
+import { plural } from "../lib/format.js";
 
 const id = byId("page").dataset.id;
 const path = `/api/v1/nodes/${encodeURIComponent(id)}`;
@@ -33,8 +34,10 @@ poll(async () => {
   }
   live(true);
   notice(byId("problem"), "");
-  byId("title").textContent = row.name;
-  document.title = `${row.name} · PARL monitor`;
+  byId("title").textContent = row.label || row.name;
+  document.title = `${row.label || row.name} · PARL monitor`;
+  byId("lost").hidden = row.lost_at === null;
+  byId("lost-text").textContent = row.lost_at === null ? "" : `Lost ${moment(row.lost_at)}, with ${plural(row.actors, "actor")}: ${row.cause}`;
   byId("state").replaceChildren(pill(row.state));
   facts(byId("facts"), [
     ["CPUs leased", bar(row.cpus ? row.cpus_used / row.cpus : 0, `${decimal(row.cpus_used)} of ${decimal(row.cpus)}`)],
@@ -50,6 +53,15 @@ poll(async () => {
   ]);
   showGpus(row.devices);
 }, 2000);
+
+byId("acknowledge").addEventListener("click", async () => {
+  try {
+    await post(`${path}/acknowledge`);
+    location.assign("/nodes");
+  } catch (error) {
+    notice(byId("problem"), error.status === 401 ? "Sign in to acknowledge the loss of a node." : error.message);
+  }
+});
 
 function showGpus(devices) {
   byId("gpus").hidden = !devices.length;

@@ -1,6 +1,6 @@
 // All nodes as small fields, coloured by how busy they are; a thousand of them fit on a screen.
 import { empty, h } from "../lib/dom.js";
-import { percent, plural } from "../lib/format.js";
+import { count, percent, plural } from "../lib/format.js";
 
 const STEPS = 8;
 
@@ -38,7 +38,8 @@ export class NodeMap {
     }
     const first = this.grid.firstElementChild;
     if (first && !this.grid.querySelector('[tabindex="0"]')) first.tabIndex = 0;
-    this.note.textContent = plural(data.nodes.length, "node");
+    const lost = data.nodes.filter((row) => row[data.columns.indexOf("state")] === "lost").length;
+    this.note.textContent = plural(data.nodes.length - lost, "node") + (lost ? ` · ${count(lost)} lost` : "");
     this.none.replaceChildren(...(data.nodes.length ? [] : [empty("No node has joined.")]));
   }
 
@@ -49,11 +50,11 @@ export class NodeMap {
       this.cells.set(node.node_id, cell);
       this.grid.append(cell);
     }
-    const value = this.by === "leased" ? (node.cpus ? node.cpus_used / node.cpus : null) : node[this.by];
+    const value = node.state === "lost" ? null : this.by === "leased" ? (node.cpus ? node.cpus_used / node.cpus : null) : node[this.by];
     const heat = value === null ? "unknown" : `heat${Math.min(STEPS - 1, Math.floor(value * STEPS))}`;
     const name = `${heat} ${node.state}`;
     if (cell.className !== name) cell.className = name;
-    const text = percent(value);
+    const text = node.state === "lost" ? "lost" : percent(value);
     if (cell.lastChild.textContent !== text) cell.lastChild.textContent = text;
     const label = `${node.name}: ${this.by} ${text}, ${plural(node.actors, "actor")}${node.state === "alive" ? "" : `, ${node.state}`}`;
     if (cell.title !== label) {

@@ -2,20 +2,20 @@
 import { spark } from "../lib/chart.js";
 import { byId, h, pill } from "../lib/dom.js";
 import { DataTable } from "../lib/table.js";
-import { bar, bytes, count, decimal, duration, link, percent } from "./columns.js";
+import { bar, bytes, count, decimal, duration, link, moment, percent } from "./columns.js";
 
 new DataTable(byId("list"), {
   path: "/api/v1/nodes",
   noun: "node",
   fixed: { spark: 1, window: 600 },
-  filters: [{ name: "state", label: "State", options: [["", "Any state"], ["alive", "Alive"], ["draining", "Draining"], ["drained", "Drained"], ["silent", "Silent"]] }],
+  filters: [{ name: "state", label: "State", options: [["", "Any state"], ["alive", "Alive"], ["draining", "Draining"], ["drained", "Drained"], ["silent", "Silent"], ["lost", "Lost"]] }],
   sortedBy: ["name", "asc"],
   rowHead: 1,
   interval: 4000,
   none: "No node has joined.",
   columns: [
     { label: "State", sort: "state", cell: (row) => pill(row.state) },
-    { label: "Node", sort: "name", cell: (row) => h("span", { title: row.address }, link("nodes", row.node_id, row.name)) },
+    { label: "Node", sort: "name", cell: (row) => h("span", { title: row.address }, link("nodes", row.node_id, row.label || row.name)) },
     { label: "last 10 min", cell: (row) => spark(row.spark.cpu, "s1"), minor: true },
     { label: "CPU busy", sort: "cpu", number: true, cell: (row) => percent(row.cpu_busy) },
     { label: "Load", sort: "load", number: true, minor: true, cell: (row) => decimal(row.load) },
@@ -26,5 +26,6 @@ new DataTable(byId("list"), {
     { label: "GPU busy", sort: "gpu", number: true, minor: true, cell: (row) => (row.gpus ? percent(row.gpu_busy) : "") },
     { label: "Actors", sort: "actors", number: true, cell: (row) => count(row.actors) },
     { label: "Heard", sort: "silent", number: true, minor: true, cell: (row) => `${duration(row.silent_s)} ago` },
+    { label: "Lost", wide: true, cell: (row) => (row.lost_at === null ? "" : h("span", { title: row.cause }, `${moment(row.lost_at)}: ${row.cause}`)) },
   ],
 });

@@ -35,7 +35,7 @@ function showTotals({ totals, cluster, deaths }) {
   const states = Object.entries(totals.states).map(([state, number]) => `${count(number)} ${state}`).join(", ");
   const hour = deaths.filter((death) => !death.expected && death.at > Date.now() / 1000 - 3600).length;
   const tiles = [
-    tile("Nodes", count(totals.nodes), plural(totals.drivers, "driver")),
+    tile("Nodes", count(totals.nodes), totals.nodes_lost ? `${count(totals.nodes_lost)} lost` : plural(totals.drivers, "driver")),
     tile("CPUs leased", decimal(totals.cpus_used), `of ${decimal(totals.cpus)} · ${percent(totals.cpu_busy)} busy`, totals.cpus ? totals.cpus_used / totals.cpus : 0),
     tile("Memory", bytes(totals.memory_used), totals.memory_total ? `of ${bytes(totals.memory_total)}` : "", totals.memory_total ? totals.memory_used / totals.memory_total : null),
     totals.gpus ? tile("GPUs leased", decimal(totals.gpus_used), `of ${decimal(totals.gpus)}${totals.gpu_busy === null ? "" : ` · ${percent(totals.gpu_busy)} busy`}`, totals.gpus_used / totals.gpus) : null,
@@ -65,6 +65,13 @@ function showWaiting(waiting, total) {
   );
 }
 
+function showLost(lost) {
+  byId("lost").hidden = !lost.length;
+  byId("lost-list").replaceChildren(
+    ...lost.map((one) => h("li", {}, link("nodes", one.node_id, one.label || one.name), ` ${moment(one.lost_at)}`, h("span", { class: "muted" }, ` · ${one.cause}`))),
+  );
+}
+
 function showDeaths(deaths) {
   const rows = deaths.slice(0, 8).map((one) =>
     h("li", {}, h("div", {}, pill(one.kind), " ", link("deaths", one.actor_id, one.class_name), h("span", { class: "muted" }, ` · ${moment(one.at)} · ${one.node_name}`)), h("div", { class: "muted clip", title: one.text }, one.text)),
@@ -78,6 +85,7 @@ poll(async () => {
   showTotals(data);
   showWaiting(data.waiting, data.totals.waiting);
   showDeaths(data.deaths);
+  showLost(data.lost);
 }, 2000);
 poll(updateCharts, 4000, { sign: false });
 poll(async () => map.show(await get("/api/v1/nodes/map")), 4000, { sign: false });

@@ -1,0 +1,142 @@
+"""The record of what has happened in a cluster: its events, and the nodes that were lost.
+
+tables, members, leases --add--> EventLog --latest, after--> ClusterView
+a node is lost ----------------> LostNodes --until it comes back, or somebody acknowledges the loss
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parl_remote._death import DeathKind, DeathRecord
+from parl_remote._master.placing import Node
+from parl_remote._messages.events import ClusterEvent, EventKind
+
+__all__ = ["ActorNamed", "EventLog", "LostNode", "LostNodes"]
+
+_EVENTS_KEPT = 5000
+_LOST_KEPT = 1000
+
+# Ends that somebody asked for, and those that the event of their node includes.
+_NO_EVENT = frozenset((DeathKind.KILLED_BY_USER, DeathKind.DRAINED, DeathKind.NODE_LOST))
+_MEMORY = frozenset((DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY))
+
+
+class ActorNamed(NamedTuple):
+    """The actor of an event: the last fields of `ClusterEvent`."""
+
+    lease_id: str = ""
+    class_name: str = ""
+    actor_name: str = ""
+    owner: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.class_name or 'actor'} {self.actor_name}".rstrip()
+
+
+NOBODY = ActorNamed()
+
+
+class EventLog:
+    """The latest events.
+
+    Args:
+        epoch: Unix time of the loop's zero.
+        started: When the cluster started, on the loop's clock.
+
+    Attributes:
+        since: When the log began, Unix time.
+        counts: The number of events by kind, including those no longer kept.
+    """
+
+    def __init__(self, epoch: float, started: float) -> None:
+        self._epoch = epoch
+        self._kept: deque[ClusterEvent] = deque(maxlen=_EVENTS_KEPT)
+        self.since = round(epoch + started, 6)
+        self.counts: Counter[EventKind] = Counter()
+
+    @property
+    def latest(self) -> int:
+        """The number of the latest event, 0 if there was none."""
+        return self._kept[-1].number if self._kept else 0
+
+    def unix(self, now: float) -> float:
+        """Return the Unix time of a moment on the loop's clock."""
+        return round(self._epoch + now, 3)
+
+    def node(self, kind: EventKind, node: Node, text: str, now: float) -> None:
+        """Add an event of a node; `text` follows its displayed name."""
+        self._add(kind, self.unix(now), f"{node.label} {text}", node)
+
+    def death(self, death: DeathRecord, node: Node) -> None:
+        """Add the loss of an actor, unless it was intended or its node was lost with it."""
+        cause = death.cause
+        if not cause.kind.is_loss or cause.kind in _NO_EVENT:
+            return
+        kind = EventKind.OUT_OF_MEMORY if cause.kind in _MEMORY else EventKind.ACTOR_LOST
+        at = cause.at or (self._kept[-1].at if self._kept else self.since)
+        who = ActorNamed(death.lease_id, death.class_name, death.name, death.owner)
+        self._add(kind, at, f"{who} was lost on {node.label}: {cause.describe()}", node, who)
+
+    def restart(self, actor: ActorNamed, node: Node, number: int, most: int, now: float) -> None:
+        """Add the restart of a lost actor on `node`, its `number`th of at most `most`; below 0 for no limit."""
+        of = f" of {most}" if most >= 0 else ""
+        text = f"{actor} starts again on {node.label}, restart {number}{of}"
+        self._add(EventKind.ACTOR_RESTARTED, self.unix(now), text, node, actor)
+
+    def after(self, number: int, limit: int) -> tuple[ClusterEvent, ...]:
+        """Return up to `limit` events, the oldest first: those after `number`, or the latest -number."""
+        begin = number if number >= 0 else max(0, self.latest + number)
+        first = self._kept[0].number if self._kept else 1
+        skip = max(0, begin + 1 - first)
+        return tuple(itertools.islice(self._kept, skip, skip + limit))
+
+    def _add(self, kind: EventKind, at: float, text: str, node: Node, actor: ActorNamed = NOBODY) -> None:
+        number = self.latest + 1
+        self._kept.append(ClusterEvent(number, at, kind, text, node.node_id, node.name, node.address, *actor))
+        self.counts[kind] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that was lost.
+
+    Attributes:
+        node: The master's last record of it.
+        at: When, on the loop's clock.
+        cause: Why.
+        actors: How many actors were lost with it.
+    """
+
+    node: Node
+    at: float
+    cause: str
+    actors: int
+
+
+class LostNodes:
+    """The lost nodes whose loss nobody has acknowledged, the latest last."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, LostNode] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[LostNode]:
+        return iter(self._nodes.values())
+
+    def add(self, lost: LostNode) -> None:
+        """Add a node."""
+        self._nodes.pop(lost.node.node_id, None)
+        self._nodes[lost.node.node_id] = lost
+        while len(self._nodes) > _LOST_KEPT:
+            del self._nodes[next(iter(self._nodes))]
+
+    def remove(self, node_id: str) -> LostNode | None:
+        """Remove and return a node; None if it is not there."""
+        return self._nodes.pop(node_id, None)
