@@ -239,7 +239,7 @@ def test_the_overview_leads_to_a_node_and_its_actors(screen: Screen) -> None:
     assert "it passed its memory limit" in deaths.text
     first = screen.all(".map a")[0]
     first.click()
-    screen.until(lambda: screen.text("#title") == "node-000", "the node's page is there")
+    screen.until(lambda: screen.text("#title") == "node-000:8037", "the node's page is there")
     link = screen.until(lambda: next(iter(screen.all("#actors tbody a")), None), "its actors are listed")
     name = link.text
     link.click()

@@ -15,7 +15,7 @@ new DataTable(byId("list"), {
   none: "No node has joined.",
   columns: [
     { label: "State", sort: "state", cell: (row) => pill(row.state) },
-    { label: "Node", sort: "name", cell: (row) => h("span", { title: row.address }, link("nodes", row.node_id, row.label || row.name)) },
+    { label: "Node", sort: "name", cell: (row) => h("span", { title: row.address }, link("nodes", row.node_id, row.label || row.name), row.lost_at === null ? null : h("div", { class: "muted clip why", title: row.cause }, `${moment(row.lost_at)}: ${row.cause}`)) },
     { label: "last 10 min", cell: (row) => spark(row.spark.cpu, "s1"), minor: true },
     { label: "CPU busy", sort: "cpu", number: true, cell: (row) => percent(row.cpu_busy) },
     { label: "Load", sort: "load", number: true, minor: true, cell: (row) => decimal(row.load) },
@@ -26,6 +26,5 @@ new DataTable(byId("list"), {
     { label: "GPU busy", sort: "gpu", number: true, minor: true, cell: (row) => (row.gpus ? percent(row.gpu_busy) : "") },
     { label: "Actors", sort: "actors", number: true, cell: (row) => count(row.actors) },
     { label: "Heard", sort: "silent", number: true, minor: true, cell: (row) => `${duration(row.silent_s)} ago` },
-    { label: "Lost", wide: true, cell: (row) => (row.lost_at === null ? "" : h("span", { title: row.cause }, `${moment(row.lost_at)}: ${row.cause}`)) },
   ],
 });
