@@ -133,6 +133,12 @@ class Sampler:
         assert self.parents is not None
         return splitmix64(key >> 1, PARENT_INDEX) % len(self.parents)
 
+    @property
+    def takes_windows(self) -> bool:
+        """Whether a sample is the parameters plus windows of the table, see `GaussianNoise.perturb_at`."""
+        plain = self.transform is None and self.parents is None and self.bounds is None
+        return plain and self.noise.spec.cached and not isinstance(self.std, np.ndarray)
+
     def perturb(self, key: int, out: FlatVector) -> None:
         """Write the parameters with this key's noise into `out` `[n]`."""
         if self.parents is not None and key != CONTROL_KEY:

@@ -142,11 +142,18 @@ class ES(Strategy):
             terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         size = min(PART, len(gradient))
-        term, total = np.empty(size), np.empty(size)
+        term, total = np.empty(size), np.empty(size if len(terms) != 1 else 0)
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
             if count < size:
                 term, total = term[:count], total[:count]
+            if len(terms) == 1:  # the usual case, to the same bits in fewer steps
+                ((exact, factor),) = terms
+                exact.part(start, count, term)
+                term *= factor
+                term += 0.0  # which makes 0 of -0
+                gradient[start : start + count] = term
+                continue
             total.fill(0.0)
             for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
                 exact.part(start, count, term)

@@ -67,12 +67,12 @@ class Optimizer(ABC):
         self.steps += 1
         rate = self._rate()
         if self._size <= CHUNK:
-            np.subtract(parameters, rate * self._direction(gradient, self._state), out=out)
+            np.subtract(parameters, self._change(rate, gradient, self._state), out=out)
             return out
         for start in range(0, self._size, CHUNK):
             part = slice(start, start + CHUNK)
             moments = {name: moment[part] for name, moment in self._state.items()}
-            change = rate * self._direction(gradient[part], moments)
+            change = self._change(rate, gradient[part], moments)
             np.subtract(parameters[part], change, out=out[part])
         return out
 
@@ -129,15 +129,15 @@ class Optimizer(ABC):
         return np.float32(self.base_lr)
 
     @abstractmethod
-    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        """Return what the rate multiplies before it is subtracted from the parameters; updates the moments in place."""
+    def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
+        """Return what is subtracted from the parameters, a new array; updates the moments in place."""
 
 
 class SGD(Optimizer):
     """theta <- theta - base_lr * g."""
 
-    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:  # noqa: ARG002  it has none
-        return gradient
+    def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:  # noqa: ARG002  it has none
+        return rate * gradient
 
 
 class Momentum(Optimizer):
@@ -155,8 +155,10 @@ class Momentum(Optimizer):
         super().__init__(size, base_lr)
         self.momentum = _decay("momentum", momentum)
 
-    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        return _decay_towards(moments["m"], self.momentum, gradient)
+    def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
+        room = np.empty_like(gradient)
+        _decay_towards(moments["m"], self.momentum, gradient, room)
+        return np.multiply(moments["m"], rate, out=room)
 
 
 class Adam(Optimizer):
@@ -189,17 +191,22 @@ class Adam(Optimizer):
         correction = sqrt(1.0 - _power(self.beta2, self.steps)) / (1.0 - _power(self.beta1, self.steps))
         return np.float32(self.base_lr * correction)
 
-    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        m = _decay_towards(moments["m"], self.beta1, gradient)
-        v = _decay_towards(moments["v"], self.beta2, gradient * gradient)
-        root: FlatVector = np.sqrt(v)
-        return m / (root + np.float32(self.epsilon))
+    def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
+        m, v, room = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all that is in between
+        _decay_towards(m, self.beta1, gradient, room)
+        _decay_towards(v, self.beta2, np.multiply(gradient, gradient, out=room), room)
+        np.sqrt(v, out=room)
+        room += np.float32(self.epsilon)
+        np.divide(m, room, out=room)
+        room *= rate
+        return room
 
 
-def _decay_towards(moment: FlatVector, decay: float, target: FlatVector) -> FlatVector:
+def _decay_towards(moment: FlatVector, decay: float, target: FlatVector, room: FlatVector) -> None:
+    """Move `moment` to `target`, which may be `room`, by `1 - decay` of the way; `room` is overwritten."""
+    np.multiply(target, np.float32(1.0 - decay), out=room)
     moment *= np.float32(decay)
-    moment += np.float32(1.0 - decay) * target
-    return moment
+    moment += room
 
 
 def _decay(name: str, value: float) -> float:

@@ -54,7 +54,12 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
     """
     _require_finite(rewards)
     n = len(rewards)
-    ascending = np.sort(rewards)
+    order = rewards.argsort()
+    ascending = rewards[order]
+    if not np.count_nonzero(ascending[1:] == ascending[:-1]):
+        weights = np.empty(n, np.int64)
+        weights[order] = np.arange(1 - n, n, 2)
+        return Utilities(weights, 0.5 / max(1, n - 1))
     # Equal rewards have the ranks from `first` to `last` - 1, so twice their mean rank is first + last - 1.
     first, last = (np.searchsorted(ascending, rewards, side) for side in ("left", "right"))
     return Utilities((first + last - n).astype(np.int64), 0.5 / max(1, n - 1))
@@ -135,7 +140,7 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[n
 
 def _require_finite(rewards: NDArray[np.float64]) -> None:
     finite = np.isfinite(rewards)
-    if not finite.all():
+    if np.count_nonzero(finite) < len(finite):
         bad = np.flatnonzero(~finite)
         raise InvalidReward(
             f"rewards must be finite; {bad.size} are not, the first is number {bad[0]}: {rewards[bad[0]]}"

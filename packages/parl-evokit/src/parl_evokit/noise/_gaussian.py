@@ -13,6 +13,7 @@ Units are integers, so sums over samples are exact; floats appear in one place, 
 from __future__ import annotations  # so that functions within functions cost nothing to define
 
 import functools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar, cast
 
@@ -167,15 +168,45 @@ class GaussianNoise:
             for part in chunks(size):
                 bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
                 combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
-        elif size <= self._block:  # small models: one window, and no arrays to find it
-            start = splitmix64(pair, 0) % self._window_count
-            combine(parameters, scaled[start : start + size], out=out)
         else:
-            block, low = self._block, 0
-            for start in self._block_starts(pair, range(-(-size // block))):
-                high = min(low + block, size)
-                combine(parameters[low:high], scaled[start : start + high - low], out[low:high])
-                low = high
+            self.perturb_at(parameters, self._block_starts(pair, range(-(-size // self._block))), key & 1, std, out)
+        return out
+
+    def windows_of(self, keys: NDArray[np.uint64], size: int) -> list[list[int]]:
+        """Return where in the table the windows of each key begin, one a block of `size` coordinates."""
+        blocks = np.arange(-(-size // self._block), dtype=np.uint64)
+        starts: list[list[int]] = self._window_starts((keys >> np.uint64(1))[:, None], blocks).tolist()
+        return starts
+
+    def perturb_at(
+        self, parameters: FlatVector, windows: Sequence[int], odd: int, std: float | FlatVector, out: FlatVector | None
+    ) -> FlatVector:
+        """Return parameters plus noise of a table, where its windows are known; see `perturb`.
+
+        Args:
+            parameters: `[n]`.
+            windows: One number a block of coordinates, see `windows_of`.
+            odd: Whether the noise is negated: the lowest bit of the key.
+            std: Standard deviation, one for all.
+            out: Where the result goes, `[n]`. Default: a new array.
+        """
+        kept, scaled = self._scaled
+        if kept != std or not scaled.size:
+            scaled = self._scaled_by(float(std))
+        combine = np.subtract if odd else np.add
+        size, block = len(parameters), self._block
+        if size <= block:
+            start = windows[0]
+            return combine(parameters, scaled[start : start + size], out)
+        out = np.empty_like(parameters) if out is None else out
+        whole = size // block
+        shape = (whole, block)
+        rows = parameters[: whole * block].reshape(shape), out[: whole * block].reshape(shape)
+        window_at = _all_windows(scaled, block).__getitem__
+        deque(map(combine, rows[0], map(window_at, windows), rows[1]), maxlen=0)  # a loop without the interpreter
+        if left := size - whole * block:
+            start = windows[whole]
+            combine(parameters[-left:], scaled[start : start + left], out[-left:])
         return out
 
     def perturb_many(
@@ -341,6 +372,11 @@ class GaussianNoise:
             scaled = units * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
             self._scaled = (std, scaled)
         return scaled
+
+
+def _all_windows(table: FlatVector, size: int) -> NDArray[np.float32]:
+    """Return a view whose rows are all stretches of `size` entries of the table."""
+    return np.ndarray((len(table) - size + 1, size), table.dtype, table, 0, (table.itemsize, table.itemsize))
 
 
 def _windows_at(table: NDArray[_Unit], places: NDArray[np.int64], count: int) -> NDArray[_Unit]:
