@@ -60,6 +60,7 @@ class GaussianNoise:
         self.spec = spec
         self._block, self._window_count = spec.block, spec.windows
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
+        self._last: tuple[int, float, FlatVector] = (0, 0.0, np.empty(0, np.float32))  # pair, std, noise
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
@@ -163,8 +164,20 @@ class GaussianNoise:
                 units = self.units(2 * pair, part.start, part.stop - part.start)
                 combine(parameters[part], units * step[part], out=out[part])
             return out
-        scaled = self._scaled_by(float(std))
         if not self.spec.cached:
+            last_pair, last_std, noise = self._last
+            if last_pair == pair and last_std == std and len(noise) == size:
+                combine(parameters, noise, out=out)
+                return out
+            scaled = self._scaled_by(float(std))
+            if size <= MOST_KEPT and not key & 1:  # the other half of the pair comes next, most often
+                noise = np.empty(size, np.float32)
+                for part in chunks(size):
+                    bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
+                    scaled.take(bits, out=noise[part], mode="wrap")
+                    combine(parameters[part], noise[part], out=out[part])
+                self._last = (pair, float(std), noise)
+                return out
             for part in chunks(size):
                 bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
                 combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
