@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_remote import ObjectLost as ObjectLost
     from parl_remote import ObjectRef as ObjectRef
     from parl_remote import ProtocolError as ProtocolError
+    from parl_remote import Queue as Queue
+    from parl_remote import QueueClosed as QueueClosed
     from parl_remote import RemoteAttributeError as RemoteAttributeError
     from parl_remote import RemoteCallError as RemoteCallError
     from parl_remote import RemoteDeserializeError as RemoteDeserializeError
@@ -95,6 +97,8 @@ __all__ = [
     "ObjectLost",
     "ObjectRef",
     "ProtocolError",
+    "Queue",
+    "QueueClosed",
     "RemoteAttributeError",
     "RemoteCallError",
     "RemoteDeserializeError",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from parl_remote._object_ref import ObjectRef as ObjectRef
     from parl_remote._object_ref import put as put
     from parl_remote._pools.pool import ActorPool as ActorPool
+    from parl_remote._pools.queue import Queue as Queue
     from parl_remote._remote_manager import RemoteManager as RemoteManager
     from parl_remote._serving import Serving as Serving
     from parl_remote._serving import as_remote as as_remote
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from parl_remote.errors import NotConnected as NotConnected
     from parl_remote.errors import ObjectLost as ObjectLost
     from parl_remote.errors import ProtocolError as ProtocolError
+    from parl_remote.errors import QueueClosed as QueueClosed
     from parl_remote.errors import RemoteAttributeError as RemoteAttributeError
     from parl_remote.errors import RemoteCallError as RemoteCallError
     from parl_remote.errors import RemoteDeserializeError as RemoteDeserializeError
@@ -76,6 +78,7 @@ _HOMES = {
     "submit": "_decorator",
     "with_options": "_decorator",
     "ActorPool": "_pools.pool",
+    "Queue": "_pools.queue",
     **dict.fromkeys(("Executor", "RemoteFunction", "map", "remote_function", "wait"), "_functions.executor"),
     "RemoteManager": "_remote_manager",
     "Serving": "_serving",
@@ -100,6 +103,7 @@ _HOMES = {
             "NotConnected",
             "ObjectLost",
             "ProtocolError",
+            "QueueClosed",
             "RemoteAttributeError",
             "RemoteCallError",
             "RemoteDeserializeError",
@@ -134,6 +138,8 @@ __all__ = [
     "ObjectLost",
     "ObjectRef",
     "ProtocolError",
+    "Queue",
+    "QueueClosed",
     "RemoteAttributeError",
     "RemoteCallError",
     "RemoteDeserializeError",

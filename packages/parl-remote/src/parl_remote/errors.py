@@ -12,6 +12,7 @@
        ├─ ActorError
        │  ├─ ActorLost (parl_core.errors.LostActor)
        │  ├─ ItemLost (concurrent.futures.BrokenExecutor)
+       │  ├─ QueueClosed
        │  ├─ ExecutorBroken (concurrent.futures.BrokenExecutor)
        │  └─ RemoteCallError
        │     └─ RemoteAttributeError (AttributeError)
@@ -56,6 +57,7 @@ __all__ = [
     "NotConnected",
     "ObjectLost",
     "ProtocolError",
+    "QueueClosed",
     "RemoteAttributeError",
     "RemoteCallError",
     "RemoteDeserializeError",
@@ -181,6 +183,10 @@ class ActorLost(ActorError, LostActor):
 
 class ExecutorBroken(ActorError, BrokenExecutor):
     """An executor has no workers: its initializer failed, or none could be made; the cause is the error."""
+
+
+class QueueClosed(ActorError):
+    """A `parl.Queue` is closed: it takes no more items, or has none left to give."""
 
 
 class ItemLost(ActorError, BrokenExecutor):

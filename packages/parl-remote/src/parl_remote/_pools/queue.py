@@ -1,0 +1,325 @@
+"""A queue shared by programs and actors: an actor that holds the items, and `Queue`, its handle.
+
+Queue.put --items--> QueueActor: items, and who waits --items--> Queue.get
+                        (one event loop: a caller that waits is a task, which ends with its caller)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue as standard
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from parl_remote import _current
+from parl_remote._connecting import connect, get_actor, kill
+from parl_remote._decorator import remote_class, submit, with_options
+from parl_remote.errors import QueueClosed
+
+__all__ = ["Queue"]
+
+Item = TypeVar("Item")
+
+_MOST_WAITING = 1_000_000  # calls at once: all getters may wait, and a put must still be heard
+
+
+@remote_class(n_cpu=0, max_concurrency=_MOST_WAITING)
+class QueueActor:
+    """The items of a queue, and the calls that wait for one or for room.
+
+    Args:
+        maxsize: The most items; 0 has no limit.
+    """
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self._items: deque[Any] = deque()
+        self._getters: deque[asyncio.Future[bool]] = deque()
+        self._putters: deque[asyncio.Future[bool]] = deque()
+        self._joiners: deque[asyncio.Future[bool]] = deque()
+        self._unfinished = 0
+        self._is_closed = False
+
+    async def put(self, items: list[Any], timeout_s: float | None) -> tuple[int, bool]:
+        """Add items; return how many were added in time, and whether the queue is closed."""
+        until = _deadline(timeout_s)
+        for number, item in enumerate(items):
+            while self._maxsize and len(self._items) >= self._maxsize and not self._is_closed:
+                if not await self._wait(self._putters, until):
+                    return number, False
+            if self._is_closed:
+                return number, True
+            self._items.append(item)
+            self._unfinished += 1
+            _wake(self._getters)
+        return len(items), False
+
+    async def get(self, most: int, timeout_s: float | None) -> tuple[list[Any], bool]:
+        """Take one to `most` items, none if there was none in time; return them, and whether the queue is closed."""
+        until = _deadline(timeout_s)
+        while not self._items:
+            if self._is_closed or not await self._wait(self._getters, until):
+                return [], self._is_closed
+        taken = [self._items.popleft() for _ in range(min(most, len(self._items)))]
+        for _ in taken:
+            _wake(self._putters)
+        if self._items:  # its wake-up may have been meant for more than this call has taken
+            _wake(self._getters)
+        return taken, False
+
+    async def size(self) -> tuple[int, int]:
+        """Return the number of items, and the most that there may be."""
+        return len(self._items), self._maxsize
+
+    async def done(self, number: int) -> bool:
+        """Count items as finished; return False if there are not so many."""
+        if number > self._unfinished:
+            return False
+        self._unfinished -= number
+        if not self._unfinished:
+            _wake_all(self._joiners)
+        return True
+
+    async def join(self, timeout_s: float | None) -> bool:
+        """Wait until all items are finished; return False if they are not in time."""
+        until = _deadline(timeout_s)
+        while self._unfinished:
+            if not await self._wait(self._joiners, until):
+                return False
+        return True
+
+    async def close(self) -> None:
+        """Take no more items; those that there are can still be taken."""
+        self._is_closed = True
+        for waiters in (self._getters, self._putters):
+            _wake_all(waiters)
+
+    async def _wait(self, waiters: deque[asyncio.Future[bool]], until: float | None) -> bool:
+        """Wait to be woken; return False if the time is up."""
+        loop = asyncio.get_running_loop()
+        left_s = None if until is None else until - loop.time()
+        if left_s is not None and left_s <= 0:
+            return False
+        waiter: asyncio.Future[bool] = loop.create_future()
+        timer = None if left_s is None else loop.call_later(left_s, _give_up, waiter)
+        waiters.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                _wake(waiters)  # it was this call's turn, and its caller is gone
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if waiter in waiters:
+                waiters.remove(waiter)
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
+
+
+def _wake(waiters: deque[asyncio.Future[bool]]) -> None:
+    while waiters:
+        waiter = waiters.popleft()
+        if not waiter.done():
+            waiter.set_result(True)
+            return
+
+
+def _wake_all(waiters: deque[asyncio.Future[bool]]) -> None:
+    while waiters:
+        _wake(waiters)
+
+
+class Queue(Generic[Item]):
+    """A queue that programs and actors share: first in, first out, with `put` and `get` as in `queue.Queue`.
+
+    Its handle can be an argument of any call, so that actors put and take. Items are what arguments of calls may be,
+    handles and `parl.put` references included. It lives until its last handle is gone.
+
+    Args:
+        maxsize: The most items in it; a `put` beyond that waits. 0 has no limit.
+        options: Options of its actor, as for a remote class: `name` for `Queue.named`, `node`, `detached`, ... It takes
+            no CPU unless told otherwise.
+
+    An item that was given to a process that is killed at that moment is gone with it. If the queue's own process or
+    node is lost, its items are: calls then raise `ActorLost`. Without a connection, a private cluster is started.
+    """
+
+    def __init__(self, maxsize: int = 0, **options: Any) -> None:
+        if not isinstance(maxsize, int) or maxsize < 0:
+            raise ValueError(f"maxsize must be 0 or more, not {maxsize!r}")
+        if _current.peek() is None and not _current.inside_actor():
+            connect()
+        made: Callable[..., Any] = with_options(QueueActor, **options) if options else QueueActor
+        self._actor: Any = made(maxsize)
+
+    @classmethod
+    def named(cls, name: str) -> Queue[Any]:
+        """Return the queue that was made with that `name`.
+
+        Raises:
+            NoSuchActor: There is none.
+        """
+        return _of(get_actor(name))
+
+    def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item; where there is no room, wait.
+
+        Args:
+            item: The item; it is serialised now.
+            block: Whether to wait for room.
+            timeout: How long, in seconds; None has no limit.
+
+        Raises:
+            queue.Full: There was no room in time.
+            QueueClosed: The queue is closed.
+        """
+        _check_put(self._actor.put([item], _patience(block, timeout)), 1)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Item:
+        """Take the oldest item; where there is none, wait.
+
+        Args:
+            block: Whether to wait for an item.
+            timeout: How long, in seconds; None has no limit.
+
+        Raises:
+            queue.Empty: There was no item in time.
+            QueueClosed: The queue is closed and has no items left.
+        """
+        item: Item = _checked(self._actor.get(1, _patience(block, timeout)))[0]
+        return item
+
+    def put_nowait(self, item: Item) -> None:
+        """Add an item at once; raise what `put` raises."""
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Item:
+        """Take an item at once; raise what `get` raises."""
+        return self.get(block=False)
+
+    def put_many(self, items: Iterable[Item], timeout: float | None = None) -> None:
+        """Add items with one call, in order; each waits for room.
+
+        Raises:
+            queue.Full: There was no room for all in time; those that fitted are in the queue.
+            QueueClosed: The queue is closed.
+        """
+        batch = list(items)
+        _check_put(self._actor.put(batch, _patience(True, timeout)), len(batch))
+
+    def get_many(self, most: int, timeout: float | None = None) -> list[Item]:
+        """Take the items that there are, at least one and up to `most`, with one call; wait for the first.
+
+        Raises:
+            queue.Empty: There was no item in time.
+            QueueClosed: The queue is closed and has no items left.
+        """
+        if most < 1:
+            raise ValueError(f"most must be 1 or more, not {most!r}")
+        return list(_checked(self._actor.get(most, _patience(True, timeout))))
+
+    async def put_async(self, item: Item, timeout: float | None = None) -> None:
+        """Add an item without blocking the event loop; raise what `put` raises."""
+        _check_put(await submit(self._actor.put, [item], _patience(True, timeout)), 1)
+
+    async def get_async(self, timeout: float | None = None) -> Item:
+        """Take an item without blocking the event loop; raise what `get` raises."""
+        item: Item = _checked(await submit(self._actor.get, 1, _patience(True, timeout)))[0]
+        return item
+
+    def qsize(self) -> int:
+        """Return the number of items at this moment."""
+        return int(self._actor.size()[0])
+
+    def empty(self) -> bool:
+        """Return whether there is no item at this moment."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Return whether there is no room at this moment."""
+        items, most = self._actor.size()
+        return bool(most) and items >= most
+
+    def task_done(self) -> None:
+        """Count one item that was taken as finished, for `join`.
+
+        Raises:
+            ValueError: It is called more often than items were added.
+        """
+        if not self._actor.done(1):
+            raise ValueError("task_done() called too many times")
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until `task_done` was called for every item; return False if that does not happen in time."""
+        return bool(self._actor.join(timeout))
+
+    def close(self) -> None:
+        """Take no more items: `put` raises `QueueClosed`, `get` does so when the queue is empty, loops over it end."""
+        self._actor.close()
+
+    def kill(self) -> None:
+        """End the queue at once, with all its items."""
+        kill(self._actor)
+
+    def __iter__(self) -> Iterator[Item]:
+        while True:
+            try:
+                item = self.get()
+            except QueueClosed:
+                return
+            yield item
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        while True:
+            try:
+                item = await self.get_async()
+            except QueueClosed:
+                return
+            yield item
+
+    def __reduce__(self) -> tuple[Callable[[Any], Queue[Any]], tuple[Any]]:
+        return _of, (self._actor,)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._actor!r}>"
+
+
+def _of(actor: Any) -> Queue[Any]:
+    made: Queue[Any] = Queue.__new__(Queue)
+    made._actor = actor
+    return made
+
+
+def _patience(block: bool, timeout: float | None) -> float | None:
+    if not block:
+        return 0.0
+    if timeout is not None and timeout < 0:
+        raise ValueError(f"timeout must be 0 or more, not {timeout!r}")
+    return timeout
+
+
+def _check_put(answer: tuple[int, bool], number: int) -> None:
+    put, is_closed = answer
+    if is_closed:
+        raise QueueClosed(f"the queue is closed; {put} of {number} items were added")
+    if put < number:
+        raise standard.Full(f"{put} of {number} items were added in time")
+
+
+def _checked(answer: tuple[list[Any], bool]) -> list[Any]:
+    items, is_closed = answer
+    if items:
+        return items
+    if is_closed:
+        raise QueueClosed("the queue is closed and has no items left")
+    raise standard.Empty
