@@ -17,6 +17,8 @@ _MODULES = {
     "connect": "start",
     "status": "show",
     "stop": "stop",
+    "up": "up",
+    "down": "up",
     "list": "show",
     "logs": "logs",
     "top": "top",
@@ -75,6 +77,7 @@ def main() -> None:
     Examples:
       xparl start --port 8037                 a cluster with all CPUs of this host
       xparl connect --address first:8037      add another host's CPUs to it
+      xparl up hosts.toml                     the same on all hosts of a file, over ssh
       xparl status                            nodes, slots, programs
       xparl logs -f trainer                   what an actor writes
       xparl events -f                         nodes that join or are lost, actors that restart
