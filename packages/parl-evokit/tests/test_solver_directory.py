@@ -56,8 +56,8 @@ def test_every_flipped_byte_of_the_arrays_is_noticed(saved: Path) -> None:
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "not a solver's summary of format 1"),
-        ('{"format": 2}', "not a solver's summary of format 1"),
+        ("[]", "not a solver's summary of format 1 or 2"),
+        ('{"format": 3}', "not a solver's summary of format 1 or 2"),
         ('{"format": 1}', "lacks files, fingerprint, parameters_sha256, ledger, model_iter_id"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_solver_of_another_model_seed_or_optimizer_is_refused(saved: Path) -> 
 
 def test_the_summary_is_plain_data_that_names_no_code(saved: Path) -> None:
     summary = json.loads((saved / "solver.json").read_text())
-    assert summary["format"] == 1
+    assert summary["format"] == 2
     assert summary["ledger"] == {"segment": 123}
     assert set(summary["files"]) == {"solver.npz"}
     assert "type: MOMENTUM" in summary["config"]

@@ -38,6 +38,11 @@ class SetAside:
         """All samples that were set aside."""
         return sum(vars(self).values())
 
+    def add(self, other: "SetAside") -> None:
+        """Count these as well."""
+        for name, count in vars(other).items():
+            setattr(self, name, getattr(self, name) + count)
+
     def __str__(self) -> str:
         reasons = {name.replace("_", " "): count for name, count in vars(self).items() if count}
         return ", ".join(f"{count} {name}" for name, count in reasons.items()) or "none"
@@ -62,6 +67,8 @@ class UpdateReport:
         update_norm: Euclidean norm of the change of the parameters.
         parameters: The new parameters `[n]`, read-only.
         rolled_back: Why the model before is taken up again in place of an update; empty if it is not.
+        refused: Tokens that were refused before this update, by reason.
+        timed_out: Samples that count with a default because their reward did not come in time.
         rejected: Why the step was not taken, so that the new model is the present one again; empty if it was.
     """
 
@@ -80,6 +87,8 @@ class UpdateReport:
     parameters: FlatVector | None = field(default=None, repr=False)
     rolled_back: str = ""
     rejected: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+    timed_out: int = 0
 
     @functools.cached_property
     def parameters_sha256(self) -> str:

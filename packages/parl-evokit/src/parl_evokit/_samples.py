@@ -12,8 +12,9 @@ The outcome does not depend on the order in which the samples came.
 """
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import fsum
 from operator import index
@@ -25,15 +26,29 @@ from numpy.typing import NDArray
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAside
 from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
-from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, split_key
+from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, split_key
 
-__all__ = ["NO_KEY", "Decoded", "Group", "Intake", "Samples", "decode", "noise_keys", "sort_samples"]
+__all__ = [
+    "IDENTIFIED",
+    "NO_KEY",
+    "Decoded",
+    "Group",
+    "Intake",
+    "Samples",
+    "decode",
+    "decode_spans",
+    "distinct",
+    "noise_keys",
+    "sort_samples",
+]
 
 
 NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
-INFO, KEY, MODEL, FINGERPRINT, REWARD = 0x0A, 0x08, 0x10, 0x1D, 0x15  # tags of evokit.proto
-LONGEST = 5  # bytes of a number below 2**31
-PADDING = bytes(48)  # so that no look ahead leaves the data
+IDENTIFIED = np.uint64(1 << 63)  # beyond all keys: marks the identity of a sample without noise
+INFO, KEY, MODEL, FINGERPRINT, IDENTITY = 0x0A, 0x08, 0x10, 0x1D, 0x21  # tags of evokit.proto
+REWARD, TIME, TOKEN = 0x15, 0x18, 0x28
+LONGEST, LONGEST_TIME = 5, 8  # bytes of a number below 2**31; of microseconds until the year 4253
+PADDING = bytes(64)  # so that no look ahead leaves the data
 _Number = TypeVar("_Number", np.int64, np.uint32)
 
 
@@ -42,11 +57,13 @@ class Samples:
     """`n` samples with a reward each; several rewards of one sample are several rows.
 
     Attributes:
-        keys: Noise keys; `NO_KEY` where the record's key was none.
+        keys: Noise keys; `NO_KEY` where the record's key was none. Without noise 0, or `IDENTIFIED` and an identity.
         models: model_iter_id of the model that was perturbed.
         fingerprints: Of noise and model; 0 where not known.
         rewards: As logs hold them, in float32.
         counts: How many rewards each row's is the mean of.
+        times: When, in microseconds since 1970; 0 where not known.
+        tokens: Whether the reward came with a token.
     """
 
     keys: NDArray[np.uint64]
@@ -54,6 +71,8 @@ class Samples:
     fingerprints: NDArray[np.uint32]
     rewards: NDArray[np.float32]
     counts: NDArray[np.uint32]
+    times: NDArray[np.int64]
+    tokens: NDArray[np.bool_]
 
     @classmethod
     def of(cls, infos: Sequence[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> "Samples":
@@ -83,29 +102,50 @@ class Samples:
             fingerprints = _column([info.fingerprint for info in infos], np.uint32)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise _wrong_info(infos) from error
-        return cls(noise_keys(infos), models, fingerprints, values, np.ones(n, np.uint32))
+        keys = noise_keys(infos)
+        for row in np.flatnonzero(keys == CONTROL_KEY).tolist():
+            if infos[row].identity:
+                keys[row] = IDENTIFIED | np.uint64(infos[row].identity)
+        return cls.plain(keys, models, fingerprints, values)
+
+    @classmethod
+    def plain(
+        cls,
+        keys: NDArray[np.uint64],
+        models: NDArray[np.int64],
+        fingerprints: NDArray[np.uint32],
+        rewards: NDArray[np.float32] | None = None,
+        times: NDArray[np.int64] | None = None,
+    ) -> "Samples":
+        """Return columns with one reward each, without tokens."""
+        n = len(keys)
+        return cls(
+            keys,
+            models,
+            fingerprints,
+            np.zeros(n, np.float32) if rewards is None else rewards,
+            np.ones(n, np.uint32),
+            np.zeros(n, np.int64) if times is None else times,
+            np.zeros(n, np.bool_),
+        )
 
     @classmethod
     def concatenated(cls, parts: Sequence["Samples"]) -> "Samples":
         """Return all rows of all parts."""
+        parts = [part for part in parts if len(part)]
         if not parts:
             return cls.of([], [])
-        return cls(
-            np.concatenate([part.keys for part in parts]),
-            np.concatenate([part.models for part in parts]),
-            np.concatenate([part.fingerprints for part in parts]),
-            np.concatenate([part.rewards for part in parts]),
-            np.concatenate([part.counts for part in parts]),
-        )
+        if len(parts) == 1:
+            return parts[0]
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__)
+        return cls(*columns)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def where(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Samples":
         """Return some of the rows."""
-        return Samples(
-            self.keys[rows], self.models[rows], self.fingerprints[rows], self.rewards[rows], self.counts[rows]
-        )
+        return Samples(*(column[rows] for column in vars(self).values()))
 
     def sorted_runs(self) -> tuple["Samples", NDArray[np.intp]]:
         """Return the rows by model, fingerprint and key, and where each sample's rows begin."""
@@ -122,26 +162,44 @@ class Samples:
         return ordered, np.flatnonzero(begins)
 
     def joined(self) -> "Samples":
-        """Return one row a sample, by model, fingerprint and key; its reward is the mean of its rewards."""
+        """Return one row a sample, by model, fingerprint and key.
+
+        Its reward is the mean of its rewards; of those with a token, where there are any, the first by time.
+        """
         ordered, starts = self.sorted_runs()
         if len(starts) == len(self):
             return ordered
         stops = np.append(starts[1:], len(self))
         one = ordered.where(starts)
-        rewards, counts = one.rewards.copy(), one.counts.copy()
+        rewards, counts, tokens = one.rewards.copy(), one.counts.copy(), one.tokens.copy()
         for place in np.flatnonzero(stops - starts > 1).tolist():
             several = slice(starts[place], stops[place])
+            trusted = ordered.tokens[several]
+            if trusted.any():
+                times, values = ordered.times[several][trusted].tolist(), ordered.rewards[several][trusted].tolist()
+                rewards[place], counts[place] = min(zip(times, values, strict=True))[1], 1
+                tokens[place] = True
+                continue
             counts[place] = ordered.counts[several].sum()
             rewards[place] = _mean(ordered.rewards[several].tolist(), ordered.counts[several].tolist())
-        return Samples(one.keys, one.models, one.fingerprints, rewards, counts)
+        return replace(one, rewards=rewards, counts=counts, tokens=tokens)
 
     def infos(self) -> list[SamplingInfo]:
         """Return the rows' records."""
         columns = (self.keys.tolist(), self.models.tolist(), self.fingerprints.tolist())
+        mark = int(IDENTIFIED)
         return [
-            SamplingInfo([0, 1] if key == NO_KEY else split_key(key), model, fingerprint)
+            SamplingInfo([0, 0], model, fingerprint, key - mark)
+            if key >= mark
+            else SamplingInfo([0, 1] if key == NO_KEY else split_key(key), model, fingerprint)
             for key, model, fingerprint in zip(*columns, strict=True)
         ]
+
+    @property
+    def without_noise(self) -> NDArray[np.bool_]:
+        """Which rows are control traffic."""
+        rows: NDArray[np.bool_] = (self.keys == CONTROL_KEY) | (self.keys >= IDENTIFIED)
+        return rows
 
 
 def _as_float(reward: float) -> float:
@@ -172,6 +230,13 @@ def _column(numbers: list[int], kind: type[_Number]) -> NDArray[_Number]:
     if numbers and numbers.count(numbers[0]) == len(numbers):  # the usual case, and several times as fast
         return np.full(len(numbers), index(numbers[0]), kind)
     return np.array(list(map(index, numbers)), kind)  # numpy's own conversion would cut off fractions
+
+
+def distinct(column: NDArray[np.int64]) -> list[int]:
+    """Return the different numbers, ascending; numpy's `unique` sorts or hashes where one look would do."""
+    if not len(column):
+        return []
+    return [int(column[0])] if _all_equal(column) else np.unique(column).tolist()
 
 
 def _all_equal(column: NDArray[Any]) -> bool:
@@ -280,18 +345,25 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         too_old=take(ages > max_age),
         not_finite=take(~np.isfinite(samples.rewards)),
     )
-    control = left & (samples.keys == CONTROL_KEY)
+    repeated = 0
+    control = left & samples.without_noise
     controls: dict[int, list[float]] = {}
     if take(control):
+        rows = samples.where(control)
+        identified = rows.keys >= IDENTIFIED
+        one_each = rows.where(identified).joined()
+        repeated = int(np.count_nonzero(identified)) - len(one_each)
+        rows = Samples.concatenated([rows.where(~identified), one_each])
         controls = {
-            age: sorted(samples.rewards[control & (ages == age)].tolist()) for age in np.unique(ages[control]).tolist()
+            model_iter_id - number: sorted(rows.rewards[rows.models == number].tolist())
+            for number in distinct(rows.models)[::-1]
         }
     # A sample may have come with its fingerprint and without: it is the same sample.
-    usable = Samples(samples.keys, samples.models, np.zeros_like(samples.fingerprints), samples.rewards, samples.counts)
+    usable = replace(samples, fingerprints=np.zeros_like(samples.fingerprints))
     if aside.total or controls:
         usable = usable.where(left)
     one = usable.joined()
-    return Intake(_groups(one, model_iter_id), controls, len(usable) - len(one), aside)
+    return Intake(_groups(one, model_iter_id), controls, repeated + len(usable) - len(one), aside)
 
 
 def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | None:
@@ -302,7 +374,8 @@ def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | No
         return None
     order = samples.keys.argsort()
     keys = samples.keys[order]
-    if keys[0] <= NO_KEY or np.count_nonzero(keys[1:] == keys[:-1]):  # control traffic, no key, or repeated
+    # Control traffic, no key, or repeated:
+    if keys[0] <= NO_KEY or keys[-1] >= IDENTIFIED or np.count_nonzero(keys[1:] == keys[:-1]):
         return None
     return Group(0, keys, samples.rewards[order].astype(np.float64))
 
@@ -322,10 +395,21 @@ def _groups(samples: Samples, model_iter_id: int) -> list[Group]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Records that have a reward, and records of samples that were served (their rewards mean nothing)."""
+    """Records that have a reward, records of samples that were served, and tallies of refused tokens.
+
+    Attributes:
+        rewarded: With a reward.
+        served: Without; their rewards mean nothing.
+        refused: How many tokens, by the reason's number.
+        latest_us: The latest time in a record; 0 for none.
+        unreadable: Numbers of the payloads that are no records.
+    """
 
     rewarded: Samples
     served: Samples
+    refused: Mapping[int, int] = field(default_factory=dict)
+    latest_us: int = 0
+    unreadable: tuple[int, ...] = ()
 
 
 def decode(payloads: Sequence[bytes], fingerprint: int) -> Decoded:
@@ -339,66 +423,125 @@ def decode(payloads: Sequence[bytes], fingerprint: int) -> Decoded:
         RecordError: A payload is not a record.
     """
     lengths = np.array([len(payload) for payload in payloads], np.int64)
-    data = np.frombuffer(b"".join((*payloads, PADDING)), np.uint8)
     starts = np.cumsum(lengths) - lengths
-    ends = starts + lengths
+    found = decode_spans(b"".join(payloads), starts, starts + lengths, np.full(len(payloads), fingerprint, np.uint32))
+    for number in found.unreadable:
+        Record.decode(payloads[number])  # which says what is wrong
+    return found
 
-    usual = (lengths > 1) & (data[starts] == INFO)
+
+def decode_spans(
+    content: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], fingerprints: NDArray[np.uint32]
+) -> Decoded:
+    """Decode records that lie within one piece of memory.
+
+    Args:
+        content: All of them, and anything between.
+        starts: Where each begins, `[n]`.
+        ends: After the last byte of each.
+        fingerprints: Of those that do not carry one.
+    """
+    data = np.frombuffer(content + PADDING, np.uint8)
+    usual = (ends - starts > 1) & (data[starts] == INFO)
     info_ends = starts + 2 + data[starts + 1]
     numbers: list[NDArray[np.int64]] = []
     place = starts + 2
     for tag in (KEY, KEY, MODEL):
         usual &= data[place] == tag
-        number, place, whole = _numbers(data, np.where(usual, place + 1, starts))
-        usual &= whole
+        number, place, whole = _numbers(data, np.where(usual, place + 1, starts), LONGEST)
+        usual &= whole & (number < 2**31)
         numbers.append(number)
     place = np.where(usual, place, starts)
-    printed = usual & (data[place] == FINGERPRINT) & (place + 5 == info_ends)
-    prints = np.where(printed, _fixed32(data, place + 1), 0)
-    usual &= printed | (place == info_ends)
-    rewarded = usual & (data[np.where(usual, info_ends, starts)] == REWARD) & (info_ends + 5 == ends)
-    usual &= rewarded | (info_ends == ends)
-    rewards = _fixed32(data, np.where(rewarded, info_ends + 1, starts)).astype(np.uint32).view(np.float32)
+    keys = np.where(usual, numbers[0] << 31 | numbers[1], 0).astype(np.uint64)
+    models = np.where(usual, numbers[2], 0)
+    del numbers
 
-    columns = Samples(
-        np.where(usual, numbers[0] << 31 | numbers[1], 0).astype(np.uint64),
-        np.where(usual, numbers[2], 0),
-        np.where(prints == 0, fingerprint, prints).astype(np.uint32),
-        rewards,
-        np.ones(len(payloads), np.uint32),
-    )
-    rare = [Record.decode(payloads[row]) for row in np.flatnonzero(~usual).tolist()]
-    with_reward = _of([record for record in rare if record.reward is not None], fingerprint)
-    without = _of([record for record in rare if record.reward is None], fingerprint)
+    def optional(tag: int, size: int, limit: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the usual rows that have this field of so many bytes next, and go on behind it."""
+        rows = np.flatnonzero(usual & (place < limit) & (data[place] == tag))
+        place[rows] += 1 + size
+        return rows
+
+    prints = fingerprints.copy()
+    printed = optional(FINGERPRINT, 4, info_ends)
+    own = _fixed(data, place[printed] - 4, 4).astype(np.uint32)
+    prints[printed] = np.where(own == 0, prints[printed], own)
+    identified = optional(IDENTITY, 8, info_ends)
+    usual[identified[keys[identified] != CONTROL_KEY]] = False
+    identities = _fixed(data, place[identified] - 8, 8)
+    usual[identified[identities >> np.uint64(KEY_BITS) != 0]] = False
+    keys[identified] |= np.where(identities == 0, np.uint64(0), IDENTIFIED | identities)
+    usual &= place == info_ends
+    rewards = np.zeros(len(starts), np.float32)
+    with_reward = optional(REWARD, 4, ends)
+    rewards[with_reward] = _fixed(data, place[with_reward] - 4, 4).astype(np.uint32).view(np.float32)
+    rewarded = np.zeros(len(starts), np.bool_)
+    rewarded[with_reward] = True
+    times = np.zeros(len(starts), np.int64)
+    timed = optional(TIME, 0, ends)
+    times[timed], place[timed], whole = _numbers(data, place[timed], LONGEST_TIME)
+    usual[timed[~whole]] = False
+    tokens = np.zeros(len(starts), np.bool_)
+    trusted = optional(TOKEN, 1, ends)
+    tokens[trusted] = data[place[trusted] - 1] == 1
+    usual[trusted[~tokens[trusted]]] = False
+    usual &= place == ends
+
+    columns = Samples(keys, models, prints, rewards, np.ones(len(starts), np.uint32), times, tokens)
+    records: list[tuple[int, Record]] = []
+    unreadable: list[int] = []
+    for row in np.flatnonzero(~usual).tolist():
+        try:
+            records.append((int(fingerprints[row]), Record.decode(content[starts[row] : ends[row]])))
+        except RecordError:
+            unreadable.append(row)
+    refused: Counter[int] = Counter()
+    for _, record in records:
+        refused.update(record.refused)
+    samples = [(mark, record) for mark, record in records if not record.refused]
+    with_one = _of([(mark, record) for mark, record in samples if record.reward is not None])
+    without = _of([(mark, record) for mark, record in samples if record.reward is None])
+    latest = max(int(times[usual].max(initial=0)), max((record.time_us for _, record in samples), default=0))
+    all_rewarded = bool(usual.all()) and bool(rewarded.all())
     return Decoded(
-        Samples.concatenated([columns.where(rewarded), with_reward]),
+        columns if all_rewarded else Samples.concatenated([columns.where(usual & rewarded), with_one]),
         Samples.concatenated([columns.where(usual & ~rewarded), without]),
+        refused,
+        latest,
+        tuple(unreadable),
     )
 
 
 def _numbers(
-    data: NDArray[np.uint8], place: NDArray[np.int64]
+    data: NDArray[np.uint8], place: NDArray[np.int64], longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the varints at these places, where the next field begins, and whether it was one below 2**31."""
+    """Return the varints at these places, where the next field begins, and whether each has at most `longest` bytes."""
     number = np.zeros(len(place), np.int64)
     length = np.zeros(len(place), np.int64)
     going = np.ones(len(place), np.bool_)
-    for group in range(LONGEST):
+    for group in range(longest):
         byte = data[place + group]
         number |= np.where(going, (byte & 0x7F).astype(np.int64) << (7 * group), 0)
         length += going
         going &= byte > 0x7F
-    return number, place + length, ~going & (number < 2**31)
+    return number, place + length, ~going
 
 
-def _fixed32(data: NDArray[np.uint8], place: NDArray[np.int64]) -> NDArray[np.int64]:
-    wide = [data[place + i].astype(np.int64) << (8 * i) for i in range(4)]
-    return wide[0] | wide[1] | wide[2] | wide[3]
+def _fixed(data: NDArray[np.uint8], place: NDArray[np.int64], size: int) -> NDArray[np.uint64]:
+    number = np.zeros(len(place), np.uint64)
+    for i in range(size):
+        number |= data[place + i].astype(np.uint64) << np.uint64(8 * i)
+    return number
 
 
-def _of(records: list[Record], fingerprint: int) -> Samples:
-    for record in records:
-        record.info.fingerprint = record.info.fingerprint or fingerprint
-    samples = Samples.of([r.info for r in records], [0.0 if r.reward is None else r.reward for r in records])
-    counts = np.array([record.count for record in records], np.uint32)
-    return Samples(samples.keys, samples.models, samples.fingerprints, samples.rewards, counts)
+def _of(records: list[tuple[int, Record]]) -> Samples:
+    for mark, record in records:
+        record.info.fingerprint = record.info.fingerprint or mark
+    infos = [record.info for _, record in records]
+    samples = Samples.of(infos, [0.0 if r.reward is None else r.reward for _, r in records])
+    return replace(
+        samples,
+        counts=np.array([record.count for _, record in records], np.uint32),
+        times=np.array([record.time_us for _, record in records], np.int64),
+        tokens=np.array([record.token for _, record in records], np.bool_),
+    )

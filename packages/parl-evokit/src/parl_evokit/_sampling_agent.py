@@ -68,11 +68,15 @@ class SamplingAgent:
             The sample's record, to be logged beside its reward.
         """
         sampler = self._source.sampler
-        key = CONTROL_KEY if evaluate else self._draw(sampler)
+        drawn = CONTROL_KEY if evaluate else self._source.keys.draw()
+        control = sampler.control_share > 0.0 and drawn != CONTROL_KEY and sampler.is_control(drawn)
+        key = CONTROL_KEY if control else drawn
         sampler.perturb(key, self._buffer)
         self._model.refresh()
         info = SamplingInfo() if info is None else info
         info.fill(key, sampler.model_iter_id, sampler.fingerprint)
+        if control:
+            info.identity = drawn
         return info
 
     def draw(self, n: int) -> list[SamplingInfo]:
@@ -82,10 +86,6 @@ class SamplingAgent:
         if sampler.control_share:
             keys[[sampler.is_control(key) for key in keys.tolist()]] = CONTROL_KEY
         return sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
-
-    def _draw(self, sampler: Sampler) -> int:
-        key = self._source.keys.draw()
-        return CONTROL_KEY if sampler.control_share and sampler.is_control(key) else key
 
     def apply_noise(self, info: SamplingInfo) -> None:
         """Perturb the newest parameters as `info` says: to evaluate samples that were drawn elsewhere.

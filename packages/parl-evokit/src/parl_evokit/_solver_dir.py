@@ -4,6 +4,7 @@
                    SHA-256 of the parameters and of the other files
     solver.npz     float32 and int64 arrays: the optimizer's moments, counters
     waiting.npz    samples that were served and have no reward yet, where there are any
+    used-N.npy     keys of the samples that update N has used, as long as a reward for them could come again
     history.jsonl  one line for each update, each with the digest of the line before it:
                    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
 
@@ -20,11 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parl_evokit._params import read_arrays, write_arrays
 from parl_evokit._report import UpdateReport, vector_digest
 from parl_evokit._samples import Samples
+from parl_evokit._used import UsedSamples
 from parl_evokit._version import __version__
 from parl_evokit.errors import LayoutMismatch, SolverError
 from parl_evokit.strategy import Strategy
@@ -43,11 +43,13 @@ __all__ = [
 ]
 
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)  # 1 has no used samples
 SUMMARY = "solver.json"
 ARRAYS = "solver.npz"
 WAITING = "waiting.npz"
 COLUMNS = ("keys", "models", "fingerprints")
+TIMES = "times"
 HISTORY = "history.jsonl"
 _REMEDY = "take it from a copy, or move it away to go on with a history that begins anew"
 _KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
@@ -60,10 +62,17 @@ class Progress:
     Attributes:
         ledger: Which segments, up to which byte.
         waiting: Samples that were served and have no reward yet.
+        used: Samples that updates have used.
+        missing: Segments of the ledger that the last update has not seen, and the model that was present when one last
+            did; they are forgotten once all of their models are too old.
+        now_us: The time up to which records have been read, in microseconds since 1970; 0 where they have none.
     """
 
     ledger: Mapping[str, int] = field(default_factory=dict)
     waiting: Samples = field(default_factory=lambda: Samples.of([], []))
+    used: UsedSamples = field(default_factory=UsedSamples)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    now_us: int = 0
 
 
 def write(directory: Path, strategy: Strategy, progress: Progress | None = None, model: str | None = None) -> None:
@@ -80,8 +89,9 @@ def write(directory: Path, strategy: Strategy, progress: Progress | None = None,
     (directory / WAITING).unlink(missing_ok=True)
     if len(progress.waiting):
         columns = vars(progress.waiting.joined())
-        write_arrays(directory / WAITING, {name: columns[name] for name in COLUMNS})
-    names = [name for name in (ARRAYS, WAITING) if (directory / name).exists()]
+        write_arrays(directory / WAITING, {name: columns[name] for name in (*COLUMNS, TIMES)})
+    used = progress.used.write(directory)
+    names = [name for name in (ARRAYS, WAITING, *used) if (directory / name).exists()]
     (directory / SUMMARY).unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
     summary = {
         "format": FORMAT,
@@ -92,6 +102,9 @@ def write(directory: Path, strategy: Strategy, progress: Progress | None = None,
         "config": strategy.config.to_prototxt(),
         "model": model,
         "ledger": dict(progress.ledger),
+        "missing": dict(progress.missing),
+        "used": used,
+        "now_us": progress.now_us,
         "files": {name: _digest(directory / name) for name in names},
     }
     summary["checksum"] = _checksum(summary)
@@ -129,7 +142,13 @@ def read(directory: Path, strategy: Strategy) -> Progress:
     except LayoutMismatch as error:
         raise SolverError(f"{path} does not fit the solver: {error}") from error
     ledger = {str(segment): int(offset) for segment, offset in summary["ledger"].items()}
-    return Progress(ledger, _waiting(directory / WAITING if WAITING in summary["files"] else None))
+    return Progress(
+        ledger,
+        _waiting(directory / WAITING if WAITING in summary["files"] else None),
+        UsedSamples.read(directory, summary.get("used", {})),
+        {str(segment): int(model) for segment, model in summary.get("missing", {}).items()},
+        int(summary.get("now_us", 0)),
+    )
 
 
 def read_summary(directory: Path) -> dict[str, Any]:
@@ -145,8 +164,8 @@ def read_summary(directory: Path) -> dict[str, Any]:
         raise SolverError(f"{path} is missing: call save_solver() there first (evokit init-solver)") from error
     except (OSError, ValueError) as error:
         raise SolverError(f"{path} cannot be read: {error}") from error
-    if not isinstance(summary, dict) or summary.get("format") != FORMAT:
-        raise SolverError(f"{path} is not a solver's summary of format {FORMAT}")
+    if not isinstance(summary, dict) or summary.get("format") not in READABLE:
+        raise SolverError(f"{path} is not a solver's summary of format {' or '.join(map(str, READABLE))}")
     types = {"files": dict, "fingerprint": int, "parameters_sha256": str, "ledger": dict, "model_iter_id": int}
     wrong = [name for name, kind in types.items() if not isinstance(summary.get(name), kind)]
     if wrong:
@@ -235,7 +254,7 @@ def _waiting(path: Path | None) -> Samples:
     if missing:
         raise SolverError(f"{path} lacks {', '.join(missing)}")
     keys, models, fingerprints = (arrays[name] for name in COLUMNS)
-    return Samples(keys, models, fingerprints, np.zeros(len(keys), np.float32), np.ones(len(keys), np.uint32))
+    return Samples.plain(keys, models, fingerprints, times=arrays.get(TIMES))
 
 
 def _checksum(summary: Mapping[str, Any]) -> str:

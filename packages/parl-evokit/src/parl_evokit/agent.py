@@ -6,9 +6,11 @@ The agent holds the strategy, which owns parameters and solver state; clones hol
 for the newest model.
 """
 
+import contextlib
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -21,19 +23,22 @@ from parl_evokit import _solver_dir
 from parl_evokit._directories import replacing
 from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
-from parl_evokit._report import UpdateReport
+from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource, SamplingAgent
 from parl_evokit._solver_dir import history_line, read_history, write_history
 from parl_evokit.config import Config, SolverKind
-from parl_evokit.errors import EvolutionError, SolverError
-from parl_evokit.log import LogContents, read_log
+from parl_evokit.errors import EvolutionError, LogError, SolverError
+from parl_evokit.log import LogContents, SegmentReport, read_log
 from parl_evokit.models._find import adapt, model_in
 from parl_evokit.models.adapter import ModelAdapter
 from parl_evokit.strategy import Strategy
+from parl_evokit.tokens import refusals
 
 __all__ = ["ESAgent", "solver_class"]
 
+
+REMEMBERED = 16  # updates after which a segment that none of them has seen is forgotten
 
 _CLASSES = {
     SolverKind.BASIC_ES: ("openai_es", "ES"),
@@ -74,6 +79,7 @@ class ESAgent:
         self._strategy: Strategy | None = None
         self._progress = _solver_dir.Progress()
         self._history: list[str] = []
+        self._to_quarantine: list[SegmentReport] = []
         self._versions: dict[str, str] = {}  # of directories that were loaded or saved: what was there then
         self._updating = threading.Lock()
         if config is not None:
@@ -185,7 +191,7 @@ class ESAgent:
         """
         self._ready("update")
         with self._updating:
-            return self._tell(Samples.of(list(infos), rewards))
+            return self._tell(Samples.of(list(infos), rewards), SetAside())
 
     def update_from_log(
         self, paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, max_damage: float = 0.01
@@ -194,10 +200,12 @@ class ESAgent:
 
         Args:
             paths: Logs: directories of segments, or files; also files in the raw form.
-            max_damage: The part of a segment's bytes that may be damaged, 0 to 1.
+            max_damage: The part of all bytes read that may be damaged, 0 to 1. Where there is more, the worst files are
+                left out.
 
         Returns:
-            What the update did, and what was read.
+            What the update did, and what was read. Files that were left out, or of which more than `max_damage` is
+            damaged, are `quarantined`: moved aside once model and solver are saved.
 
         Raises:
             NothingToUpdate: Too few new samples could be used; nothing has changed, and they stay new.
@@ -206,7 +214,7 @@ class ESAgent:
         """
         self._ready("update_from_log")
         with self._updating:
-            return self._tell_log(paths, max_damage, None)
+            return self._tell_log(paths, max_damage)
 
     def replay_log(
         self,
@@ -232,7 +240,7 @@ class ESAgent:
         """
         self._ready("replay_log")
         with self._updating:
-            return self._tell_log(paths, max_damage, _solver_dir.read_summary(Path(until))["ledger"])
+            return self._tell_log(paths, max_damage, _solver_dir.read_summary(Path(until)))
 
     def param_size(self) -> int:
         """Return how many numbers evolve."""
@@ -266,6 +274,7 @@ class ESAgent:
         with replacing(Path(model_dir)) as directory:
             self._write_solver(directory, strategy)
         self._note_version(model_dir)
+        self._settle()
 
     def save(self, model_dir: str | PathLike[str]) -> None:
         """Save model and solver in one step: a reader sees both old or both new.
@@ -281,6 +290,7 @@ class ESAgent:
             model.save(directory)
             self._write_solver(directory, strategy)
         self._note_version(model_dir)
+        self._settle()
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
         """Take over a solver's state; after the configuration and the model, in place of `init_solver`.
@@ -353,23 +363,74 @@ class ESAgent:
         self,
         paths: str | PathLike[str] | Iterable[str | PathLike[str]],
         max_damage: float,
-        until: Mapping[str, int] | None,
+        until: Mapping[str, Any] | None = None,
     ) -> tuple[UpdateReport, LogContents]:
         before = self._progress
-        contents = read_log(paths, before.ledger, max_damage=max_damage, waiting=before.waiting, until=until)
-        report = self._tell(contents.samples)
-        contents.expire(report.model_iter_id, self._ready("update")[0].max_age)
-        self._progress = _solver_dir.Progress(contents.ledger, contents.waiting)
+        contents = read_log(
+            paths,
+            before.ledger,
+            max_damage=max_damage,
+            waiting=before.waiting,
+            until=None if until is None else until["ledger"],
+        )
+        # A clock that is ahead on some host must not let all samples time out.
+        now_us = min(time.time_ns() // 1000, max(before.now_us, contents.latest_us))
+        now_us = now_us if until is None else int(until.get("now_us", 0))
+        model_iter_id, max_age = self.model_iter_id, self._ready("update")[0].max_age
+        samples, aside = self._fresh(contents)
+        report = self._tell(samples, aside, refusals(contents.refused))
+        contents.expire(report.model_iter_id, max_age)
+        counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
+        keys, models = samples.keys[counted], samples.models[counted]
+        seen = {segment.segment for segment in contents.segments}
+        missing = {name: before.missing.get(name, model_iter_id) for name in contents.ledger if name not in seen}
+        gone = {name for name, model in missing.items() if model_iter_id - model > max(max_age, REMEMBERED)}
+        self._progress = _solver_dir.Progress(
+            {name: place for name, place in contents.ledger.items() if name not in gone},
+            contents.waiting,
+            before.used.adding(keys, models, report.model_iter_id, report.model_iter_id - max_age),
+            {name: model for name, model in missing.items() if name not in gone},
+            now_us,
+        )
+        self._to_quarantine = [] if until is not None else contents.quarantined
         return report, contents
 
-    def _tell(self, samples: Samples, orphans: int = 0) -> UpdateReport:
-        """Update from samples; `orphans` more could not be used, because their model is gone."""
+    def _fresh(self, contents: LogContents) -> tuple[Samples, SetAside]:
+        """Return the samples of a log that may count, and how many may not.
+
+        Those that an earlier update has used may not, nor are they waited for.
+        """
         strategy, _ = self._ready("update")
-        report = strategy.tell_samples(samples)
-        report.set_aside.orphan += orphans
+        samples, aside, used = contents.samples, SetAside(), self._progress.used
+        if strategy.config.solver.update.only_tokens:
+            aside.untrusted = int(np.count_nonzero(~samples.tokens))
+            samples = samples.where(samples.tokens) if aside.untrusted else samples
+        older = np.flatnonzero(samples.models < self.model_iter_id)
+        again = older[used.has(samples.where(older))]
+        if len(again):
+            aside.used = len(again)
+            samples = samples.where(np.delete(np.arange(len(samples)), again))
+        waiting = used.has(contents.waiting)
+        if waiting.any():
+            contents.waiting = contents.waiting.where(~waiting)
+        return samples, aside
+
+    def _tell(self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None) -> UpdateReport:
+        """Update from samples; those in `aside` could not be used, and so many tokens were refused before."""
+        strategy, _ = self._ready("update")
+        report = strategy.tell_samples(samples, aside)
+        report.refused.update(refused or {})
         self._note(report)
         self._bind()
         return report
+
+    def _settle(self) -> None:
+        """Move aside what the update that has just been saved found to be damaged."""
+        for segment in self._to_quarantine:
+            with contextlib.suppress(OSError, LogError):
+                segment.save_damaged()
+            segment.quarantine()
+        self._to_quarantine = []
 
     def _note(self, report: UpdateReport) -> None:
         self._history.append(history_line(report, self._history[-1] if self._history else ""))

@@ -11,7 +11,7 @@ may update one warehouse: they take turns, and each begins with the newest model
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,14 @@ from parl_evokit import _solver_dir
 from parl_evokit._directories import read_unchanged
 from parl_evokit._locking import update_lock
 from parl_evokit._records import SamplingInfo
-from parl_evokit._report import UpdateReport
+from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource
 from parl_evokit._solver_dir import read_history
 from parl_evokit._warehouse import Warehouse
 from parl_evokit.agent import ESAgent, Source
-from parl_evokit.errors import LogError, NothingToUpdate, SolverError
+from parl_evokit.errors import EvolutionError, LogError, NothingToUpdate, SolverError, StorageError
 from parl_evokit.log import LogContents, read_log
 from parl_evokit.models._find import adapt
 from parl_evokit.noise._keys import KeySource
@@ -129,25 +129,44 @@ class AsyncESAgent(ESAgent):
     def _transaction(self) -> Iterator[None]:
         """Hold the warehouse's lock from the newest model to the next one's save; go back if that fails."""
         with self._writing, update_lock(self.warehouse.path, self._wait_s):
-            self.refresh()
-            before = self.model_iter_id
+            try:
+                self.refresh()
+                restore = self._restorer()
+            except OSError as error:
+                raise StorageError(f"{self.warehouse.path} cannot be read: {error}") from error
             try:
                 yield
                 self.save(self.warehouse.path / f"model_iter_id-{self.model_iter_id}")
-            except BaseException:
-                if self.model_iter_id != before:
-                    self._take_up(before, self.warehouse.directory_of(before))
+            except BaseException as error:
+                restore()
+                if isinstance(error, OSError):
+                    raise StorageError(f"{self.warehouse.path} cannot be updated: {error}") from error
                 raise
-            self.warehouse.expire(self._needed())
+            with contextlib.suppress(OSError, EvolutionError):  # the next update will clear away
+                self.warehouse.expire(self._needed())
 
-    def _tell(self, samples: Samples, orphans: int = 0) -> UpdateReport:
+    def _restorer(self) -> Callable[[], None]:
+        """Return a function that takes the agent back to where it is, without reading a file."""
+        strategy, _ = self._ready("update")
+        back, progress, history, versions = strategy.snapshot(), self._progress, list(self._history), {**self._versions}
+
+        def restore() -> None:
+            back()
+            self._progress, self._history, self._versions = progress, history, versions
+            self._to_quarantine = []
+            self._bind()
+
+        return restore
+
+    def _tell(self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None) -> UpdateReport:
         there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
         gone = ~np.isin(samples.models, there)
         if not gone.any():
-            return super()._tell(samples, orphans)
-        orphans += int(np.count_nonzero(gone))
+            return super()._tell(samples, aside, refused)
+        orphans = int(np.count_nonzero(gone))
+        aside.orphan += orphans
         try:
-            report = super()._tell(samples.where(~gone), orphans)
+            report = super()._tell(samples.where(~gone), aside, refused)
         except NothingToUpdate as error:
             raise NothingToUpdate(f"{error}; {orphans} samples are of models that are gone", error.report) from error
         self.warehouse.keep_orphans(samples.where(gone))

@@ -248,6 +248,7 @@ class UpdateConfig:
         stale: How older samples count.
         stale_decay: With GROUPED, the weight of a sample beside the others is this to the power of its age; 0 to 1.
         min_samples: With fewer usable samples nothing is updated; 1 or more.
+        only_tokens: Whether rewards in a log count only where they came with a token.
     """
 
     shaping: ShapingKind = ShapingKind.CENTERED_RANK
@@ -257,6 +258,7 @@ class UpdateConfig:
     stale: StaleKind = StaleKind.GROUPED
     stale_decay: float = 0.8
     min_samples: int = 2
+    only_tokens: bool = False
 
     def __post_init__(self) -> None:
         _require(

@@ -10,8 +10,9 @@ are maximised. `tell` publishes the next `Sampler` in one assignment, so other t
 never a mixture; the sampling path has no lock.
 """
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum, inf, isfinite, sqrt
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._records import SamplingInfo, sampling_infos
-from parl_evokit._report import UpdateReport
+from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import Advance, Best, Sampler
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
@@ -178,8 +179,13 @@ class Strategy(ABC):
         """
         return self.tell_samples(Samples.of(list(infos), rewards))
 
-    def tell_samples(self, samples: Samples) -> UpdateReport:
-        """Update from samples in columns, as logs give them; see `tell`."""
+    def tell_samples(self, samples: Samples, aside: SetAside | None = None) -> UpdateReport:
+        """Update from samples in columns, as logs give them; see `tell`.
+
+        Args:
+            samples: Of this model or of older ones.
+            aside: Of samples that were set aside before; the report has them too.
+        """
         before = self._sampler
         intake = sort_samples(
             samples,
@@ -187,6 +193,8 @@ class Strategy(ABC):
             fingerprint=before.fingerprint,
             max_age=self._max_age,
         )
+        if aside is not None:
+            intake.set_aside.add(aside)
         guard = self.guard.noting(intake.controls.get(0, []), intake.controls.get(1, []))
         if reason := guard.verdict():
             self.guard = guard
@@ -220,6 +228,19 @@ class Strategy(ABC):
         self.guard.updated(before.parameters, state_before)
         self.keys.start_pair()
         return _report(intake, before, used, step.gradient_norm, update_norm, parameters)
+
+    def snapshot(self) -> Callable[[], None]:
+        """Return a function that puts everything back as it is now, without reading a file."""
+        sampler, guard, best = self._sampler, copy.copy(self.guard), self._best
+        stalled, rejected, state = self._stalled, self._rejected, self._own_state()
+
+        def restore() -> None:
+            self._load_own_state(state)
+            self._sampler, self.guard, self._best = sampler, guard, best
+            self._stalled, self._rejected = stalled, rejected
+            self.keys.start_pair()
+
+        return restore
 
     def _not_taken(self, intake: Intake, before: Sampler, guard: Guard, reason: str) -> UpdateReport:
         """Go on with the present parameters under the next number, and report the samples as set aside."""

@@ -32,7 +32,7 @@ from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import InvalidToken, SecretError
 from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
 
-__all__ = ["Refusal", "Tokens", "create_secret", "rotate_secret"]
+__all__ = ["Refusal", "Tokens", "create_secret", "refusals", "rotate_secret"]
 
 VARIABLE, FILE_VARIABLE = "EVOKIT_SECRET", "EVOKIT_SECRET_FILE"
 PREFIX = "evokit1-"
@@ -66,6 +66,12 @@ class Refusal(Enum):
     FORGED = 3
     EXPIRED = 4
     BAD_REWARD = 5
+
+
+def refusals(tallies: Mapping[int, int]) -> dict[str, int]:
+    """Return the tallies of a log by name, such as `forged`; numbers of later versions keep their number."""
+    names = {reason.value: reason.name.lower() for reason in Refusal}
+    return {names.get(number, str(number)): count for number, count in sorted(tallies.items())}
 
 
 class Tokens:

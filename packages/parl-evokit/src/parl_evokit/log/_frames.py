@@ -10,12 +10,17 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parl_evokit._records import BYTES, FIXED32, VARINT, read_fields, varint
 from parl_evokit.errors import LogError, RecordError
 
-__all__ = ["SYNC", "Header", "Scan", "frame", "is_header", "scan"]
+__all__ = ["SYNC", "Frames", "Header", "Scan", "find_frames", "frame", "is_header", "scan"]
 
 
+FEW = 64  # frames of one length, below which each checksum is computed alone
+MANY = 2**16  # bytes from which on frames are looked for together
 SUFFIX = ".evl"  # of a segment's file
 SYNC = b"\xe5\x4b"
 HEAD = struct.Struct("<2sHI")
@@ -33,6 +38,115 @@ def frame(payload: bytes) -> bytes:
         raise LogError(f"a frame holds up to {LARGEST_PAYLOAD} bytes, not {len(payload)}")
     length = LENGTH.pack(len(payload))
     return HEAD.pack(SYNC, len(payload), zlib.crc32(payload, zlib.crc32(length))) + payload
+
+
+@dataclass
+class Frames:
+    """The good frames of a stretch of a segment.
+
+    Attributes:
+        places: Where each of them begins.
+        ends: After the last byte of each.
+        damage: (start, end) of the stretches that were skipped.
+        end: Where the next search goes on: after the last good frame.
+    """
+
+    places: list[int]
+    ends: list[int]
+    damage: list[tuple[int, int]]
+    end: int
+
+
+def find_frames(data: bytes, start: int = 0) -> Frames:
+    """Find all good frames from `start` on; places count from the beginning of `data`."""
+    places: list[int] = []
+    ends: list[int] = []
+    damage: list[tuple[int, int]] = []
+    if len(data) - start >= MANY:
+        places, ends = _regular_frames(data, start)
+    end = place = ends[-1] if ends else start
+    unpack, crc32, size, head, seeds = HEAD.unpack_from, zlib.crc32, len(data), HEAD.size, _SEEDS
+    while place + head <= size:
+        sync, length, checksum = unpack(data, place)
+        after = place + head + length
+        if sync == SYNC and after <= size:
+            seed = seeds.get(length)
+            if seed is None:
+                seed = seeds[length] = crc32(LENGTH.pack(length))
+            if crc32(data[place + head : after], seed) == checksum:
+                if place > end:
+                    damage.append((end, place))
+                places.append(place)
+                ends.append(after)
+                end = place = after
+                continue
+        place = data.find(SYNC, place + 1)
+        if place < 0:
+            break
+    return Frames(places, ends, damage, end)
+
+
+_SEEDS: dict[int, int] = {}  # checksums of lengths: pure numbers, few of which occur
+
+
+def _regular_frames(data: bytes, start: int) -> tuple[list[int], list[int]]:
+    """Return places and ends of good frames from `start` on, up to the first thing that is none.
+
+    Checksums of all frames of one length are computed together, column by column.
+    """
+    content = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero((content[start:-1] == SYNC[0]) & (content[start + 1 :] == SYNC[1])) + start
+    at = at[at + HEAD.size <= len(data)]
+    if not len(at) or at[0] != start:
+        return [], []
+    lengths = content[at + 2].astype(np.int64) | content[at + 3].astype(np.int64) << 8
+    after = at + HEAD.size + lengths
+    following = np.searchsorted(at, after)
+    following[(following == len(at)) | (after > len(data))] = len(at) - 1
+    goes_on, follows = (at[following] == after).tolist(), following.tolist()
+    chain: list[int] = [0]
+    while goes_on[chain[-1]]:
+        chain.append(follows[chain[-1]])
+    rows = np.array(chain)
+    if after[rows[-1]] > len(data):
+        rows = rows[:-1]
+    at, lengths, after = at[rows], lengths[rows], after[rows]
+    good = np.zeros(len(rows), np.bool_)
+    for length in np.flatnonzero(np.bincount(lengths, minlength=1)).tolist():
+        same = np.flatnonzero(lengths == length)
+        if len(same) >= FEW:
+            good[same] = _checksums(content, at[same], length)
+            continue
+        for row in same.tolist():
+            place = int(at[row])
+            payload = data[place + HEAD.size : place + HEAD.size + length]
+            good[row] = zlib.crc32(payload, zlib.crc32(LENGTH.pack(length))) == HEAD.unpack_from(data, place)[2]
+    stop = len(good) if good.all() else int(good.argmin())
+    return at[:stop].tolist(), after[:stop].tolist()
+
+
+def _checksums(content: NDArray[np.uint8], at: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
+    """Return of which frames of one length the checksum holds."""
+    state = np.full(len(at), zlib.crc32(LENGTH.pack(length)) ^ 0xFFFFFFFF, np.uint32)
+    first = at + HEAD.size
+    for column in range(length):
+        state = _TABLE[(state ^ content[first + column]) & np.uint32(0xFF)] ^ (state >> np.uint32(8))
+    found = np.zeros(len(at), np.uint32)
+    for byte in range(4):
+        found |= content[at + 4 + byte].astype(np.uint32) << np.uint32(8 * byte)
+    holds: NDArray[np.bool_] = (state ^ np.uint32(0xFFFFFFFF)) == found
+    return holds
+
+
+def _table() -> NDArray[np.uint32]:
+    """Return the remainders of CRC-32 for each byte."""
+    states = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        states = np.where(states & np.uint32(1), states >> np.uint32(1) ^ np.uint32(0xEDB88320), states >> np.uint32(1))
+    return states
+
+
+_TABLE = _table()
 
 
 @dataclass
@@ -59,27 +173,9 @@ def scan(data: bytes, start: int = 0) -> Scan:
         data: A segment's bytes, or a stretch of them; all places count from its beginning.
         start: Where to begin: 0, or the `end` of an earlier scan.
     """
-    payloads: list[bytes] = []
-    places: list[int] = []
-    damage: list[tuple[int, int]] = []
-    end = place = start
-    unpack, crc32, size = HEAD.unpack_from, zlib.crc32, len(data)
-    while place + HEAD.size <= size:
-        sync, length, checksum = unpack(data, place)
-        after = place + HEAD.size + length
-        if sync == SYNC and after <= size:
-            payload = data[place + HEAD.size : after]
-            if crc32(payload, crc32(data[place + 2 : place + 4])) == checksum:
-                if place > end:
-                    damage.append((end, place))
-                payloads.append(payload)
-                places.append(place)
-                end = place = after
-                continue
-        place = data.find(SYNC, place + 1)
-        if place < 0:
-            break
-    return Scan(payloads, places, damage, end)
+    found = find_frames(data, start)
+    payloads = [data[place + HEAD.size : end] for place, end in zip(found.places, found.ends, strict=True)]
+    return Scan(payloads, found.places, found.damage, found.end)
 
 
 FORMAT = 1

@@ -88,7 +88,7 @@ def read_raw_file(
     end = start + taken
     if data and not end:
         raise LogError(f"{file.path} is neither a segment nor a log in the raw form")
-    report = SegmentReport(file.path, _name(data[:end]), len(records), [], len(data) - end)
+    report = SegmentReport(file.path, _name(data[:end]), len(records), [], len(data) - end, size=file.size)
     return report, decode([record.encode() for record in records], 0), end
 
 

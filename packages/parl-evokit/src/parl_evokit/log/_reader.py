@@ -7,6 +7,9 @@
 The ledger says up to which byte each segment has been used. It lies in the solver's directory and changes together with
 the model, so no record counts twice: not when an update runs again, not when a segment was copied.
 
+A segment of which too much is damaged is left out, and so is one without a whole header: the rest is read, and the
+update moves such files aside once it has succeeded.
+
 Samples that were served wait for their reward across segments, processes and updates:
 
     served ─┐                       ┌─ rewarded: ready for the update
@@ -17,29 +20,26 @@ A reward's record names its sample whole. Where only the key is known when a rew
 comes back through a browser, the rest is that of the sample that was served with this key.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._records import SamplingInfo
-from parl_evokit._samples import NO_KEY, Decoded, Samples
+from parl_evokit._samples import NO_KEY, Samples
+from parl_evokit.errors import LogError
+from parl_evokit.log._frames import SUFFIX, Header
 from parl_evokit.log._raw import read_raw_file
-from parl_evokit.log._segments import (
-    LogFile,
-    SegmentReport,
-    files_of,
-    look_into,
-    nameless_segment,
-    read_segment,
-    require_little_damage,
-)
+from parl_evokit.log._segments import DIGITS, Batch, LogFile, SegmentReport, files_of, read_header, read_segment
 from parl_evokit.noise._keys import CONTROL_KEY
 
-__all__ = ["LogContents", "SegmentReport", "joined_rewards", "read_log", "young"]
+__all__ = ["LogContents", "SegmentReport", "joined_rewards", "present_in", "read_log", "young"]
 
 
 def joined_rewards(served: Samples, rewarded: Samples) -> tuple[Samples, Samples]:
@@ -57,14 +57,36 @@ def joined_rewards(served: Samples, rewarded: Samples) -> tuple[Samples, Samples
     if not len(served):
         return rewarded, served
     ordered, starts = served.sorted_runs()
-    one = ordered.where(starts)
+    one = ordered if len(starts) == len(ordered) else ordered.where(starts)
     rewarded = _named(one, rewarded)
-    without_reward = replace(one, counts=np.zeros_like(one.counts))
-    with_reward = replace(rewarded, counts=np.ones_like(rewarded.counts))
-    together, starts = Samples.concatenated([without_reward, with_reward]).sorted_runs()
-    without = np.add.reduceat(together.counts, starts) == 0
-    waiting = together.where(starts[without])
+    waiting = one.where(~present_in(rewarded, one))
     return rewarded, replace(waiting, counts=np.ones_like(waiting.counts), rewards=np.zeros_like(waiting.rewards))
+
+
+def present_in(known: Samples, samples: Samples) -> NDArray[np.bool_]:
+    """Return which samples are among those known, by model, fingerprint and key, `[n]`."""
+    keys = np.sort(known.keys)
+    found = np.searchsorted(keys, samples.keys)
+    found[found == len(keys)] = 0
+    present: NDArray[np.bool_] = keys[found] == samples.keys if len(keys) else np.zeros(len(samples), np.bool_)
+    rows = np.flatnonzero(present)
+    if not len(rows):
+        return present
+    some = known.where(np.isin(known.keys, samples.keys[rows])) if len(rows) < len(samples) // 8 else known
+    models, prints = _all_of(some.models, samples.models), _all_of(some.fingerprints, samples.fingerprints)
+    if models and prints:  # the usual case: nothing but keys tells them apart
+        return present
+    pairs = {*zip(some.keys.tolist(), some.models.tolist(), some.fingerprints.tolist(), strict=True)}
+    wanted = zip(
+        *(column[rows].tolist() for column in (samples.keys, samples.models, samples.fingerprints)), strict=True
+    )
+    present[rows] = [row in pairs for row in wanted]
+    return present
+
+
+def _all_of(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Return whether all numbers of both columns are the same one."""
+    return bool((a == a[0]).all() and (b == a[0]).all())
 
 
 def young(waiting: Samples, model_iter_id: int, max_age: int) -> Samples:
@@ -97,6 +119,9 @@ class LogContents:
         ledger: What to hand to the next `read_log`.
         segments: What was found in each file.
         expired: How many samples are not waited for any more, because their models are too old.
+        quarantined: Files that are to be moved aside: too much is damaged in them, or no header is whole.
+        refused: How many tokens were refused, by the reason's number (`tokens.Refusal`).
+        latest_us: The latest time in a record, in microseconds since 1970; 0 for none.
     """
 
     samples: Samples
@@ -104,6 +129,9 @@ class LogContents:
     ledger: dict[str, int]
     segments: list[SegmentReport]
     expired: int = 0
+    quarantined: list[SegmentReport] = field(default_factory=list)
+    refused: Counter[int] = field(default_factory=Counter)
+    latest_us: int = 0
 
     def expire(self, model_iter_id: int, max_age: int) -> None:
         """Wait no longer for the rewards of models more than `max_age` updates older than this one."""
@@ -150,43 +178,98 @@ def read_log(
     Args:
         paths: Logs: directories of segments, or single files; also files in the raw form.
         ledger: From the last time. Default: everything is new.
-        max_damage: The part of a segment's bytes that may be damaged, 0 to 1.
+        max_damage: The part of all files' bytes that may be damaged, 0 to 1. Where there is more, the worst files are
+            left out until the rest is better than that.
         waiting: From the last time: samples that were served and had no reward.
         until: A later ledger, for reading once more what was read then: segments that it does not know are left out,
             of the others what it has not.
 
     Raises:
-        LogError: A path does not exist, a file is neither form, a segment's name cannot be read, or too much of one is
-            damaged.
+        LogError: A path does not exist, a file is neither form, or what was left out is all that is new.
     """
     known = dict(ledger or {})
-    reports: list[SegmentReport] = []
-    parts: list[Decoded] = []
-    segments: dict[str, list[LogFile]] = {}
-    for path in files_of([paths] if isinstance(paths, str | PathLike) else paths):
-        file = look_into(path)
-        if not file.is_segment:
-            report, part, known_to = read_raw_file(file, known, until)
-            known[report.segment] = known_to
-            reports.append(report)
-            parts.append(part)
-        elif file.header is None:
-            report = nameless_segment(file)
-            if until is None:
-                require_little_damage(report, {}, file.size, max_damage)
-            reports.append(report)
-        else:
-            segments.setdefault(file.header.segment, []).append(file)
-    for segment, copies in segments.items():
-        if until is not None and segment not in until:
-            continue
-        found, part, used = read_segment(
-            copies, known.get(segment, 0), max_damage, None if until is None else until[segment]
+    files = files_of([paths] if isinstance(paths, str | PathLike) else paths)
+    left_out: dict[Path, SegmentReport] = {}
+    while True:
+        reading = _Reading([file for file in files if file.path not in left_out], known, until)
+        reports = reading.reports
+        left_out.update((report.path, report) for report in reports if report.problem and not report.records)
+        worst = _too_damaged([report for report in reports if report.path not in left_out], max_damage)
+        if not worst:
+            break
+        left_out.update((report.path, report) for report in worst)
+    kept = [report for report in reports if report.path not in left_out]
+    for report in left_out.values():
+        report.problem = report.problem or (
+            f"{report.lost_bytes} of {report.size} bytes are damaged, more than max_damage={max_damage:g} allows; "
+            f"{report.records} new records are good. Give a larger max_damage to use them, or move the file away"
         )
-        known[segment] = used
-        reports += found
-        parts.append(part)
-    rewarded = Samples.concatenated([part.rewarded for part in parts])
-    served = [part.served for part in parts] + ([] if waiting is None else [waiting])
-    rewarded, still_waiting = joined_rewards(Samples.concatenated(served), rewarded)
-    return LogContents(rewarded, still_waiting, known, reports)
+    if left_out and not any(report.records for report in kept):
+        raise LogError("; ".join(f"{report.path}: {report.problem}" for report in left_out.values()))
+    rewarded, served = reading.batch.samples()
+    rewarded, still_waiting = joined_rewards(
+        served if waiting is None else Samples.concatenated([served, waiting]), rewarded
+    )
+    bad = [report for report in kept if report.lost_bytes > max_damage * report.size]
+    return LogContents(
+        rewarded,
+        still_waiting,
+        reading.known,
+        kept + list(left_out.values()),
+        quarantined=[*left_out.values(), *bad],
+        refused=reading.batch.refused,
+        latest_us=reading.batch.latest_us,
+    )
+
+
+def _too_damaged(reports: Sequence[SegmentReport], max_damage: float) -> list[SegmentReport]:
+    """Return the worst files, so many that of the others together no more than `max_damage` is lost."""
+    by_share = sorted(reports, key=lambda report: -report.lost_bytes / max(1, report.size))
+    read, lost = sum(report.size for report in reports), sum(report.lost_bytes for report in reports)
+    worst: list[SegmentReport] = []
+    for report in by_share:
+        if lost <= max_damage * read:
+            break
+        worst.append(report)
+        read, lost = read - report.size, lost - report.lost_bytes
+    return worst
+
+
+class _Reading:
+    """One pass over the files of logs."""
+
+    def __init__(self, files: Sequence[LogFile], ledger: Mapping[str, int], until: Mapping[str, int] | None) -> None:
+        self.known = dict(ledger)
+        self.reports: list[SegmentReport] = []
+        self.batch = Batch()
+        names = [name[:DIGITS] for name in ledger]
+        by_digits = dict(zip(names, ledger, strict=True)) if len(set(names)) == len(names) else {}
+        segments: dict[str, tuple[Header, list[LogFile]]] = {}
+        for file in files:
+            segment = by_digits.get(file.digits) if until is None else None
+            if segment is not None and file.size <= ledger[segment]:  # read to its end: not even opened
+                self.reports.append(SegmentReport(file.path, segment, 0, [], 0))
+                continue
+            header, problem = read_header(file)
+            if header is not None:
+                segments.setdefault(header.segment, (header, []))[1].append(file)
+            elif problem:
+                if until is None:
+                    damage = [(0, file.size)]
+                    self.reports.append(SegmentReport(file.path, "", 0, damage, 0, problem, file.size))
+            elif file.path.suffix == SUFFIX:
+                self.reports.append(SegmentReport(file.path, "", 0, [], file.size))
+            else:
+                report, part, used = read_raw_file(file, self.known, until)
+                self.known[report.segment] = used
+                self.reports.append(report)
+                self.batch.parts.append(part)
+        for segment, (header, copies) in segments.items():
+            if until is not None and segment not in until:
+                continue
+            found, used = read_segment(
+                copies, header, ledger.get(segment, 0), self.batch, None if until is None else until[segment]
+            )
+            self.known[segment] = used
+            self.reports += found
+        self.batch.flush()

@@ -1,32 +1,47 @@
 """The files of a log, and what is new in one segment, of which there may be several copies.
 
 Copies are read together: a record that is damaged or missing in one of them is taken from another, and each counts
-once, because its place in the segment says which it is.
+once, because its place in the segment says which it is. A file is read piece by piece, so that memory does not grow
+with its size; records of many small segments are decoded together.
+
+    file ─► pieces ─► good frames ─► Batch ─► columns
+                           │
+                           └─► damage, (start, end)
 """
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
-from parl_evokit._samples import Decoded, decode
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit._locking import try_lock
+from parl_evokit._samples import Decoded, Samples, decode_spans
 from parl_evokit.errors import LogError, RecordError
-from parl_evokit.log._frames import HEAD, SUFFIX, Header, Scan, is_header, scan
+from parl_evokit.log._frames import FORMAT_TAG, HEAD, SUFFIX, Frames, Header, find_frames, is_header, scan
 
 __all__ = [
+    "QUARANTINE",
+    "Batch",
     "LogFile",
     "SegmentReport",
     "files_of",
-    "look_into",
-    "nameless_segment",
+    "read_header",
     "read_segment",
-    "require_little_damage",
     "stretch_of",
 ]
 
 
 HEADERS = 1024  # bytes within which a segment's two headers lie
+PIECE = 4 * 2**20  # bytes read at a time: some 100 000 records
+BATCH = 4 * 2**20  # bytes decoded at a time
+QUARANTINE = "quarantine"
+DIGITS = 12  # of a segment's name at the end of its file's name
+IDLE_S = 60.0  # without a change, after which a file without a whole header is nobody's that is just being begun
 
 
 @dataclass(frozen=True)
@@ -35,47 +50,40 @@ class LogFile:
 
     Attributes:
         path: Where it is.
-        size: In bytes, when it was looked into; what is appended later is read another time.
-        is_segment: Whether it has frames; else it is in the raw form.
-        header: Of a segment; None where not even one header is whole yet.
+        size: In bytes, when the log was listed; what is appended later is read another time.
     """
 
     path: Path
     size: int
-    is_segment: bool
-    header: Header | None = None
+
+    @property
+    def digits(self) -> str:
+        """The beginning of the segment's name, as a file's name that `LogWriter` gave has it; else empty."""
+        name = self.path.name
+        return name[-DIGITS - len(SUFFIX) : -len(SUFFIX)] if name.endswith(SUFFIX) else ""
 
 
-def files_of(paths: Iterable[str | PathLike[str]]) -> list[Path]:
+def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
     """Return all files of these logs: of directories the segments in them.
 
     Raises:
-        LogError: A path is neither a directory nor a file.
+        LogError: A path is neither a directory nor a file, or cannot be read.
     """
-    files: list[Path] = []
+    files: list[LogFile] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            files += sorted(path.glob(f"*{SUFFIX}"))
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise LogError(f"{path} is neither a log's directory nor a file")
+        try:
+            if path.is_dir():
+                with os.scandir(path) as entries:
+                    found = [(entry.name, entry.stat().st_size) for entry in entries if entry.name.endswith(SUFFIX)]
+                files += [LogFile(path / name, size) for name, size in sorted(found)]
+                continue
+            if path.is_file():
+                files.append(LogFile(path, os.stat(path).st_size))
+                continue
+        except OSError as error:
+            raise LogError(f"{path} cannot be read: {error}") from error
+        raise LogError(f"{path} is neither a log's directory nor a file")
     return files
-
-
-def look_into(path: Path) -> LogFile:
-    """Return what a file is, from its beginning.
-
-    Raises:
-        LogError: It cannot be read, or is a segment of which both headers are damaged.
-    """
-    size = _size(path)
-    beginning = stretch_of(path, 0, min(size, HEADERS))
-    payloads = scan(beginning).payloads
-    if path.suffix != SUFFIX and not any(map(is_header, payloads)):
-        return LogFile(path, size, is_segment=False)
-    header = _header(path, payloads or scan(stretch_of(path, 0, size)).payloads)
-    return LogFile(path, size, is_segment=True, header=header)
 
 
 def stretch_of(path: Path, start: int, stop: int) -> bytes:
@@ -85,33 +93,50 @@ def stretch_of(path: Path, start: int, stop: int) -> bytes:
         LogError: It cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(max(0, stop - start))
+        with path.open("rb", buffering=0) as file:
+            return _read(file.fileno(), start, stop)
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error}") from error
 
 
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise LogError(f"{path} cannot be read: {error}") from error
+def _read(descriptor: int, start: int, stop: int) -> bytes:
+    os.lseek(descriptor, start, os.SEEK_SET)
+    parts: list[bytes] = []
+    while start < stop and (part := os.read(descriptor, stop - start)):
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)
 
 
-def _header(path: Path, payloads: list[bytes]) -> Header | None:
+def read_header(file: LogFile) -> tuple[Header | None, str]:
+    """Return a segment's header, or why there is none.
+
+    Returns:
+        The header and an empty text; None and the reason where records are there but no header is; None and an empty
+        text where nothing is whole yet, and for a file in the raw form.
+
+    Raises:
+        LogError: It cannot be read.
+    """
+    beginning = stretch_of(file.path, 0, min(file.size, HEADERS))
+    payloads = scan(beginning).payloads
+    if file.path.suffix != SUFFIX and not any(map(is_header, payloads)):
+        return None, ""
+    if not payloads and file.size > HEADERS:
+        payloads = scan(stretch_of(file.path, 0, min(file.size, PIECE))).payloads
+        if not payloads:
+            return None, "nothing in it holds: it is damaged from end to end"
     for payload in payloads:
         if is_header(payload):
             try:
-                return Header.decode(payload)
+                return Header.decode(payload), ""
             except RecordError as error:
-                raise LogError(f"{path}: {error}") from error
+                return None, str(error)
     if payloads:
-        raise LogError(
-            f"{path}: both headers are damaged, so it is not known whose its records are, nor which of them are used "
-            "already: move the file away to use the rest of the log"
+        return None, (
+            "both headers are damaged, so it is not known whose its records are, nor which of them are used already"
         )
-    return None
+    return None, ""
 
 
 @dataclass
@@ -124,6 +149,9 @@ class SegmentReport:
         records: Good records that had not been used yet, nor found in another copy.
         damage: (start, end) of the stretches that do not hold.
         unread: Bytes at the end that are not a whole record: not yet written, or cut off.
+        problem: Why nothing of it could be used; empty if it could.
+        size: Of the file, in bytes.
+        made_good: Damaged bytes that another copy of the segment has.
     """
 
     path: Path
@@ -131,6 +159,14 @@ class SegmentReport:
     records: int
     damage: list[tuple[int, int]]
     unread: int
+    problem: str = ""
+    size: int = 0
+    made_good: int = 0
+
+    @property
+    def lost_bytes(self) -> int:
+        """The length of all damaged stretches that no copy makes good."""
+        return self.damaged_bytes - self.made_good
 
     @property
     def damaged_bytes(self) -> int:
@@ -153,94 +189,199 @@ class SegmentReport:
                     file.write(stretch)
         return target
 
+    def quarantine(self) -> Path | None:
+        """Move the file into `quarantine/` beside it; return its new path.
+
+        None where it stays: a writer still has it open, or the directory cannot be written to.
+        """
+        target = self.path.parent / QUARANTINE / self.path.name
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            if not try_lock(descriptor):
+                return None
+            target.parent.mkdir(exist_ok=True)
+            while target.exists():
+                target = target.with_name(f"again-{target.name}")
+            self.path.rename(target)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return target
+
+
+@dataclass
+class Batch:
+    """Records of many segments, decoded together.
+
+    Attributes:
+        parts: What has been decoded.
+        refused: Tallies of refused tokens.
+        latest_us: The latest time in a record.
+    """
+
+    parts: list[Decoded] = field(default_factory=list)
+    refused: Counter[int] = field(default_factory=Counter)
+    latest_us: int = 0
+    _waiting: list[tuple[bytes, NDArray[np.int64], NDArray[np.int64], int, SegmentReport, int]] = field(
+        default_factory=list
+    )
+    _size: int = 0
+
+    def add(
+        self,
+        data: bytes,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        fingerprint: int,
+        report: SegmentReport,
+        origin: int,
+    ) -> None:
+        """Take over the payloads of a piece of a segment.
+
+        Args:
+            data: The piece.
+            starts: Of the payloads in it.
+            ends: After each.
+            fingerprint: Of the segment.
+            report: Of the file; what turns out to be no record becomes damage there.
+            origin: Where the piece begins in the file.
+        """
+        if not starts:
+            return
+        self._waiting.append((data, np.array(starts, np.int64), np.array(ends, np.int64), fingerprint, report, origin))
+        self._size += len(data)
+        if self._size >= BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Decode what waits."""
+        if not self._waiting:
+            return
+        offsets = np.cumsum([0, *(len(part[0]) for part in self._waiting)]).tolist()
+        content = self._waiting[0][0] if len(self._waiting) == 1 else b"".join(part[0] for part in self._waiting)
+        starts = np.concatenate([part[1] + offset for part, offset in zip(self._waiting, offsets, strict=False)])
+        ends = np.concatenate([part[2] + offset for part, offset in zip(self._waiting, offsets, strict=False)])
+        counts = [len(part[1]) for part in self._waiting]
+        prints = np.repeat(np.array([part[3] for part in self._waiting], np.uint32), counts)
+        found = decode_spans(content, starts, ends, prints)
+        for row in found.unreadable:
+            number = int(np.searchsorted(offsets, starts[row], "right")) - 1
+            _, _, _, _, report, origin = self._waiting[number]
+            place = origin - offsets[number]
+            report.records -= 1
+            report.problem = "it has a whole frame that is not a record"
+            report.damage.append((int(starts[row]) - HEAD.size + place, int(ends[row]) + place))
+        self.parts.append(found)
+        self.refused.update(found.refused)
+        self.latest_us = max(self.latest_us, found.latest_us)
+        self._waiting, self._size = [], 0
+
+    def samples(self) -> tuple[Samples, Samples]:
+        """Return all rewards, and all samples that were served; nothing is left here."""
+        self.flush()
+        rewarded, served = [part.rewarded for part in self.parts], [part.served for part in self.parts]
+        self.parts.clear()
+        return _together(rewarded), _together(served)
+
+
+def _together(parts: list[Samples]) -> Samples:
+    """Return all rows, and empty the list: column by column, so that memory holds one column twice, not all."""
+    columns = [{**vars(part)} for part in parts if len(part)]
+    parts.clear()
+    if not columns:
+        return Samples.of([], [])
+    return Samples(*(np.concatenate([part.pop(name) for part in columns]) for name in Samples.__dataclass_fields__))
+
 
 def read_segment(
-    copies: Sequence[LogFile], used: int, max_damage: float, until: int | None = None
-) -> tuple[list[SegmentReport], Decoded, int]:
+    copies: Sequence[LogFile], header: Header, used: int, batch: Batch, until: int | None = None
+) -> tuple[list[SegmentReport], int]:
     """Read the copies of one segment.
 
     Args:
         copies: One or more files with the same name in their headers.
+        header: Of them.
         used: Up to which byte it has been used.
-        max_damage: The part of a copy's bytes that may be damaged, unless another copy has them.
+        batch: Takes the new records.
         until: Where to stop. Default: at the end.
 
     Returns:
-        What was found in each file, the new records, and up to which byte the segment is used now.
-
-    Raises:
-        LogError: Too much is damaged, or a frame holds what is no record.
+        What was found in each file, and up to which byte the segment is used now.
     """
-    header = copies[0].header
-    assert header is not None
-    limits = [copy.size if until is None else min(copy.size, until) for copy in copies]
-    scans = [_scan(copy.path, used, limit) for copy, limit in zip(copies, limits, strict=True)]
-    frames = _united(scans)
+    if len(copies) == 1:
+        limit = copies[0].size if until is None else min(copies[0].size, until)
+        report = SegmentReport(copies[0].path, header.segment, 0, [], 0, size=copies[0].size)
+        end = used
+        for data, origin, found in _pieces(copies[0].path, used, limit):
+            starts = [place + HEAD.size for place in found.places]
+            rows = [
+                row
+                for row, (start, stop) in enumerate(zip(starts, found.ends, strict=True))
+                if start == stop or data[start] != FORMAT_TAG
+            ]
+            report.damage += [(start + origin, stop + origin) for start, stop in found.damage]
+            report.records += len(rows)
+            if len(rows) == len(starts):
+                batch.add(data, starts, found.ends, header.fingerprint, report, origin)
+            else:
+                batch.add(
+                    data, [starts[row] for row in rows], [found.ends[row] for row in rows], header.fingerprint, report,
+                    origin,
+                )  # fmt: skip
+            end = origin + found.end
+        report.unread = max(0, limit - end)
+        return [report], max(used, end)
     reports: list[SegmentReport] = []
-    counted: set[int] = set()
-    for copy, limit, found in zip(copies, limits, scans, strict=True):
-        new = [place for place, payload in zip(found.places, found.payloads, strict=True) if not is_header(payload)]
-        own = new if len(copies) == 1 else [place for place in new if place not in counted]
-        if len(copies) > 1:
-            counted.update(own)
-        report = SegmentReport(copy.path, header.segment, len(own), found.damage, max(0, limit - found.end))
-        require_little_damage(report, frames if len(copies) > 1 else {}, copy.size, max_damage)
+    whole: dict[int, int] = {}  # where good frames begin and end, in any copy
+    ends = [used]
+    for copy in copies:
+        limit = copy.size if until is None else min(copy.size, until)
+        if limit <= used:  # nothing new, or an older copy that is shorter than what was used
+            reports.append(SegmentReport(copy.path, header.segment, 0, [], 0))
+            continue
+        data = stretch_of(copy.path, used, limit)
+        found = find_frames(data)
+        damage = [(used + start, used + end) for start, end in found.damage]
+        report = SegmentReport(copy.path, header.segment, 0, damage, limit - used - found.end, size=copy.size)
+        for place, end in zip(found.places, found.ends, strict=True):
+            if used + place in whole:
+                continue
+            whole[used + place] = used + end
+            payload = data[place + HEAD.size : end]
+            if not is_header(payload):
+                report.records += 1
+                batch.add(payload, [0], [len(payload)], header.fingerprint, report, used + place + HEAD.size)
         reports.append(report)
-    payloads = scans[0].payloads if len(copies) == 1 else [frames[place] for place in sorted(frames)]
+        ends.append(used + found.end)
+    for report in reports:
+        for start, end in report.damage:
+            report.made_good += sum(stop - place for place, stop in whole.items() if start <= place < end)
+    return reports, max(ends)
+
+
+def _pieces(path: Path, start: int, limit: int) -> Iterator[tuple[bytes, int, Frames]]:
+    """Yield pieces of a file with their good frames; a frame that a piece cuts off is in the next one whole."""
+    if limit <= start:
+        return
     try:
-        part = decode([payload for payload in payloads if not is_header(payload)], header.fingerprint)
-    except RecordError as error:
-        names = ", ".join(str(copy.path) for copy in copies)
-        raise LogError(f"{names} has a whole frame that is not a record: {error}") from error
-    return reports, part, max(used, *(found.end for found in scans))
-
-
-def nameless_segment(file: LogFile) -> SegmentReport:
-    """Report a file in which no frame holds: the beginning of a first write, or damaged from end to end."""
-    if file.size <= HEADERS:
-        return SegmentReport(file.path, "", 0, [], file.size)
-    return SegmentReport(file.path, "", 0, [(0, file.size)], 0)
-
-
-def _scan(path: Path, used: int, limit: int) -> Scan:
-    """Return frames from where the segment has been used; places count from the file's beginning."""
-    if limit <= used:  # nothing new, or an older copy that is shorter than what was used
-        return Scan([], [], [], limit)
-    found = scan(stretch_of(path, used, limit))
-    return Scan(
-        found.payloads,
-        [used + place for place in found.places],
-        [(used + start, used + end) for start, end in found.damage],
-        used + found.end,
-    )
-
-
-def _united(scans: Sequence[Scan]) -> dict[int, bytes]:
-    """Return the frames of several copies by place."""
-    frames: dict[int, bytes] = {}
-    if len(scans) > 1:
-        for found in scans:
-            frames.update(zip(found.places, found.payloads, strict=True))
-    return frames
-
-
-def require_little_damage(report: SegmentReport, others: dict[int, bytes], size: int, max_damage: float) -> None:
-    """Refuse a file of which too much is damaged.
-
-    Args:
-        report: What was found in it.
-        others: Frames of all copies by place: what they have is not lost.
-        size: Of the file.
-        max_damage: The part of it that may be lost.
-
-    Raises:
-        LogError: More than that is.
-    """
-    lost = report.damaged_bytes
-    for start, end in report.damage:
-        lost -= sum(HEAD.size + len(payload) for place, payload in others.items() if start <= place < end)
-    if lost > max_damage * size:
-        raise LogError(
-            f"{report.path}: {lost} of {size} bytes are damaged, more than max_damage={max_damage:g} allows; "
-            f"{report.records} new records are good. Give a larger max_damage to use them, or move the file away"
-        )
+        with path.open("rb", buffering=0) as file:
+            size = PIECE
+            while start < limit:
+                data = _read(file.fileno(), start, min(limit, start + size))
+                if not data:
+                    return
+                found = find_frames(data)
+                last = start + len(data) >= limit
+                if found.end or last:
+                    yield data, start, found
+                    if last:
+                        return
+                    start, size = start + found.end, PIECE
+                else:
+                    size *= 2  # nothing holds in all of it: look further
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error}") from error
