@@ -70,6 +70,7 @@ class Environment:
         inside_actor: Whether this process is an actor, as `XPARL=True` states.
         launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
         monitor: Whether `xparl start` starts a web monitor by default; `PARL_MONITOR=0` disables that.
+        monitor_token_file: A file with the monitor's token, from `PARL_MONITOR_TOKEN_FILE`.
         debug: Whether nodes and programs log more; set by `DEBUG` unless it is empty, 0 or false.
         limits: Defaults, with `PARL_CONNECT_TIMEOUT`, `PARL_LIVENESS_LIMIT` and `PARL_SHUTDOWN_GRACE`
             (seconds) applied.
@@ -85,6 +86,7 @@ class Environment:
     launcher: tuple[str, ...] = ()
     debug: bool = False
     monitor: bool = True
+    monitor_token_file: Path | None = None
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -115,6 +117,9 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         launcher=_command(read, "XPARL_PYTHON"),
         debug=read.get("DEBUG", "").lower() not in {"", "0", "false", "no", "off"},
         monitor=read.get("PARL_MONITOR", "").lower() not in {"0", "false", "no", "off"},
+        monitor_token_file=Path(read["PARL_MONITOR_TOKEN_FILE"]).expanduser()
+        if read.get("PARL_MONITOR_TOKEN_FILE")
+        else None,
     )
 
 

@@ -205,7 +205,7 @@ def test_a_monitor_shows_what_a_cluster_does(place: Place, await_end: Callable[.
     pid = place.monitor_pid()
     place.xparl("stop", "--port", place.port)
     await_end([pid])
-    assert not list((place.home / "run").glob("*/monitor.token"))
+    assert not list((place.home / "run").glob("*/monitor.json"))
 
 
 def test_a_monitor_ends_with_a_cluster_that_is_killed(place: Place, await_end: Callable[..., float]) -> None:
@@ -255,7 +255,32 @@ def test_the_token_is_there_as_soon_as_people_are_told_of_it(place: Place) -> No
     place.up()
     assert token_file.read_text() == token  # the monitor has taken it
     place.xparl("stop", "--port", place.port)
-    assert not token_file.exists()
+    place.start()
+    place.up()
+    assert token_file.read_text() == token  # a scraper that has a copy goes on
+
+
+def test_a_token_can_be_given(place: Place) -> None:
+    given = place.home / "given.token"
+    assert "there is no token file" in place.xparl(
+        "start", "--port", place.port, "--monitor_token_file", given, fails=True
+    )
+    given.write_text("of our own choice 123\n")
+    given.chmod(0o600)
+    place.start("--monitor_token_file", given)
+    place.up()
+    path = f"{place.base}/api/v1/session"
+
+    def is_known(token: str) -> bool:
+        with _no_proxy.open(urllib.request.Request(path, None, {"Authorization": f"Bearer {token}"})) as answer:
+            return bool(json.load(answer)["signed_in"])
+
+    assert is_known("of our own choice 123")
+    assert not is_known("of our own choice 124")
+    place.xparl("stop", "--port", place.port)
+    given.write_text("short\n")
+    refused = place.xparl("start", "--port", place.port, fails=True, PARL_MONITOR_TOKEN_FILE=str(given))
+    assert "5 characters" in refused
 
 
 def test_no_monitor_is_started_where_none_is_wanted(place: Place) -> None:

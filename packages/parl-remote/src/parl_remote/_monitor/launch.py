@@ -25,6 +25,7 @@ class MonitorSettings:
         key_file: A file with the cluster's key; empty for the search of `parl.connect`.
         with_cluster: Whether `directory` is that of a cluster of this host, with which the monitor ends.
         interval_s: The interval between requests to the master.
+        given_token: A file with the token; empty for the one in `directory`, which is made if there is none and stays.
     """
 
     address: str
@@ -34,11 +35,12 @@ class MonitorSettings:
     key_file: str = ""
     with_cluster: bool = False
     interval_s: float = 2.0
+    given_token: str = ""
 
     @property
     def token_file(self) -> Path:
         """The file with the token."""
-        return Path(self.directory) / "monitor.token"
+        return Path(self.given_token) if self.given_token else Path(self.directory) / "monitor.token"
 
     @property
     def log_file(self) -> Path:

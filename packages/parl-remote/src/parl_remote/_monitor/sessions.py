@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parl_remote._security import read_private_file, write_private_file
+from parl_remote.errors import AuthenticationFailed
 
 __all__ = ["Session", "Sessions", "Tries", "token_of"]
 
 _TOKEN_BYTES = 32
+_SHORTEST_TOKEN = 16
 _SESSION_S = 12 * 3600.0  # a working day
 _MOST_SESSIONS = 1000  # each took the token to open; more than that is a script that should use the header
 
@@ -115,12 +117,15 @@ def token_of(path: Path) -> str:
     """Return the token in a private file, created if there is none.
 
     Raises:
-        AuthenticationFailed: The file is not private to this user.
+        AuthenticationFailed: The file is not private to this user, or its token is too short.
         OSError: It cannot be written.
     """
     if not path.exists():
         write_private_file(path, secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
-    return read_private_file(path).strip()
+    token = read_private_file(path).strip()
+    if len(token) < _SHORTEST_TOKEN:
+        raise AuthenticationFailed(f"the token in {path} has {len(token)} characters; {_SHORTEST_TOKEN} are the least")
+    return token
 
 
 def _digest(cookie: str) -> bytes:

@@ -5,8 +5,8 @@
     .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
 
 All of it is private to its user (directories 0700, files 0600). A process matches its record only if pid and start time
-both agree, so no other process is ever signalled. A clean end removes the records and the key; after a crash they stay,
-and the next start on that port reuses the key and the cluster's id.
+both agree, so no other process is ever signalled. A clean end removes the records and the key, but not a monitor's
+token; after a crash they stay, and the next start on that port reuses the key and the cluster's id.
 """
 
 from __future__ import annotations
@@ -214,9 +214,8 @@ def forget(directory: Path) -> None:
 
 
 def forget_monitor(directory: Path) -> None:
-    """Remove a monitor's record and token after its end."""
-    for name in ("monitor.json", "monitor.token"):
-        (directory / name).unlink(missing_ok=True)
+    """Remove a monitor's record after its end; its token stays, since scrapers and bookmarks go on using it."""
+    (directory / "monitor.json").unlink(missing_ok=True)
 
 
 def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:

@@ -35,12 +35,14 @@ class MonitorPlan:
         host: The monitor's interface.
         port: Its port; 0 for no monitor.
         note: The text to print in place of its address.
+        token_file: A file with its token; None for its own.
     """
 
     found: Environment
     host: str
     port: int
     note: str = ""
+    token_file: Path | None = None
 
     def start(self, node: NodeSettings) -> str:
         """Start the monitor beside a cluster that has just come up, without waiting; return the text to print."""
@@ -54,6 +56,7 @@ class MonitorPlan:
             port=self.port,
             key_file=f"{node.directory}/key",
             with_cluster=True,
+            given_token=_given(self.token_file),
         )
         try:
             token_of(settings.token_file)  # to be there when people are told of it, whenever the monitor is up
@@ -63,7 +66,9 @@ class MonitorPlan:
         return f"{url_of(self.host, self.port)} (its token, to change anything, is in {settings.token_file})"
 
 
-def plan_monitor(found: Environment, host: str, asked: int | None, cluster_port: int) -> MonitorPlan:
+def plan_monitor(
+    found: Environment, host: str, asked: int | None, cluster_port: int, token_file: Path | None = None
+) -> MonitorPlan:
     """Return the plan of a monitor.
 
     Args:
@@ -71,16 +76,18 @@ def plan_monitor(found: Environment, host: str, asked: int | None, cluster_port:
         host: Its interface.
         asked: Its requested port; 0 for none, None for the default.
         cluster_port: The cluster's port.
+        token_file: A file with its token; None for the one of the environment, else its own.
 
     Raises:
         click.ClickException: It was requested and cannot run, because its port is in use or a dependency is missing.
     """
+    token_file = _token_in(token_file or found.monitor_token_file)
     if asked == 0 or (asked is None and not found.monitor):
         return MonitorPlan(found, host, 0)
     if asked is None:
         if not is_installed():
             return MonitorPlan(found, host, 0, f"with the web monitor: {HOW_TO_INSTALL}")
-        return MonitorPlan(found, host, _free_port(host, cluster_port + _ABOVE))
+        return MonitorPlan(found, host, _free_port(host, cluster_port + _ABOVE), token_file=token_file)
     try:
         check_installed()
     except RemoteError as error:
@@ -88,7 +95,25 @@ def plan_monitor(found: Environment, host: str, asked: int | None, cluster_port:
     if asked == cluster_port:
         raise click.UsageError(f"the monitor needs a port of its own, {asked} is the cluster's")
     check_port(host, asked, RunFiles(found.run_dirs))
-    return MonitorPlan(found, host, asked)
+    return MonitorPlan(found, host, asked, token_file=token_file)
+
+
+def _token_in(path: Path | None) -> Path | None:
+    """Return the whole path of a given token file, after checking that it can be used."""
+    if path is None:
+        return None
+    whole = path.expanduser().absolute()
+    if not whole.exists():
+        raise click.ClickException(f"there is no token file {whole}")
+    try:
+        token_of(whole)
+    except RemoteError as error:
+        raise click.ClickException(str(error)) from error
+    return whole
+
+
+def _given(path: Path | None) -> str:
+    return "" if path is None else str(path)
 
 
 def url_of(host: str, port: int) -> str:
@@ -133,7 +158,15 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
     show_default=True,
     help="Port for browsers.",
 )
-def monitor_command(port: int | None, address: str | None, key_file: Path | None, host: str, monitor_port: int) -> None:
+@click.option(
+    "--token_file",
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="A file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else one that is made and kept.",
+)
+def monitor_command(
+    port: int | None, address: str | None, key_file: Path | None, host: str, monitor_port: int, token_file: Path | None
+) -> None:
     r"""Show a cluster in a browser, until Ctrl-C.
 
     xparl start starts one beside a new cluster; this is for clusters on other hosts, and for other interfaces.
@@ -156,6 +189,7 @@ def monitor_command(port: int | None, address: str | None, key_file: Path | None
             host=host,
             port=monitor_port,
             key_file=str(target.key_file.expanduser().absolute()) if target.key_file else "",
+            given_token=_given(_token_in(token_file or found.monitor_token_file)),
         )
     except (RemoteError, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error

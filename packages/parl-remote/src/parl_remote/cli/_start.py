@@ -168,6 +168,12 @@ def _bytes(text: str) -> int:
     show_default=True,
     help="Interface of the web monitor. Elsewhere than on loopback it asks for its token.",
 )
+@click.option(
+    "--monitor_token_file",
+    "--monitor-token-file",
+    type=click.Path(path_type=Path),
+    help="A file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else one that is made and kept.",
+)
 @key_option
 @click.option("--debug", is_flag=True, help="Write more into the node's log; the variable DEBUG=1 does so, too.")
 @click.option("--gpu_cluster", "--gpu-cluster", is_flag=True, help="Not needed any more: a cluster has both kinds.")
@@ -187,6 +193,7 @@ def start_command(
     host: str,
     monitor_port: int | None,
     monitor_host: str,
+    monitor_token_file: Path | None,
     key_file: Path | None,
     debug: bool,
     gpu_cluster: bool,
@@ -208,7 +215,7 @@ def start_command(
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
     check_port(host, port, run_files)
-    monitor = plan_monitor(found, monitor_host, monitor_port, port)
+    monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
     try:
         directory = run_files.cluster_directory(port)
         key_of(directory, given_key(found, key_file))
