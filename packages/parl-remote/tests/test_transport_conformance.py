@@ -1,4 +1,4 @@
-"""What every transport must do, run over all of them: in memory, unix sockets, zmq with CURVE."""
+"""What every transport must do, run over all of them: in memory, unix sockets, zmq with CURVE, sealed TCP."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Buffer, Channel, Closed, Event, Listener, Opened, Received
 from parl_remote._transport.memory import MemoryListener
+from parl_remote._transport.sealed import SealedChannel, SealedListener
 from parl_remote._transport.unix import UnixChannel, UnixListener
 from parl_remote._transport.zmq import ZmqChannel, ZmqListener
 from parl_remote.errors import ChannelClosed, ResultTimeout
@@ -92,7 +94,18 @@ def over_zmq(_: Path) -> Wire:
     return Wire(listener, lambda: ZmqChannel.connect(listener.address, key))
 
 
-_WIRES = {"memory": in_memory, "unix": over_unix_sockets, "zmq": over_zmq}
+def over_sealed_tcp(_: Path) -> Wire:
+    pytest.importorskip("cryptography")
+    listener = SealedListener("127.0.0.1", limits=Limits())
+
+    def dial() -> SealedChannel:
+        ticket, key = listener.new_ticket()
+        return SealedChannel.open("127.0.0.1", listener.port, ticket, key, limits=Limits(), timeout_s=DEADLINE_S)
+
+    return Wire(listener, dial)
+
+
+_WIRES = {"memory": in_memory, "unix": over_unix_sockets, "zmq": over_zmq, "sealed": over_sealed_tcp}
 
 
 @pytest.fixture(params=list(_WIRES))

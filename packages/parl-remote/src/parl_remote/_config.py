@@ -69,6 +69,7 @@ class Environment:
         same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
         inside_actor: Whether this process is an actor, as `XPARL=True` states.
         launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
+        data_port: The port of a node's sealed connections, from `PARL_DATA_PORT`; 0 for a free one.
         monitor: Whether `xparl start` starts a web monitor by default; `PARL_MONITOR=0` disables that.
         monitor_token_file: A file with the monitor's token, from `PARL_MONITOR_TOKEN_FILE`.
         debug: Whether nodes and programs log more; set by `DEBUG` unless it is empty, 0 or false.
@@ -87,6 +88,7 @@ class Environment:
     debug: bool = False
     monitor: bool = True
     monitor_token_file: Path | None = None
+    data_port: int = 0
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -96,7 +98,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         variables: The variables to read instead of `os.environ`.
 
     Raises:
-        BadVariable: A variable is not a number of seconds above zero, or not a command.
+        BadVariable: A variable is not a number of seconds above zero, not a port, or not a command.
     """
     read = os.environ if variables is None else variables
     defaults = Limits()
@@ -120,6 +122,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         monitor_token_file=Path(read["PARL_MONITOR_TOKEN_FILE"]).expanduser()
         if read.get("PARL_MONITOR_TOKEN_FILE")
         else None,
+        data_port=_port(read, "PARL_DATA_PORT"),
     )
 
 
@@ -127,6 +130,13 @@ def portable_wanted(variables: Mapping[str, str] | None = None) -> bool:
     """Return whether `PARL_PORTABLE=1` disables the facilities that only Linux has, see `facilities`."""
     read = os.environ if variables is None else variables
     return read.get("PARL_PORTABLE", "").lower() not in {"", "0", "false", "no", "off"}
+
+
+def _port(read: Mapping[str, str], name: str) -> int:
+    text = read.get(name) or "0"
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**16:
+        raise BadVariable(f"{name} must be the number of a port, not {text!r}")
+    return int(text)
 
 
 def _run_dirs(read: Mapping[str, str]) -> tuple[Path, ...]:

@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -127,8 +128,9 @@ class FlushTimer:
 _log = logging.getLogger("parl.remote")
 _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
 _HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
-_AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED})  # the others wait for their turn in the queue
-_OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE})
+_CALLER = int(Kind.CALLER)
+_AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER})  # the others wait in the queue
+_OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
 _OWNER_AND_WORKER = 2  # connections; where there are no others, the answer uses the connection that the state used
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
@@ -237,10 +239,16 @@ class ActorProcess:
                 if not is_own_user(connection):
                     connection.close()
                     continue
-                caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
-                self._callers[caller.channel.fileno()] = caller
-                self._holders.connected(caller)
-                self.poller.register(caller.channel.fileno(), IN)
+                channel = UnixChannel(connection, allocate=allocate)
+                if self._worker is None:
+                    channel.descriptors = deque()  # it may be the worker's
+                self._add(channel)
+
+    def _add(self, channel: UnixChannel) -> None:
+        caller = _Caller(channel, self._sent)
+        self._callers[channel.fileno()] = caller
+        self._holders.connected(caller)
+        self.poller.register(channel.fileno(), IN)
 
     def _read(self, caller: _Caller) -> None:
         """Queue the messages of a caller."""
@@ -302,6 +310,8 @@ class ActorProcess:
         elif kind == _RELEASE:
             self._holders.expect_nobody()
             self._end_if_unneeded()
+        elif kind == _CALLER:
+            self._take_over(caller, frames)
         else:
             caller.has_joined = True
             if flags & Flag.SHARES:
@@ -309,6 +319,20 @@ class ActorProcess:
             if index:
                 self._holders.does_not_hold(caller)
                 self._end_if_unneeded()
+
+    def _take_over(self, worker: _Caller, frames: list[memoryview]) -> None:
+        """Serve a caller on another host, whose connection the worker has passed on.
+
+        Raises:
+            RemoteProtocolError: The message came without a connection, or is malformed.
+        """
+        from parl_remote._transport.sealed import Handover, SealedChannel  # 25 ms, for callers on other hosts alone
+
+        if not worker.channel.descriptors:
+            raise RemoteProtocolError("a caller was announced without its connection")
+        connection = socket.socket(fileno=worker.channel.descriptors.popleft())
+        state = Handover.decode(payload_of(header_of(frames[0])[1], frames)[0])
+        self._add(SealedChannel(connection, state, allocate=allocate))
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Release a caller that needs the actor no more; its calls are done, and no answer to it is pending."""

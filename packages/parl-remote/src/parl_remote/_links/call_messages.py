@@ -9,7 +9,7 @@
     further frames: buffers that belong to the payload
 
     caller -> actor   CREATE, CALL, GET, SET, NAMES, CANCEL, CLOSE, JOIN, RECEIVED
-    worker -> actor   CONFIGURE (JSON), HOLD, RELEASE
+    worker -> actor   CONFIGURE (JSON), HOLD, RELEASE, CALLER (with a socket, see `transport.sealed`)
     actor -> caller   CREATED, RESULT, FAILURE, STATE, CHANGED
 
 Calls are the fast path, so a message here is a list of frames and not an object; all other messages are in
@@ -36,7 +36,7 @@ class Kind(IntEnum):
     names of the actor's attributes. HOLD, RELEASE: a borrower is expected to connect; none is any more. JOIN: the first
     message of a caller that is not the owner; with index 1 it does not keep the actor alive. RECEIVED: the handles in
     the answer of that number have arrived. CHANGED: the attributes have changed; sent at most once between two messages
-    of the caller. STATE: the object's saved state, for the owner.
+    of the caller. STATE: the object's saved state, for the owner. CALLER: the connection of a caller on another host.
     """
 
     CREATE = 1
@@ -51,6 +51,7 @@ class Kind(IntEnum):
     RELEASE = 10
     JOIN = 11
     RECEIVED = 12
+    CALLER = 13
     CREATED = 16
     RESULT = 17
     FAILURE = 18

@@ -22,7 +22,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote._config import Limits
 from parl_remote._links.identity import host_id, new_id, versions
@@ -41,6 +41,11 @@ from parl_remote._messages import (
 from parl_remote._messages.wire import decode, encode
 from parl_remote._transport import Buffer, Channel, Closed, Listener, Opened, Received
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, VersionMismatch
+
+if TYPE_CHECKING:
+    import socket
+
+    from parl_remote._transport.sealed import Handover
 
 __all__ = ["ClientIdentity", "Cluster", "Link", "Part", "Parts", "Reception", "Service", "greet"]
 
@@ -92,17 +97,28 @@ def _span(low: int, high: int) -> str:
 
 
 class Link:
-    """A service's link to a peer that has sent Hello."""
+    """A service's link to a peer that has sent Hello.
 
-    __slots__ = ("_drop", "_send", "hello", "protocol")
+    Attributes:
+        hand_over: Ends the link here and returns its socket, for another process; None if the peer is gone, and as an
+            attribute for links that cannot be given away. The service gets no `closed` for it.
+    """
+
+    __slots__ = ("_drop", "_send", "hand_over", "hello", "protocol")
 
     def __init__(
-        self, hello: Hello, protocol: int, send: Callable[[Sequence[Buffer]], None], drop: Callable[[], None]
+        self,
+        hello: Hello,
+        protocol: int,
+        send: Callable[[Sequence[Buffer]], None],
+        drop: Callable[[], None],
+        hand_over: Callable[[], tuple[socket.socket, Handover] | None] | None = None,
     ) -> None:
         self.hello = hello
         self.protocol = protocol
         self._send = send
         self._drop = drop
+        self.hand_over = hand_over
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Queue raw frames; return False if the peer is already gone (its `closed` follows or has been called)."""
@@ -234,7 +250,13 @@ class Reception:
             self._refuse(key, RefusalCode.NOT_HERE, f"there is no {hello.to.value} here")
             return
         listener, peer = key
-        link = Link(hello, protocol, functools.partial(listener.send, peer), functools.partial(self._let_go, key))
+        link = Link(
+            hello,
+            protocol,
+            functools.partial(listener.send, peer),
+            functools.partial(self._let_go, key),
+            functools.partial(self._hand_over, key) if hasattr(listener, "hand_over") else None,
+        )
         self._links[key] = (link, service)
         link.tell(Welcome(protocol, self.node_id, self._cluster_id, self._host_id, versions()))
         service.opened(link)
@@ -249,6 +271,11 @@ class Reception:
         _log.debug("dropped peer %d of %s: %s", key[1], key[0].address, reason)
         self._waiting.pop(key, None)
         key[0].drop(key[1])
+
+    def _hand_over(self, key: tuple[Any, int]) -> tuple[socket.socket, Handover] | None:
+        self._links.pop(key, None)
+        given: tuple[socket.socket, Handover] | None = key[0].hand_over(key[1])
+        return given
 
     def _let_go(self, key: tuple[Listener, int]) -> None:
         if self._links.pop(key, None) is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from parl_remote._death import DeathCause, DeathKind
 from parl_remote._messages.leases import (
+    ActorAttached,
     ActorDied,
     ActorFailed,
     ActorStarted,
@@ -63,6 +64,7 @@ from parl_remote._records import Message
 __all__ = [
     "PROTOCOL_MAX",
     "PROTOCOL_MIN",
+    "ActorAttached",
     "ActorDied",
     "ActorFailed",
     "ActorStarted",

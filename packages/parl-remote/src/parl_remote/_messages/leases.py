@@ -16,6 +16,7 @@ from parl_remote._records import Message, Record, record
 from parl_remote._resources import Placement, Resources
 
 __all__ = [
+    "ActorAttached",
     "ActorDied",
     "ActorFailed",
     "ActorStarted",
@@ -263,6 +264,16 @@ class StopActor(Message):
 @record
 class AttachActor(Message):
     """Turn this link into a connection to an actor, for a client on another host; later messages are for it."""
+
+    lease_id: str
+
+
+@record
+class ActorAttached(Message):
+    """The last message on a sealed link before its socket goes to the actor; until then nothing may follow AttachActor.
+
+    On other links, whose messages the worker relays, there is no answer.
+    """
 
     lease_id: str
 

@@ -32,11 +32,13 @@ __all__ = [
     "LogText",
     "NodeReached",
     "ObjectContent",
+    "OpenSealed",
     "Part",
     "PrepareFolder",
     "ReachNode",
     "ReadLog",
     "ReleaseObject",
+    "SealedOpened",
     "SeeFiles",
     "SeenPlace",
     "StackDump",
@@ -45,6 +47,35 @@ __all__ = [
     "UnwatchActor",
     "WatchActor",
 ]
+
+
+@record
+class OpenSealed(Message):
+    """Ask a node for another connection to it, see `transport.sealed`; answered by SealedOpened.
+
+    Attributes:
+        port: The port that this link has found the node at: where it is not the node's own, what forwards it forwards
+            no other port.
+    """
+
+    request_id: int
+    port: int
+
+
+@record
+class SealedOpened(Message):
+    """Where and with what to connect within some seconds; sent on encrypted links only.
+
+    Attributes:
+        port: The TCP port, on the host that the request went to.
+        ticket: The first bytes to send, in hexadecimal digits; they open one connection.
+        key: The connection's key, in hexadecimal digits.
+    """
+
+    request_id: int
+    port: int
+    ticket: str
+    key: str = field(repr=False)
 
 
 @record

@@ -151,6 +151,7 @@ class ClusterNode:
             reach=self._reach(),
         )
         worker.parts.add(("CheckHost",), self._health_part)
+        worker.parts.add(("OpenSealed",), self._sealed_part)
         self._reception.serve(Role.WORKER, worker)
         return worker
 
@@ -184,6 +185,12 @@ class ClusterNode:
             return next((node.addresses for node in nodes if node.node_id == node_id), ())
 
         return HostCheck(self._loop, Path(self._settings.directory), addresses if state is not None else None)
+
+    def _sealed_part(self) -> Part:
+        """Return the part that opens sealed connections for clients of other hosts."""
+        from parl_remote._node.sealed_links import SealedLinks  # for clients of other hosts alone, and an extra
+
+        return SealedLinks(self._reception, Address.parse(self._tcp.address), environment().data_port, self._limits)
 
     def _join(self, worker: Worker) -> None:
         """Connect this node's worker to its master, here or on another host."""

@@ -3,17 +3,19 @@
 How an actor is started:
 
     start() --StartActor--> worker --ActorStarted--> start() returns a channel to the actor: its socket on this host,
-                                                     one more connection to the worker (AttachActor) elsewhere
+                                                     one more connection to the worker (AttachActor) elsewhere: sealed,
+                                                     and passed on to the actor, or relayed, see `transport.sealed`
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
 from parl_remote._death import DeathCause, DeathKind
@@ -22,6 +24,7 @@ from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
 from parl_remote._links.requests import Requests, arrived_messages
 from parl_remote._messages import (
+    ActorAttached,
     ActorDied,
     ActorFailed,
     ActorStarted,
@@ -33,14 +36,26 @@ from parl_remote._messages import (
     StartActor,
     StopActor,
 )
-from parl_remote._messages.wire import encode
+from parl_remote._messages.parts import OpenSealed, SealedOpened
+from parl_remote._messages.wire import decode, encode
 from parl_remote._program.relayed_channel import RelayedChannel
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, ResultTimeout
+from parl_remote.errors import (
+    ChannelClosed,
+    ClusterUnreachable,
+    RemoteError,
+    RemoteProtocolError,
+    ResultTimeout,
+)
+
+if TYPE_CHECKING:
+    from parl_remote._transport.sealed import SealedChannel
 
 __all__ = ["WorkerClients"]
 
+_log = logging.getLogger("parl.remote")
+_SEALED_TIMEOUT_S = 2.0  # for the way to a port that a firewall may hide; the encrypted link has answered before
 _ENDS_KEPT = 100  # a lease that ends before its actor was asked for does so within milliseconds
 
 
@@ -83,6 +98,7 @@ class WorkerClients:
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
+        self._unsealed: set[str] = set()  # nodes to which there are no sealed connections
 
     def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
         """Start an actor on a lease; return a channel to it and its process id.
@@ -138,7 +154,10 @@ class WorkerClients:
 
     def reconnect(self, node_id: str) -> Channel:
         """Open another link to a worker that this client has been linked to."""
-        return self.connect(self._reached[node_id])
+        at = self._reached[node_id]
+        if self._is_here(at, os.path.join(at.socket_dir, "node.sock")):
+            return self.connect(at)
+        return self._connect_sealed(at) or self._connect_worker(at)
 
     def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
         """Register the handler of a kind of unsolicited worker message; called in the loop with the node's id."""
@@ -209,9 +228,46 @@ class WorkerClients:
         """
         if self._is_here(granted, address):
             return UnixChannel.connect(address, allocate=allocate)
-        link = self._connect_worker(granted)
-        link.send([encode(AttachActor(granted.lease_id))])
-        return RelayedChannel(link)
+        request = encode(AttachActor(granted.lease_id))
+        sealed = self._connect_sealed(granted)
+        if sealed is None:
+            link = self._connect_worker(granted)
+            link.send([request])
+            return RelayedChannel(link)
+        sealed.send([request])
+        answer = decode(sealed.receive(self._limits.connect_timeout_s)[0])
+        if not isinstance(answer, ActorAttached):
+            raise RemoteProtocolError(f"a worker answered AttachActor with {type(answer).__name__}")
+        return sealed
+
+    def _connect_sealed(self, at: LeaseGranted) -> SealedChannel | None:
+        """Return a sealed link to a worker on another host; None where this end, that one or the way has none."""
+        from parl_remote._transport.sealed import SealedChannel, can_seal  # for other hosts alone
+
+        link = self._link_to(at)
+        if at.node_id in self._unsealed or not hasattr(link, "found") or not can_seal():  # which zmq's channels have
+            return None
+        host, port = link.found
+        timeout_s = min(_SEALED_TIMEOUT_S, self._limits.connect_timeout_s)
+        try:
+            opened = self.ask(at, lambda number: OpenSealed(number, port), self._limits.connect_timeout_s)
+            if not isinstance(opened, SealedOpened):
+                raise RemoteProtocolError(f"a worker answered OpenSealed with {type(opened).__name__}")
+            channel = SealedChannel.open(
+                host,
+                opened.port,
+                bytes.fromhex(opened.ticket),
+                bytes.fromhex(opened.key),
+                limits=self._limits,
+                timeout_s=timeout_s,
+                allocate=allocate,
+            )
+            greet(channel, self._identity.hello(Role.WORKER), timeout_s)
+        except (RemoteError, ValueError) as error:
+            self._unsealed.add(at.node_id)
+            _log.info("connections to the worker %s go through its relay: %s", at.node_id, error)
+            return None
+        return channel
 
     def _hear(self, node_id: str, link: Channel) -> None:
         for message in arrived_messages(link):

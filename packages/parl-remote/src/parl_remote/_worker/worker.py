@@ -11,12 +11,14 @@ its actors are killed at once, except detached ones.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parl_remote._actor.reports import ExitReport, last_method
 from parl_remote._config import Limits
@@ -26,6 +28,7 @@ from parl_remote._links.handshake import Link, Part, Parts
 from parl_remote._links.identity import host_name
 from parl_remote._links.loop import Loop
 from parl_remote._messages import (
+    ActorAttached,
     ActorDied,
     ActorFailed,
     ActorStarted,
@@ -50,6 +53,11 @@ from parl_remote._worker.relay import Relay
 from parl_remote._worker.watch import ActorWatch, Watched, WorkerNumbers, WorkerStacks
 from parl_remote._worker.zygote import ActorSource
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+
+if TYPE_CHECKING:
+    import socket
+
+    from parl_remote._transport.sealed import Handover
 
 __all__ = ["ActorEnds", "Worker"]
 
@@ -256,9 +264,20 @@ class Worker:
         lease = self._leases.get(lease_id)
         if lease is None or lease.actor is None:
             link.drop()  # it has ended meanwhile, and its client is told so
-        else:
+            return
+        if link.hand_over is None:
             self._relay.attach(link, lease.actor.address)
-            self._borrowers.attached(link.hello.id, lease_id)
+        elif lease.channel is not None:
+            link.tell(ActorAttached(lease_id))
+            self._give_away(link.hand_over(), lease.channel)
+        self._borrowers.attached(link.hello.id, lease_id)
+
+    def _give_away(self, given: tuple[socket.socket, Handover] | None, actor: UnixChannel) -> None:
+        """Give the connection of a caller to an actor; without its actor, or its caller, it ends."""
+        if given is not None:
+            connection, state = given
+            with connection, contextlib.suppress(ChannelClosed):
+                actor.send_with_descriptor(pack(Kind.CALLER, 0, 0, 0, [state.encode()]), connection.fileno())
 
     def _refuse_early(self, lease_id: str) -> None:
         link, _ = self._early.pop(lease_id, (None, None))

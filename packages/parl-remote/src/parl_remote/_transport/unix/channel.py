@@ -29,6 +29,7 @@ from parl_remote._transport.unix.sockets import (
     after,
     connect_to,
     peer_pid,
+    send_with_descriptor,
     stream,
     unread_bytes,
     widen,
@@ -47,6 +48,7 @@ class UnixChannel:
         connection: A connected stream socket; the channel owns it from now on.
         max_bytes: Largest message that is accepted.
         allocate: Allocates the memory for long frames.
+        reader: Parses the bytes that arrive; by default as they are.
     """
 
     def __init__(
@@ -55,11 +57,12 @@ class UnixChannel:
         *,
         max_bytes: int = Limits.max_frame_bytes,
         allocate: Callable[[int], Buffer] = bytearray,
+        reader: FrameReader | None = None,
     ) -> None:
         connection.setblocking(True)
         widen(connection)
         self._socket = connection
-        self._reader = FrameReader(max_bytes, allocate)
+        self._reader = FrameReader(max_bytes, allocate) if reader is None else reader
         self._inbox: deque[list[memoryview]] = deque()
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
@@ -90,6 +93,28 @@ class UnixChannel:
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message; see `Channel.send`."""
         self.send_parts(stream(frames), timeout_s)
+
+    def send_with_descriptor(self, frames: Sequence[Buffer], descriptor: int) -> None:
+        """Send one small message, without waiting, with a descriptor that the peer gets a copy of.
+
+        Raises:
+            ChannelClosed: The peer is gone, or does not read; the connection is closed.
+        """
+        with self._send_lock:
+            try:
+                send_with_descriptor(self._socket, b"".join(stream(frames)), descriptor)
+            except OSError as error:
+                self._hang_up()
+                raise self._broken(error) from error
+
+    @property
+    def descriptors(self) -> deque[int] | None:
+        """The descriptors that came with messages, in their order; None, which is at first, refuses them."""
+        return self._reader.descriptors
+
+    @descriptors.setter
+    def descriptors(self, into: deque[int] | None) -> None:
+        self._reader.descriptors = into
 
     def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
         """Send several messages with as few system calls as one.

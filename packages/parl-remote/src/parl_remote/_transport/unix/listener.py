@@ -8,8 +8,9 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from parl_remote._config import Limits
 from parl_remote._system.polling import IN, OUT, new_poller
@@ -45,15 +46,20 @@ def _memory_for(size: int) -> Buffer:
         raise MemoryError(f"no memory for {size} bytes: {error}") from error
 
 
+MakeReader: TypeAlias = Callable[[int, Callable[[int], Buffer]], FrameReader]
+Encode: TypeAlias = Callable[[Sequence[Buffer]], list[Buffer]]
+
+
 class _Peer:
     """One connection of a listener: its read state and its queued data."""
 
-    __slots__ = ("closing", "connection", "is_new", "mask", "number", "outbox", "paused", "reader", "waiting")
+    __slots__ = ("closing", "connection", "encode", "is_new", "mask", "number", "outbox", "paused", "reader", "waiting")
 
-    def __init__(self, number: int, connection: socket.socket, max_bytes: int) -> None:
+    def __init__(self, number: int, connection: socket.socket, reader: FrameReader, encode: Encode) -> None:
         self.number = number
         self.connection = connection
-        self.reader = FrameReader(max_bytes, _memory_for)
+        self.reader = reader
+        self.encode = encode
         self.is_new = True  # it has sent no message yet
         self.outbox: deque[Buffer] = deque()
         self.waiting = 0  # bytes in it
@@ -92,12 +98,21 @@ class UnixPeers:
         self._by_fd: dict[int, _Peer] = {}
         self._last_number = 0
 
-    def add(self, connection: socket.socket) -> int:
-        """Serve a connected socket from now on; return its number."""
+    def add(self, connection: socket.socket, *, reader: MakeReader = FrameReader, encode: Encode = stream) -> int:
+        """Serve a connected socket from now on.
+
+        Args:
+            connection: The socket.
+            reader: Makes what parses the bytes that arrive.
+            encode: Returns the bytes to write for a message.
+
+        Returns:
+            Its number.
+        """
         connection.setblocking(False)
         widen(connection)
         self._last_number += 1
-        peer = _Peer(self._last_number, connection, self._first_bytes)
+        peer = _Peer(self._last_number, connection, reader(self._first_bytes, _memory_for), encode)
         self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
         self._poller.register(connection.fileno(), IN)
         return peer.number
@@ -159,7 +174,7 @@ class UnixPeers:
         to = self._by_number.get(peer)
         if to is None or to.closing:
             raise ChannelClosed(f"peer {peer} is gone")
-        parts = stream(frames)
+        parts = to.encode(frames)
         if to.outbox or len(parts) > 1 or not self._send_now(to, parts[0]):
             waited = bool(to.outbox)
             to.outbox.extend(parts)
@@ -219,6 +234,15 @@ class UnixPeers:
             peer.waiting = 0
             if peer.closing:
                 self._forget(peer)
+
+    def take_out(self, peer: int) -> socket.socket | None:
+        """Serve a peer no more and return its socket; None if it is gone, or within a message in either direction."""
+        known = self._by_number.get(peer)
+        if known is None or known.outbox or known.reader.inside_message:
+            return None
+        del self._by_number[peer], self._by_fd[known.connection.fileno()]
+        self._poller.unregister(known.connection.fileno())
+        return known.connection
 
     def drop(self, peer: int) -> None:
         """Close the connection to a peer after the queued messages; see `Listener.drop`."""

@@ -21,6 +21,7 @@ import stat
 import struct
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -54,6 +55,7 @@ __all__ = [
     "listening_socket",
     "peer_pid",
     "private_directory",
+    "send_with_descriptor",
     "stream",
     "sweep_directories",
     "unread_bytes",
@@ -86,9 +88,12 @@ class FrameReader:
     Args:
         max_bytes: Largest message that is accepted.
         allocate: Makes writable memory for a frame that is too long for the read-ahead buffer.
+
+    Attributes:
+        descriptors: Receives the descriptors that come with messages; None where none may come.
     """
 
-    __slots__ = ("_allocate", "_buffer", "_end", "_frames", "_max_bytes", "_missing", "_start", "_view")
+    __slots__ = ("_allocate", "_buffer", "_end", "_frames", "_max_bytes", "_missing", "_start", "_view", "descriptors")
 
     def __init__(self, max_bytes: int, allocate: Callable[[int], Buffer] = bytearray) -> None:
         self._max_bytes = max_bytes
@@ -99,6 +104,7 @@ class FrameReader:
         self._end = 0
         self._frames: list[memoryview] = []
         self._missing: list[memoryview] = []
+        self.descriptors: deque[int] | None = None
 
     def limit(self, max_bytes: int) -> None:
         """Accept messages up to this size from now on."""
@@ -184,7 +190,11 @@ class FrameReader:
             return
         if self._start and len(self._buffer) - self._end < len(self._buffer) // 4:
             self._make_room(0)
-        got = source.recv_into(self._view[self._end :] if self._end else self._buffer, 0, flags)
+        into = self._view[self._end :] if self._end else self._buffer
+        if self.descriptors is None:
+            got = source.recv_into(into, 0, flags)
+        else:
+            got = _receive_with_descriptor(source, into, flags, self.descriptors)
         if not got:
             raise EOFError
         self._end += got
@@ -217,6 +227,29 @@ class FrameReader:
         self._start, self._end = 0, len(rest)
 
 
+_DESCRIPTOR = struct.Struct("@i")
+
+
+def _receive_with_descriptor(source: socket.socket, into: Buffer, flags: int, descriptors: deque[int]) -> int:
+    """Read like `recv_into`, and add a descriptor that comes with the bytes; its message is the one they end."""
+    got, extra, _, _ = source.recvmsg_into([into], socket.CMSG_SPACE(_DESCRIPTOR.size), flags | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(data) == _DESCRIPTOR.size:
+            descriptors.append(*_DESCRIPTOR.unpack(data))
+    return got
+
+
+def send_with_descriptor(connection: socket.socket, data: Buffer, descriptor: int) -> None:
+    """Write a small message together with a descriptor.
+
+    Raises:
+        OSError: It cannot be written at once.
+    """
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
+    if connection.sendmsg([data], rights, NOW) < len(data):
+        raise BlockingIOError(errno.EAGAIN, "the peer does not read")
+
+
 with contextlib.suppress(ImportError):  # neither is there on Windows
     import fcntl
     import termios
@@ -233,8 +266,9 @@ Listening: TypeAlias = socket.socket | LoopbackListener
 
 
 def widen(connection: socket.socket) -> None:
-    """Enlarge a connection's send buffer for large messages."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+    """Enlarge a connection's send buffer for large messages; between hosts the kernel finds a better size."""
+    if connection.family == socket.AF_UNIX or isinstance(connection, LoopbackSocket):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
 
 
 def stream(frames: Sequence[Buffer]) -> list[Buffer]:

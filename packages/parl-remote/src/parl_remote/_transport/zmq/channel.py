@@ -60,9 +60,14 @@ _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has dr
 
 
 class ZmqChannel:
-    """A connection to a listener on any host, made by `connect`."""
+    """A connection to a listener on any host, made by `connect`.
 
-    def __init__(self, dealer: Socket, monitor: Socket, connection: int, address: str) -> None:
+    Attributes:
+        found: The address of the host that answered, and its port.
+    """
+
+    def __init__(self, dealer: Socket, monitor: Socket, connection: int, address: str, found: tuple[str, int]) -> None:
+        self.found = found
         self._socket = dealer
         self._connection = connection
         self._monitor = monitor
@@ -105,7 +110,7 @@ class ZmqChannel:
         while True:
             host, port = candidates[0]
             try:
-                return cls(*_connected(context, curve, limits, host, port, address, deadline), address)
+                return cls(*_connected(context, curve, limits, host, port, address, deadline), address, (host, port))
             except AuthenticationFailed:
                 refusals += 1
                 if refusals == _REFUSALS:

@@ -1,0 +1,559 @@
+"""The fast transport between hosts: a TCP connection whose records are sealed with AES-256-GCM. Needs `cryptography`.
+
+    client --OpenSealed, over its CURVE link--> node        the node makes a ticket and a key for one connection
+           <--SealedOpened(port, ticket, key)--
+    SealedChannel --TCP: the ticket, then records--> SealedListener --hand over, Linux--> the actor itself
+
+    record   length u32 of what follows | ciphertext, up to 256 KiB of the byte stream of `unix.sockets` | tag, 16 bytes
+
+The key is random and new for every connection, and only the encrypted link carried it. Each direction has a key of its
+own, derived from it; the nonce of a record is its number in its direction, which no record carries, and its length is
+authenticated as well. A record that is forged, changed, repeated, left out or out of order therefore does not open, and
+ends the connection. After 2^20 records a direction goes on with the next key. A ticket opens one connection, within
+some seconds; who sees it on the line can spend it, but cannot seal a record.
+
+The kernel notices peers that vanish: it probes silent connections and gives up on data that is not acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
+
+from parl_remote._config import Limits
+from parl_remote._system.polling import IN, OUT, is_raised_by_handler, new_poller, wait_once
+from parl_remote._transport import Buffer, Closed, Event, Opened
+from parl_remote._transport.addresses import Address
+from parl_remote._transport.unix.channel import UnixChannel
+from parl_remote._transport.unix.listener import UnixPeers
+from parl_remote._transport.unix.sockets import NONE_LEFT, NOW, FrameReader, after, frame_prefix
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
+
+__all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
+
+_RECORD = 2**18  # plain bytes: some 15 us of work, so that one end seals while the other opens
+_TAG = 16
+_LENGTH = struct.Struct("<I")
+_NONCE = struct.Struct("<4xQ")
+_RECORDS_A_KEY = 2**20  # AES-GCM stays far from its limits for 2^38 bytes under one key
+_TICKET_BYTES = 16
+_READ_AT_FIRST = 2**12
+_READ_AHEAD = 2**19
+_BACKLOG = 256
+_MOST_WAITING = 64  # connections that have not shown a ticket yet; the oldest one makes room
+_MOST_TICKETS = 4096
+_PROBES = 3
+_TO_NODE, _TO_CLIENT = b"parl sealed to node", b"parl sealed to client"
+
+
+def can_seal() -> bool:
+    """Return whether this process can use this transport: `cryptography` is installed."""
+    try:
+        _cipher(bytes(32))
+    except ImportError:
+        return False
+    return True
+
+
+def _cipher(key: bytes) -> _Cipher:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # 22 ms, and an extra
+
+    return cast("_Cipher", AESGCM(key))
+
+
+class _Cipher:
+    """The part of `AESGCM` that is used here."""
+
+    def encrypt(self, nonce: bytes, data: Buffer, associated_data: bytes, /) -> bytes:
+        """Return ciphertext and tag."""
+        raise NotImplementedError
+
+    def decrypt(self, nonce: bytes, data: Buffer, associated_data: bytes, /) -> bytes:
+        """Return the plain bytes; raise `InvalidTag`."""
+        raise NotImplementedError
+
+
+class _Numbered:
+    """The records of one direction: a key and the number of the next record."""
+
+    def __init__(self, key: bytes, number: int = 0) -> None:
+        self.key = key
+        self.number = number
+        self._cipher = _cipher(key)
+
+    def _next(self) -> tuple[_Cipher, bytes]:
+        number = self.number
+        if number and not number % _RECORDS_A_KEY:
+            self.key = hashlib.blake2b(b"parl sealed next", key=self.key, digest_size=32).digest()
+            self._cipher = _cipher(self.key)
+        self.number = number + 1
+        return self._cipher, _NONCE.pack(number)
+
+
+class Sealer(_Numbered):
+    """Seals the records of one direction."""
+
+    def seal(self, plain: Buffer) -> bytes:
+        """Return a record."""
+        length = _LENGTH.pack(len(plain) + _TAG)
+        cipher, nonce = self._next()
+        return length + cipher.encrypt(nonce, plain, length)
+
+    def records(self, parts: Sequence[Buffer]) -> Iterator[Buffer]:
+        """Yield the records of one message after the other; `parts` make up its bytes."""
+        small: list[Buffer] = []
+        held = 0
+        for part in parts:
+            if held + len(part) <= _RECORD:
+                small.append(part)
+                held += len(part)
+                continue
+            if held:
+                yield self.seal(b"".join(small))
+                small, held = [], 0
+            view = memoryview(part)
+            for start in range(0, len(view), _RECORD):
+                yield self.seal(view[start : start + _RECORD])
+        if held:
+            yield self.seal(small[0] if len(small) == 1 else b"".join(small))
+
+
+class Opener(_Numbered):
+    """Opens the records of one direction, in their order."""
+
+    def __init__(self, key: bytes, number: int = 0) -> None:
+        from cryptography.exceptions import InvalidTag
+
+        super().__init__(key, number)
+        self._invalid = InvalidTag
+
+    def open(self, length: bytes, sealed: Buffer) -> bytes:
+        """Return a record's plain bytes.
+
+        Raises:
+            RemoteProtocolError: It is not the next record of the peer.
+        """
+        cipher, nonce = self._next()
+        try:
+            return cipher.decrypt(nonce, sealed, length)
+        except self._invalid:
+            raise RemoteProtocolError("a record was changed on its way, or is not the peer's next one") from None
+
+
+def _derived(key: bytes, purpose: bytes) -> bytes:
+    return hashlib.blake2b(purpose, key=key, digest_size=32).digest()
+
+
+class SealedReader(FrameReader):
+    """Parses the records of a socket into messages.
+
+    Args:
+        opener: Opens the records.
+        max_bytes: Largest message that is accepted.
+        allocate: Makes memory for long frames.
+    """
+
+    __slots__ = ("_opener", "_sealed", "_sealed_end")
+
+    def __init__(self, opener: Opener, max_bytes: int, allocate: Callable[[int], Buffer] = bytearray) -> None:
+        super().__init__(max_bytes, allocate)
+        self._opener = opener
+        self._sealed = bytearray(_READ_AT_FIRST)
+        self._sealed_end = 0
+
+    def next(self) -> list[memoryview] | None:
+        """Return the next message that was read completely, None if there is none."""
+        return self._finished() if self._frames and not self._missing else super().next()
+
+    @property
+    def inside_message(self) -> bool:
+        """Return whether a message has been read in part."""
+        return self._sealed_end > 0 or super().inside_message
+
+    def fill(self, source: socket.socket, flags: int = 0) -> None:
+        """Read once from `source`, and open all records that are complete; see `FrameReader.fill`.
+
+        Raises:
+            RemoteProtocolError: A record does not open.
+        """
+        with memoryview(self._sealed) as view:
+            got = source.recv_into(view[self._sealed_end :], 0, flags)
+        if not got:
+            raise EOFError
+        self._sealed_end += got
+        end, at, needed = self._sealed_end, 0, 0
+        with memoryview(self._sealed) as view:
+            while end - at >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(view, at)
+                if not _TAG <= length <= _RECORD + _TAG:
+                    raise RemoteProtocolError(f"a record of {length} bytes cannot be")
+                start = at + _LENGTH.size
+                if end - start < length:
+                    needed = _LENGTH.size + length
+                    break
+                self._take(memoryview(self._opener.open(bytes(view[at:start]), view[start : start + length])))
+                at = start + length
+        rest = bytes(self._sealed[at:end]) if at else b""
+        if needed > len(self._sealed) or (end == len(self._sealed) < _READ_AHEAD):
+            larger = bytearray(_READ_AHEAD)
+            larger[: end - at] = self._sealed[at:end]
+            self._sealed = larger
+        elif rest:
+            self._sealed[: len(rest)] = rest
+        self._sealed_end = end - at
+
+    def _take(self, plain: memoryview) -> None:
+        """Add plain bytes to what is being read."""
+        missing = self._missing
+        while missing and plain:
+            part = missing[0]
+            size = min(len(part), len(plain))
+            part[:size] = plain[:size]
+            plain = plain[size:]
+            if size == len(part):
+                del missing[0]
+            else:
+                missing[0] = part[size:]
+        if plain:
+            if len(self._buffer) - self._end < len(plain):
+                self._make_room(self._end - self._start + len(plain))
+            self._view[self._end : self._end + len(plain)] = plain
+            self._end += len(plain)
+
+
+_HANDOVER = struct.Struct("<32sQ32sQ")
+
+
+class Handover(NamedTuple):
+    """What another process needs to go on with a connection, beside its socket.
+
+    Attributes:
+        send_key: Seals what it sends.
+        sent: How many records were sent.
+        receive_key: Opens what it receives.
+        received: How many records were received.
+    """
+
+    send_key: bytes
+    sent: int
+    receive_key: bytes
+    received: int
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return _HANDOVER.pack(*self)
+
+    @classmethod
+    def decode(cls, data: Buffer) -> Handover:
+        """Return the handover that `encode` wrote.
+
+        Raises:
+            RemoteProtocolError: It did not write these bytes.
+        """
+        if len(data) != _HANDOVER.size:
+            raise RemoteProtocolError(f"a handover has {_HANDOVER.size} bytes, not {len(data)}")
+        return cls(*_HANDOVER.unpack(data))
+
+
+class SealedChannel(UnixChannel):
+    """One end of a sealed connection, used by many threads; see `UnixChannel`.
+
+    Args:
+        connection: A connected socket; the channel owns it from now on.
+        state: Keys and numbers of records.
+        allocate: Makes memory for long frames.
+    """
+
+    def __init__(
+        self, connection: socket.socket, state: Handover, *, allocate: Callable[[int], Buffer] = bytearray
+    ) -> None:
+        opener = Opener(state.receive_key, state.received)
+        reader = SealedReader(opener, Limits.max_frame_bytes, allocate)
+        super().__init__(connection, reader=reader)
+        self._sealer = Sealer(state.send_key, state.sent)
+
+    @classmethod
+    def open(
+        cls,
+        host: str,
+        port: int,
+        ticket: bytes,
+        key: bytes,
+        *,
+        limits: Limits,
+        timeout_s: float,
+        allocate: Callable[[int], Buffer] = bytearray,
+    ) -> SealedChannel:
+        """Connect to a `SealedListener` with a ticket that it has made.
+
+        Raises:
+            ClusterUnreachable: Nothing answers there.
+        """
+        try:
+            connection = socket.create_connection((host, port), timeout_s)
+        except OSError as error:
+            reason = f"{Address(host, port)} cannot be reached: {error}"
+            raise ClusterUnreachable(reason, address=str(Address(host, port))) from error
+        try:
+            connection.sendall(ticket)
+            watch_over(connection, limits)
+            state = Handover(_derived(key, _TO_NODE), 0, _derived(key, _TO_CLIENT), 0)
+            return cls(connection, state, allocate=allocate)
+        except OSError as error:
+            connection.close()
+            raise ClusterUnreachable(f"the connection to {Address(host, port)} broke: {error}") from error
+
+    @property
+    def peer_pid(self) -> int:
+        """Return 0: the other end is on another host."""
+        return 0
+
+    def close(self) -> None:
+        """Close the channel; what has come and nobody reads is taken in, or the kernel would drop what was sent."""
+        if not self._closed:
+            self._hang_up()
+            with contextlib.suppress(OSError):
+                while self._socket.recv(_READ_AHEAD, NOW):
+                    pass
+        super().close()
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message; see `Channel.send`."""
+        self.send_parts([frame_prefix(frames), *frames], timeout_s)
+
+    def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
+        """Send several messages; see `UnixChannel.send_batch`."""
+        self.send_parts([part for frames in messages for part in (frame_prefix(frames), *frames)])
+
+    def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
+        """Write buffers that make up whole messages; a message that was begun is completed, or the connection ends."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._send_lock:
+            if self._closed:
+                raise ChannelClosed("this channel was closed")
+            if deadline is not None and not wait_once(
+                self._socket, OUT, max(0.0, 1000 * (deadline - time.monotonic()))
+            ):
+                raise ResultTimeout(f"the peer took nothing for {timeout_s} s")
+            complete = False
+            try:
+                for record in self._sealer.records(parts):
+                    self._write(record, deadline)
+                complete = True
+            except OSError as error:
+                if is_raised_by_handler(error):
+                    raise
+                raise self._broken(error) from error
+            finally:
+                if not complete:  # its number is taken, so nothing can follow it
+                    self._hang_up()
+
+    def _write(self, record: Buffer, deadline: float | None) -> None:
+        rest: list[Buffer] = [record]
+        while rest:
+            try:
+                sent = self._socket.send(rest[0], NOW)
+            except BlockingIOError:
+                sent = 0
+            if sent == len(rest[0]):
+                return
+            rest = after(rest, sent)
+            if not self._wait_for_room(deadline):
+                raise ChannelClosed("the peer took a long message too slowly; the connection is closed")
+
+
+def watch_over(connection: socket.socket, limits: Limits) -> None:
+    """Have the kernel send small messages at once, and close the connection when the peer is silent for too long."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probe_s = max(1, int(limits.liveness_limit_s / (_PROBES + 1)))
+    for name, value in (
+        ("TCP_KEEPIDLE", probe_s),
+        ("TCP_KEEPINTVL", probe_s),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", int(1000 * limits.liveness_limit_s)),
+    ):
+        option = getattr(socket, name, None)  # some systems have their own names
+        if option is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _Waiting:
+    """A connection that has not shown its ticket yet."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self.connection = connection
+        self.until = until
+        self.ticket = b""
+
+
+class SealedListener:
+    """Listens on a TCP port for connections with tickets; implements `Listener`.
+
+    Args:
+        host: The interface to listen on.
+        port: The port; 0 for a free one.
+        limits: How long a ticket is valid, and how long a peer may be silent.
+
+    Raises:
+        OSError: There is no port, or no descriptor.
+        ImportError: `cryptography` is not installed.
+    """
+
+    def __init__(self, host: str, port: int = 0, *, limits: Limits) -> None:
+        _cipher(bytes(32))
+        self._limits = limits
+        is_six = ":" in host
+        self._socket = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if is_six else socket.AF_INET,
+            backlog=_BACKLOG,
+            dualstack_ipv6=is_six and socket.has_dualstack_ipv6(),
+        )
+        self._socket.setblocking(False)
+        self._host = host
+        self._peers = UnixPeers()
+        self._sealers: dict[int, Sealer] = {}
+        self._openers: dict[int, Opener] = {}
+        self._tickets: dict[bytes, tuple[bytes, float]] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._poller = new_poller()
+        self._poller.register(self._socket.fileno(), IN)
+        self._poller.register(self._peers.fileno(), IN)
+        self._closed = False
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """The interface and port, "host:port"."""
+        return str(Address(self._host, self.port))
+
+    def new_ticket(self) -> tuple[bytes, bytes]:
+        """Return a ticket for one connection, and its key."""
+        now = time.monotonic()
+        self._tickets = {ticket: (key, until) for ticket, (key, until) in self._tickets.items() if until > now}
+        while len(self._tickets) >= _MOST_TICKETS:
+            del self._tickets[next(iter(self._tickets))]
+        ticket, key = os.urandom(_TICKET_BYTES), os.urandom(32)
+        self._tickets[ticket] = key, now + self._limits.connect_timeout_s
+        return ticket, key
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while `poll` has something to do."""
+        return self._poller.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last call; see `Listener.poll`."""
+        events: list[Event] = []
+        for descriptor, _ in self._poller.poll(0):
+            if descriptor == self._socket.fileno():
+                self._accept()
+            elif descriptor == self._peers.fileno():
+                events.extend(self._peers.poll())
+            elif descriptor in self._waiting:
+                self._look_at_ticket(self._waiting[descriptor], events)
+        for event in events:
+            if type(event) is Closed:
+                self._forget(event.peer)
+        return events
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NONE_LEFT or not self._waiting:
+                    raise
+                self._drop_waiting(next(iter(self._waiting.values())))
+                return
+            now = time.monotonic()
+            for waiting in list(self._waiting.values()):
+                if waiting.until < now or len(self._waiting) >= _MOST_WAITING:
+                    self._drop_waiting(waiting)
+            connection.setblocking(False)
+            self._waiting[connection.fileno()] = _Waiting(connection, now + self._limits.hello_timeout_s)
+            self._poller.register(connection.fileno(), IN)
+
+    def _look_at_ticket(self, waiting: _Waiting, events: list[Event]) -> None:
+        try:
+            got = waiting.connection.recv(_TICKET_BYTES - len(waiting.ticket))
+        except BlockingIOError:
+            return
+        except OSError:
+            got = b""
+        waiting.ticket += got
+        if got and len(waiting.ticket) < _TICKET_BYTES:
+            return
+        key, until = self._tickets.pop(waiting.ticket, (b"", 0.0))
+        if not got or until < time.monotonic():
+            self._drop_waiting(waiting)
+            return
+        self._let_go(waiting)
+        watch_over(waiting.connection, self._limits)
+        sealer, opener = Sealer(_derived(key, _TO_CLIENT)), Opener(_derived(key, _TO_NODE))
+        peer = self._peers.add(
+            waiting.connection,
+            reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),
+            encode=lambda frames: list(sealer.records([frame_prefix(frames), *frames])),
+        )
+        self._sealers[peer], self._openers[peer] = sealer, opener
+        events.append(Opened(peer))
+
+    def _let_go(self, waiting: _Waiting) -> None:
+        del self._waiting[waiting.connection.fileno()]
+        self._poller.unregister(waiting.connection.fileno())
+
+    def _drop_waiting(self, waiting: _Waiting) -> None:
+        self._let_go(waiting)
+        waiting.connection.close()
+
+    def hand_over(self, peer: int) -> tuple[socket.socket, Handover] | None:
+        """Give a connection away; None if it is gone, or in the middle of a message."""
+        connection = self._peers.take_out(peer)
+        if connection is None:
+            return None
+        sealer, opener = self._sealers[peer], self._openers[peer]
+        self._forget(peer)
+        return connection, Handover(sealer.key, sealer.number, opener.key, opener.number)
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer; see `Listener.send`."""
+        self._peers.send(peer, frames)
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after the queued messages; see `Listener.drop`."""
+        self._peers.drop(peer)
+        self._forget(peer)
+
+    def _forget(self, peer: int) -> None:
+        self._sealers.pop(peer, None)
+        self._openers.pop(peer, None)
+
+    def close(self) -> None:
+        """Drop all peers, waiting a little for slow ones, and stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        for waiting in list(self._waiting.values()):
+            self._drop_waiting(waiting)
+        self._peers.close()
+        self._poller.close()
+        with contextlib.suppress(OSError):
+            self._socket.close()

@@ -1,0 +1,156 @@
+"""Calls between hosts over sealed connections, and over the relay where there are none."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote import _current
+from parl_remote._program.connection import Connection
+from parl_remote._program.relayed_channel import RelayedChannel
+from parl_remote._transport import sealed
+from parl_remote._transport.sealed import SealedChannel
+
+pytest.importorskip("cryptography")
+
+
+@parl_remote.remote_class
+class Echo:
+    def __init__(self, other: Any = None) -> None:
+        self.other = other
+
+    def same(self, value: Any) -> Any:
+        return value
+
+    def total(self, array: Any) -> int:
+        return int(array.sum())
+
+    def through_the_other(self, value: Any) -> Any:
+        return self.other.same(value)
+
+    def sleep(self, path: str) -> str:
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        return "awake"
+
+    def kill_itself(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of one node, which programs reach by TCP alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARL_RUN_DIR", str(tmp_path_factory.mktemp("run")))
+        patch.setenv("PARL_FORCE_TCP", "1")
+        patch.setenv("PARL_MONITOR", "0")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        xparl = [sys.executable, "-m", "parl_remote.cli"]
+        subprocess.run([*xparl, "start", "--port", str(port), "--cpu_num", "8"], check=True, capture_output=True)
+        yield f"127.0.0.1:{port}"
+        subprocess.run([*xparl, "stop", "--port", str(port)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def connected(address: str) -> Iterator[None]:
+    before = _current.clear()
+    parl_remote.connect(address)
+    yield
+    parl_remote.disconnect()
+    if before is not None:
+        _current.install(before)
+
+
+def kind_of_channel(actor: Any) -> type:
+    """How an actor is reached."""
+    actor.same(None)
+    found = {type(one.channel) for one in gc.get_objects() if isinstance(one, Connection)}
+    assert len(found) == 1
+    return found.pop()
+
+
+@pytest.mark.usefixtures("connected")
+def test_values_of_all_sizes_come_back_as_they_were() -> None:
+    echo = Echo()
+    assert kind_of_channel(echo) is SealedChannel
+    for size in (0, 1, 10_000, sealed._RECORD - 1, sealed._RECORD, sealed._RECORD + 1, 20_000_000):
+        array = np.arange(size, dtype=np.uint8)
+        assert (echo.same({"a": array, "b": [1, "x"]})["a"] == array).all()
+
+
+@pytest.mark.usefixtures("connected")
+def test_results_may_be_written_to() -> None:
+    result = Echo().same(np.zeros(10**6))
+    result += 1
+    assert result.sum() == 10**6
+
+
+@pytest.mark.usefixtures("connected")
+def test_values_of_put_arrive_once_for_all_actors() -> None:
+    stored = parl_remote.put(np.ones(10**6, np.uint8))
+    assert [Echo().total(stored) for _ in range(3)] == [10**6] * 3
+
+
+@pytest.mark.usefixtures("connected")
+def test_actors_call_each_other() -> None:
+    assert Echo(Echo()).through_the_other("across") == "across"
+
+
+@pytest.mark.usefixtures("connected")
+def test_a_busy_actor_gets_another_caller(tmp_path: Path) -> None:
+    """The connection of a caller waits in the actor's socket, so that nobody else waits for it."""
+    busy = Echo()
+    sleeping = parl_remote.submit(busy.sleep, str(tmp_path / "wake"))
+    others = [Echo(busy) for _ in range(2)]
+    calls = [parl_remote.submit(other.through_the_other, "later") for other in others]
+    assert not any(call.done() for call in calls)
+    (tmp_path / "wake").touch()
+    assert sleeping.result(60) == "awake"
+    assert [call.result(60) for call in calls] == ["later"] * 2
+
+
+@pytest.mark.usefixtures("connected")
+def test_the_end_of_an_actor_is_told() -> None:
+    echo = Echo()
+    with pytest.raises(parl_remote.ActorLost):
+        echo.kill_itself()
+
+
+@pytest.mark.usefixtures("connected")
+def test_actors_leave_when_their_callers_do() -> None:
+    for _ in range(20):  # there are 8 CPUs
+        assert Echo().same(1) == 1
+
+
+@pytest.mark.usefixtures("connected")
+def test_without_the_extra_calls_go_through_the_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "can_seal", lambda: False)
+    echo = Echo()
+    assert kind_of_channel(echo) is RelayedChannel
+    assert echo.total(np.ones(10**6, np.uint8)) == 10**6
+    stored = parl_remote.put(np.ones(10**6, np.uint8))
+    assert echo.total(stored) == 10**6
+
+
+@pytest.mark.usefixtures("connected")
+def test_where_the_port_is_not_reached_calls_go_through_the_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> Any:
+        raise parl_remote.ClusterUnreachable("a firewall")
+
+    monkeypatch.setattr(SealedChannel, "open", unreachable)
+    echo = Echo()
+    assert kind_of_channel(echo) is RelayedChannel
+    assert echo.same(5) == 5

@@ -1,0 +1,267 @@
+"""Sealed TCP: what is changed, repeated, left out or swapped on its way is noticed, and strangers stay outside."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from parl_remote._config import Limits
+from parl_remote._transport import Event, Opened, Received, sealed
+from parl_remote._transport.sealed import Handover, Opener, SealedChannel, SealedListener, Sealer, can_seal
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
+
+pytest.importorskip("cryptography")
+
+KEY = bytes(range(32))
+DEADLINE_S = 60.0
+LIMITS = Limits()
+
+
+def opened(opener: Opener, record: bytes) -> bytes:
+    return opener.open(record[:4], record[4:])
+
+
+def test_records_open_in_their_order() -> None:
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    for number in range(5):
+        assert opened(opener, sealer.seal(b"%d" % number)) == b"%d" % number
+
+
+def test_two_records_of_the_same_bytes_differ_and_hide_them() -> None:
+    sealer = Sealer(KEY)
+    first, second = sealer.seal(b"the same bytes"), sealer.seal(b"the same bytes")
+    assert first != second
+    assert b"same" not in first + second
+
+
+@pytest.mark.parametrize("at", [4, 10, -1])
+def test_a_record_of_which_a_bit_is_changed_does_not_open(at: int) -> None:
+    record = bytearray(Sealer(KEY).seal(b"some plain bytes"))
+    record[at] ^= 1
+    with pytest.raises(RemoteProtocolError, match="changed on its way"):
+        opened(Opener(KEY), bytes(record))
+
+
+def test_the_length_of_a_record_is_authenticated() -> None:
+    record = Sealer(KEY).seal(b"some plain bytes")
+    with pytest.raises(RemoteProtocolError):
+        Opener(KEY).open(b"\0\0\0\0", record[4:])
+
+
+def test_repeated_left_out_and_swapped_records_do_not_open() -> None:
+    sealer = Sealer(KEY)
+    first, second = sealer.seal(b"first"), sealer.seal(b"second")
+    repeated = Opener(KEY)
+    assert opened(repeated, first) == b"first"
+    for opener, record in ((repeated, first), (Opener(KEY), second)):
+        with pytest.raises(RemoteProtocolError):
+            opened(opener, record)
+
+
+def test_both_directions_and_all_connections_have_keys_of_their_own() -> None:
+    listener = SealedListener("127.0.0.1", limits=LIMITS)
+    keys = {listener.new_ticket() for _ in range(100)}
+    assert len({ticket for ticket, _ in keys}) == len({key for _, key in keys}) == 100
+    channel, peer = connected(listener)
+    channel.send([b"a message"])
+    assert messages(listener, peer) == [[b"a message"]]
+    given = listener.hand_over(peer)
+    assert given is not None
+    assert given[1].send_key != given[1].receive_key
+    given[0].close()
+    channel.close()
+    listener.close()
+
+
+def test_the_key_changes_after_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "_RECORDS_A_KEY", 3)
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    used = set()
+    for number in range(10):
+        assert opened(opener, sealer.seal(b"%d" % number)) == b"%d" % number
+        used.add(sealer.key)
+    assert len(used) == 4
+    assert opener.key == sealer.key
+
+
+def test_another_process_goes_on_where_one_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "_RECORDS_A_KEY", 3)
+    sealer, opener = Sealer(KEY), Opener(KEY)
+    for _ in range(7):
+        opened(opener, sealer.seal(b"here"))
+    state = Handover.decode(Handover(sealer.key, sealer.number, opener.key, opener.number).encode())
+    later, there = Sealer(state.send_key, state.sent), Opener(state.receive_key, state.received)
+    for _ in range(5):
+        assert opened(there, sealer.seal(b"to there")) == b"to there"
+        assert opened(opener, later.seal(b"from there")) == b"from there"
+
+
+@pytest.mark.parametrize("data", [b"", bytes(79), bytes(81)])
+def test_something_else_than_a_handover_is_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="a handover has"):
+        Handover.decode(data)
+
+
+@pytest.fixture
+def listener() -> Iterator[SealedListener]:
+    one = SealedListener("127.0.0.1", limits=LIMITS)
+    yield one
+    one.close()
+
+
+def poll(listener: SealedListener, patience_s: float = 0.05) -> list[Event]:
+    select.select([listener.fileno()], [], [], patience_s)
+    return listener.poll()
+
+
+def connected(listener: SealedListener) -> tuple[SealedChannel, int]:
+    ticket, key = listener.new_ticket()
+    channel = SealedChannel.open("127.0.0.1", listener.port, ticket, key, limits=LIMITS, timeout_s=DEADLINE_S)
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        for event in poll(listener):
+            if isinstance(event, Opened):
+                return channel, event.peer
+    raise AssertionError("no connection came")
+
+
+def messages(listener: SealedListener, peer: int) -> list[list[bytes]]:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = [event for event in poll(listener) if isinstance(event, Received) and event.peer == peer]
+        if found:
+            return [[bytes(frame) for frame in event.frames] for event in found]
+    raise AssertionError("no message came")
+
+
+def knock(listener: SealedListener, said: bytes) -> socket.socket:
+    stranger = socket.create_connection(("127.0.0.1", listener.port))
+    stranger.sendall(said)
+    return stranger
+
+
+def is_let_in(listener: SealedListener, stranger: socket.socket) -> bool:
+    """Whether a connection was opened, before its end was seen."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        if any(isinstance(event, Opened) for event in poll(listener)):
+            return True
+        if select.select([stranger], [], [], 0)[0]:
+            assert stranger.recv(1) == b""
+            return False
+    raise AssertionError("nothing happened")
+
+
+def test_who_has_no_ticket_is_not_let_in(listener: SealedListener) -> None:
+    with knock(listener, os.urandom(16)) as stranger:
+        assert not is_let_in(listener, stranger)
+
+
+def test_a_ticket_opens_one_connection(listener: SealedListener) -> None:
+    ticket, _ = listener.new_ticket()
+    with knock(listener, ticket) as first, knock(listener, ticket) as second:
+        assert is_let_in(listener, first)
+        assert not is_let_in(listener, second)
+
+
+def test_a_ticket_is_valid_for_a_short_time() -> None:
+    listener = SealedListener("127.0.0.1", limits=Limits(connect_timeout_s=0.0))
+    ticket, _ = listener.new_ticket()
+    with knock(listener, ticket) as late:
+        assert not is_let_in(listener, late)
+    listener.close()
+
+
+def test_a_ticket_without_its_key_says_nothing_that_is_heard(listener: SealedListener) -> None:
+    ticket, _ = listener.new_ticket()
+    with knock(listener, ticket + Sealer(os.urandom(32)).seal(b"let me in")) as thief:
+        assert is_let_in(listener, thief)  # its connection
+        seen: list[Event] = []
+        while not select.select([thief], [], [], 0)[0]:
+            seen += poll(listener)
+        assert not [event for event in seen if isinstance(event, Received)]
+
+
+def test_silent_strangers_do_not_keep_others_out(listener: SealedListener) -> None:
+    silent = [knock(listener, b"") for _ in range(sealed._MOST_WAITING + 20)]
+    channel, peer = connected(listener)
+    channel.send([b"hello"])
+    assert messages(listener, peer) == [[b"hello"]]
+    assert len(listener._waiting) <= sealed._MOST_WAITING
+    for stranger in silent:
+        stranger.close()
+    channel.close()
+
+
+def test_a_record_that_is_changed_on_the_line_ends_the_channel(listener: SealedListener) -> None:
+    ours, line = socket.socketpair()
+    channel = SealedChannel(ours, Handover(bytes(32), 0, KEY, 0))
+    record = bytearray(Sealer(KEY).seal(b"\1\0\0\0" + (5).to_bytes(8, "little") + b"hello"))
+    record[-1] ^= 1
+    line.sendall(record)
+    with pytest.raises(RemoteProtocolError, match="changed on its way"):
+        channel.receive(DEADLINE_S)
+    line.close()
+    channel.close()
+
+
+def test_a_record_that_is_too_long_is_refused_before_it_is_read() -> None:
+    ours, line = socket.socketpair()
+    channel = SealedChannel(ours, Handover(bytes(32), 0, KEY, 0))
+    line.sendall((2**31).to_bytes(4, "little"))
+    with pytest.raises(RemoteProtocolError, match="cannot be"):
+        channel.receive(DEADLINE_S)
+    line.close()
+    channel.close()
+
+
+def test_a_message_that_cannot_be_sent_at_once_leaves_the_channel_as_it_was(listener: SealedListener) -> None:
+    channel, peer = connected(listener)
+
+    def send_until_it_would_wait() -> None:
+        while True:
+            channel.send([bytes(10_000)], 0.0)
+
+    with pytest.raises(ResultTimeout):
+        send_until_it_would_wait()
+    count = 0
+    deadline = time.monotonic() + DEADLINE_S
+    channel_sent = channel._sealer.number
+    while count < channel_sent and time.monotonic() < deadline:
+        count += sum(isinstance(event, Received) for event in poll(listener))
+    channel.send([b"the last one"])
+    assert messages(listener, peer)[-1] == [b"the last one"]
+    channel.close()
+
+
+def test_where_nobody_listens_the_channel_says_so() -> None:
+    listener = SealedListener("127.0.0.1", limits=LIMITS)
+    port = listener.port
+    listener.close()
+    with pytest.raises(ClusterUnreachable):
+        SealedChannel.open("127.0.0.1", port, bytes(16), KEY, limits=LIMITS, timeout_s=DEADLINE_S)
+
+
+def test_a_connection_that_was_handed_over_goes_on_elsewhere(listener: SealedListener) -> None:
+    channel, peer = connected(listener)
+    channel.send([b"to the node"])
+    assert messages(listener, peer) == [[b"to the node"]]
+    listener.send(peer, [b"from the node"])
+    given = listener.hand_over(peer)
+    assert given is not None
+    elsewhere = SealedChannel(given[0], given[1])
+    assert bytes(channel.receive(DEADLINE_S)[0]) == b"from the node"
+    channel.send([b"to the actor"])
+    assert bytes(elsewhere.receive(DEADLINE_S)[0]) == b"to the actor"
+    elsewhere.send([b"from the actor", bytes(10**6)])
+    assert [len(frame) for frame in channel.receive(DEADLINE_S)] == [14, 10**6]
+    elsewhere.close()
+    with pytest.raises(ChannelClosed):
+        channel.receive(DEADLINE_S)
+    assert can_seal()
+    channel.close()
