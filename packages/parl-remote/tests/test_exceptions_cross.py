@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 import threading
 import traceback
@@ -21,6 +23,34 @@ class Peculiar(Exception):
         super().__init__(f"{place} has {number}")
         self.place = place
         self.number = number
+
+
+class Slotted(Exception):
+    __slots__ = ("place",)
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"at {place}")
+        self.place = place
+
+
+class Rebuilt(Exception):
+    """Says itself how it is pickled."""
+
+    def __init__(self, *, key: int) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __reduce__(self) -> Any:
+        return rebuilt, (self.key,)
+
+
+def rebuilt(key: int) -> Rebuilt:
+    return Rebuilt(key=key)
+
+
+class Final(Exception):
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("no subclasses")
 
 
 class Unpicklable(Exception):
@@ -81,7 +111,7 @@ def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
     with pytest.raises(type(error)) as raised:
         raiser.throw(make_error)
     assert str(raised.value) == str(error)
-    assert type(raised.value) is type(error)
+    assert type(raised.value).__qualname__ == type(error).__qualname__
     assert raised.value.__dict__.keys() >= error.__dict__.keys()
     assert raiser.count() == 1
 
@@ -177,3 +207,80 @@ def test_a_group_crosses_with_each_of_its_exceptions(anywhere: str) -> None:
     assert (peculiar.place, peculiar.number) == ("the shelf", 3)
     assert isinstance(inner, ExceptionGroup)
     assert repr(inner.exceptions) == "(KeyError('lost'),)"
+
+
+def open_nothing() -> Exception:
+    try:
+        open("/nothing/there")  # noqa: SIM115  # it fails
+    except OSError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("make", "attributes"),
+    [
+        (lambda: KeyError(3), {}),
+        (lambda: Peculiar("here", 3), {"place": "here", "number": 3}),
+        (lambda: Slotted("there"), {"place": "there"}),
+        (lambda: Rebuilt(key=4), {"key": 4}),
+        (lambda: Final("last"), {}),
+        (open_nothing, {"filename": "/nothing/there"}),
+        (lambda: UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), {"reason": "why"}),
+        (lambda: ImportError("no", name="module"), {"name": "module"}),
+        (lambda: StopIteration(5), {"value": 5}),
+        (lambda: parl_remote.NameTaken("it is"), {}),
+    ],
+)
+def test_an_exception_is_its_own_type_and_a_remote_one(
+    anywhere: str, make: Callable[[], Exception], attributes: dict[str, Any]
+) -> None:
+    expected = make()
+    with pytest.raises(type(expected)) as caught:
+        Raiser().throw(make)
+    error: Any = caught.value
+    assert isinstance(error, RemoteCallError)
+    assert isinstance(error, parl_remote.RemoteError)
+    assert isinstance(error.__cause__, RemoteCallError)
+    for one in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(one) is type(error)
+        assert type(one).__qualname__ == type(expected).__qualname__
+        assert (str(one), repr(one), one.args) == (str(expected), repr(expected), expected.args)
+        assert {name: getattr(one, name) for name in attributes} == attributes
+        assert (one.method, "Traceback" in one.remote_traceback) == ("Raiser.throw", True)
+    with pytest.raises(RemoteCallError):
+        Raiser().throw(make)
+
+
+def test_an_exception_group_is_split_as_any_other(anywhere: str) -> None:
+    caught: list[BaseException] = []
+    try:
+        Raiser().throw(lambda: ExceptionGroup("two", [ValueError(1), KeyError(2)]))
+    except* KeyError as group:
+        caught += group.exceptions
+    except* ValueError as group:
+        caught += group.exceptions
+    assert sorted(map(repr, caught)) == ["KeyError(2)", "ValueError(1)"]
+
+
+def test_a_missing_attribute_is_both_as_well(anywhere: str) -> None:
+    raiser: Any = Raiser()
+    for kind in (AttributeError, parl_remote.RemoteAttributeError):
+        with pytest.raises(kind, match="nothing_like_it") as caught:
+            raiser.nothing_like_it()
+        assert caught.value.name == "nothing_like_it"
+    with pytest.raises(parl_remote.RemoteAttributeError):
+        raiser.throw(lambda: AttributeError("inside"))
+
+
+@parl_remote.remote_class
+class Between:
+    def throw(self, make_error: Callable[[], Exception]) -> None:
+        Raiser().throw(make_error)
+
+
+def test_it_is_both_through_several_actors(shared_cluster: None) -> None:
+    with pytest.raises(Peculiar) as caught:
+        Between().throw(lambda: Peculiar("far", 1))
+    assert isinstance(caught.value, RemoteCallError)
+    assert caught.value.place == "far"

@@ -431,6 +431,44 @@ PROGRAM = """
 """
 
 
+SUBMITS_TOO_LATE = """
+    import atexit, parl, time
+    executor = parl.Executor(2)
+    @atexit.register
+    def too_late():
+        try:
+            executor.submit(abs, 1)
+        except RuntimeError as error:
+            print(error)
+    if __name__ == "__main__":
+        executor.submit(abs, 1)
+"""
+
+SHUTS_DOWN_WITHOUT_WAITING = """
+    import parl, time
+    if __name__ == "__main__":
+        executor = parl.Executor(2)
+        future = executor.submit(time.sleep, 0.5)
+        executor.shutdown(wait=False)
+        print("shut down", future.done())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "output"),
+    [
+        (SUBMITS_TOO_LATE, "cannot schedule new futures after interpreter shutdown\n"),
+        (SHUTS_DOWN_WITHOUT_WAITING, "shut down False\n"),
+    ],
+)
+def test_a_program_that_ends_with_an_executor(tmp_path: Path, program: str, output: str) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == (output, "", 0)
+
+
 def test_a_program_needs_no_connection_and_ends_after_its_calls(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     program = "from pathlib import Path\n" + textwrap.dedent(PROGRAM).format(path=path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +122,68 @@ def test_what_a_program_caches_is_cached_in_actors_too(tmp_path: Path) -> None:
     program.write_text(_CACHED)
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240, check=False)
     assert ran.stdout == "8 7 23416728348467685\n", ran.stderr
+
+
+class Ordinary:
+    """Known by its name before anybody makes it remote."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+    def where(self) -> tuple[int, int]:
+        return self.value, os.getpid()
+
+    @staticmethod
+    def twice(number: int) -> int:
+        return 2 * number
+
+
+Slow: Any = parl_remote.remote_class(Ordinary)
+Quick: Any = parl_remote.remote_class(wait=False)(Ordinary)
+
+
+def test_a_class_that_exists_stays_local_and_gets_remote_ones_beside_it(anywhere: str) -> None:
+    assert Ordinary(1).where() == (1, os.getpid())
+    assert "options" not in vars(Ordinary)
+    assert "__new__" not in vars(Ordinary)
+    slow = Slow(2)
+    quick = Quick(3)
+    if anywhere == "process":
+        assert slow.where()[1] != os.getpid()
+    assert (slow.where()[0], quick.where().result()[0]) == (2, 3)
+    assert isinstance(slow, Ordinary)
+    assert isinstance(Ordinary(), Slow)
+    assert Slow.twice(4) == 8
+    assert Slow.options(n_cpu=0)(5).where()[0] == 5
+    assert parl_remote.with_options(Quick, n_cpu=0.5)(6).where().result()[0] == 6
+    assert pickle.loads(pickle.dumps(Slow))(7).where()[0] == 7
+
+
+def test_a_subclass_of_a_remote_class_beside_it_is_one_of_the_class() -> None:
+    class Child(Slow):  # type: ignore[misc]
+        pass
+
+    assert Child.__bases__ == (Ordinary,)
+    assert Child(8).where() == (8, os.getpid())
+
+
+def test_a_class_of_a_function_stays_local_as_well(anywhere: str) -> None:
+    class Inner(Ordinary):
+        pass
+
+    remote = parl_remote.remote_class(Inner)
+    assert Inner(1).where() == (1, os.getpid())
+    assert remote(2).where()[0] == 2
+
+
+def test_a_decorator_that_uses_remote_class_is_one_on_a_definition(anywhere: str) -> None:
+    def ours(cls: Any) -> Any:
+        return parl_remote.remote_class(wait=False)(cls)
+
+    @ours
+    class Decorated(Ordinary):
+        pass
+
+    made: Any = Decorated
+    assert isinstance(made, type)
+    assert made(1).where().result()[0] == 1

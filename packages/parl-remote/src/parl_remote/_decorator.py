@@ -3,8 +3,10 @@
     @remote_class               A(1)                    a proxy; the object itself is made in a process of its own
     class A: ...                A.options(n_cpu=2)(1)   the same with other options
 
-The class itself stays the same: its name, docstring, pickling, `isinstance` and, for type checkers, its type. Only its
-`__new__` is replaced, by one that decides where an object is made, and `options` and `as_remote` added:
+A class that is just being defined stays the same: its name, docstring, pickling, `isinstance` and, for type checkers,
+its type. Only its `__new__` is replaced, by one that decides where an object is made, and `options` and `as_remote`
+added. A class that exists already, which its module or a running function knows by its name, is not touched: what is
+returned is a remote class beside it, a `ChosenClass`.
 
     A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
                          --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
@@ -20,6 +22,8 @@ from __future__ import annotations
 
 import copyreg
 import inspect
+import operator
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -153,6 +157,8 @@ def hook_of(cls: type) -> RemoteNew:
     Raises:
         TypeError: The class is not decorated.
     """
+    if isinstance(cls, ChosenClass):
+        return RemoteNew(cls._hook.cls, cls._options)
     hook = cls.__dict__.get("__new__") if isinstance(cls, type) else None
     if not isinstance(hook, RemoteNew):
         raise TypeError(f"{cls!r} is not decorated with @remote_class")
@@ -175,6 +181,9 @@ class ChosenClass:
         self._options = options
         self.__doc__ = hook.cls.__doc__
         self.__name__ = hook.cls.__name__
+        self.__qualname__ = hook.cls.__qualname__
+        self.__module__ = hook.cls.__module__
+        self.__wrapped__ = hook.cls
         self.__signature__ = hook.__signature__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,6 +204,12 @@ class ChosenClass:
     def __instancecheck__(self, instance: object) -> bool:
         return isinstance(instance, self._hook.cls)
 
+    def __subclasscheck__(self, other: type) -> bool:
+        return issubclass(other, self._hook.cls)
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (self._hook.cls,)  # a subclass is one of the class
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _choose, (self._hook.cls, self._options)
 
@@ -203,7 +218,22 @@ class ChosenClass:
 
 
 def _choose(cls: type, options: ActorOptions) -> ChosenClass:
-    return ChosenClass(hook_of(cls), options)
+    return ChosenClass(hook_of(cls) if is_decorated(cls) else RemoteNew(cls, options), options)
+
+
+def _exists(cls: type) -> bool:
+    """Return whether something knows a class by its name already; nothing does while it is being defined."""
+    try:
+        if operator.attrgetter(cls.__qualname__)(sys.modules.get(cls.__module__)) is cls:
+            return True
+    except AttributeError:
+        pass
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_locals.get(cls.__name__) is cls or frame.f_globals.get(cls.__name__) is cls:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class OptionsAttribute(ClassAttribute):
@@ -276,8 +306,9 @@ def remote_class(
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     """Make the objects of a class actors, in processes of their own on this machine or another of the cluster.
 
-    Use it with or without parentheses. Within an actor, objects of decorated classes are actors as well, of the same
-    cluster; they belong to the actor that makes them and end with it.
+    Use it with or without parentheses. Of a class that exists already, `remote_class(Class)` returns a remote class
+    beside it, and the class itself stays local. Within an actor, objects of decorated classes are actors as well, of
+    the same cluster; they belong to the actor that makes them and end with it.
 
     Args:
         cls: The class.
@@ -312,9 +343,14 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     """
     chosen = ActorOptions.of(options)
 
-    def decorate(decorated: type[Any]) -> type[Any]:
+    def decorate(decorated: type[Any]) -> Any:
+        given: object = decorated
+        if isinstance(given, ChosenClass):
+            return ChosenClass(given._hook, chosen)
         if not isinstance(decorated, type):
             raise TypeError(f"@remote_class decorates classes, not {decorated!r}")
+        if _exists(decorated):
+            return ChosenClass(RemoteNew(decorated, chosen), chosen)
         # setattr, because type checkers rightly reject assigning to a class's __new__
         setattr(decorated, "__new__", RemoteNew(decorated, chosen))  # noqa: B010
         if "__reduce_ex__" not in decorated.__dict__:

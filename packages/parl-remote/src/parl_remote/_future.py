@@ -99,6 +99,13 @@ T = TypeVar("T")
 
 _making_condition = threading.Lock()
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
+_STATE_NAMES = {
+    PENDING: "pending",
+    RUNNING: "running",
+    CANCELLED: "cancelled",
+    CANCELLED_AND_NOTIFIED: "cancelled",
+    FINISHED: "finished",
+}
 
 
 class FutureTravels(SerializationError):
@@ -273,7 +280,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self._state is FINISHED:
             what = self._result if self._exception is None else self._exception
             outcome = f" {'returned' if self._exception is None else 'raised'} {type(what).__name__}"
-        return f"<RemoteFuture of {self.method or 'a call'} at {id(self):#x} state={self._state.lower()}{outcome}>"
+        of = f" of {self.method}" if self.method else ""
+        return f"<{type(self).__name__}{of} at {id(self):#x} state={_STATE_NAMES[self._state]}{outcome}>"
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until the future is settled; raise `ResultTimeout`, or `CancelledError` if it was cancelled."""

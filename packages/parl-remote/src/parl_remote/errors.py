@@ -16,7 +16,7 @@
        │  ├─ ExecutorBroken (concurrent.futures.BrokenExecutor)
        │  └─ RemoteCallError
        │     └─ RemoteAttributeError (AttributeError)
-       ├─ SerializationError
+       ├─ SerializationError (pickle.PicklingError)
        ├─ ObjectLost
        ├─ ResultTimeout (TimeoutError)
        ├─ TooManyPendingCalls
@@ -33,9 +33,12 @@ Every error here survives pickling with its attributes, because actors may hold 
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import types
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
+from pickle import PicklingError
 from typing import Any
 
 from parl_core.errors import LostActor, ParlError
@@ -70,6 +73,7 @@ __all__ = [
     "TooManyPendingCalls",
     "VersionMismatch",
     "from_parts",
+    "missing",
     "unraised",
 ]
 
@@ -208,8 +212,9 @@ class ItemLost(ActorError, BrokenExecutor):
 class RemoteCallError(ActorError):
     """A method raised in the actor; the actor lives on.
 
-    The user's own exception is raised where it can be rebuilt, with this one as its cause; where it cannot
-    (its class is unknown here, or it does not pickle), this one is raised itself.
+    The user's own exception is raised where it can be rebuilt: an object of its class that is a `RemoteCallError` as
+    well, with one that has the traceback as its cause. Where it cannot (its class is unknown here, or it does not
+    pickle), this one is raised itself.
 
     Attributes:
         method: The method that was called.
@@ -235,7 +240,7 @@ class RemoteAttributeError(RemoteCallError, AttributeError):
     """The actor has no such method or attribute; the message lists near ones."""
 
 
-class SerializationError(RemoteError):
+class SerializationError(RemoteError, PicklingError):
     """An argument, a return value or a class could not be serialized or deserialized.
 
     Attributes:
@@ -292,14 +297,28 @@ ResourceError = NoResources
 FutureFunctionError = RemoteCallError
 
 
+def missing(message: str, name: str) -> RemoteAttributeError:
+    """Return the error for an attribute that an actor does not have."""
+    error = RemoteAttributeError(message, type_name="AttributeError")
+    error.name = name
+    return error
+
+
 def from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
     """Return an exception built from its parts, even if its constructor takes other arguments than it stores."""
     try:
         error = kind(*args)
+        if isinstance(kind.__init__, types.FunctionType) and not issubclass(kind, OSError):
+            error.args = args  # a constructor may store others than it takes
     except Exception:
         error = kind.__new__(kind, *args)
         error.args = args
-    error.__dict__.update(attributes)
+    for name, value in attributes.items():
+        if name in error.__dict__ or not hasattr(kind, name):
+            error.__dict__[name] = value
+        else:  # a slot
+            with contextlib.suppress(Exception):
+                setattr(error, name, value)
     return error
 
 

@@ -3,8 +3,9 @@
     in the actor   describe(error, method) -> Failure, plain data with the exception pickled inside
     at the caller  read_answer(frames)     -> Answer: the value, or the error that `rebuild` makes of a Failure
 
-An exception comes with its own type where that type can be rebuilt, its cause a RemoteCallError with the traceback;
-otherwise the caller gets the RemoteCallError.
+An exception comes back as its own type and as a RemoteCallError at once: its class is a subclass of both, and its
+cause a RemoteCallError with the traceback. Where it cannot be rebuilt, the caller gets the RemoteCallError; where its
+class cannot have a subclass, the exception alone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,15 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
-from parl_remote.errors import RemoteCallError, RemoteProtocolError, SerializationError, from_parts
+from parl_remote.errors import (
+    RemoteAttributeError,
+    RemoteCallError,
+    RemoteProtocolError,
+    SerializationError,
+    from_parts,
+)
 
-__all__ = ["STAYS", "Answer", "Failure", "describe", "read_answer", "rebuild", "unreadable"]
+__all__ = ["STAYS", "Answer", "Failure", "both", "describe", "read_answer", "rebuild", "slots_of", "unreadable"]
 
 
 _READ_ONLY = (
@@ -83,18 +90,139 @@ def rebuild(failure: Failure) -> BaseException:
         return remote
     if not isinstance(error, BaseException):
         return remote
+    error = both(error, remote)
     error.__cause__ = remote
     return error
+
+
+class _Both(RemoteCallError):
+    """The part of an exception's class that makes it a RemoteCallError as well."""
+
+    def __init_subclass__(cls, **_: object) -> None:
+        """Do nothing: a hook of the user's class is for classes that users write."""
+
+
+class _BothAttribute(_Both, RemoteAttributeError):
+    """The same for a missing attribute."""
+
+
+_OWN = (
+    "__init__",
+    "__str__",
+    "__repr__",
+    "__reduce__",
+    "__setstate__",
+    "__getstate__",
+    "__eq__",
+    "__hash__",
+    "__copy__",
+)
+_both: dict[type, Any] = {}  # by the users' classes, which are few
+
+
+def _class_of_both(kind: type[BaseException]) -> type[BaseException]:
+    """Return the class of objects that are of this kind and RemoteCallErrors; itself if there can be none."""
+    if issubclass(kind, RemoteCallError):
+        return kind
+    known = _both.get(kind)
+    if known is None:
+        base = _BothAttribute if issubclass(kind, AttributeError) else _Both
+        namespace: dict[str, Any] = {name: getattr(kind, name) for name in _OWN if hasattr(kind, name)}
+        for name in ("__module__", "__qualname__", "__doc__"):
+            namespace[name] = getattr(kind, name)
+        namespace |= {"__slots__": (), "__reduce_ex__": _reduce_both, "_parl_kind": kind}
+        try:
+            metaclass: Any = type(kind)
+            known = metaclass(kind.__name__, (base, kind), namespace)
+        except Exception:  # it is final, or its metaclass is in the way
+            known = None
+        known = _both[kind] = known or kind
+    return known
+
+
+def both(error: BaseException, remote: RemoteCallError) -> BaseException:
+    """Return an exception as one that is a RemoteCallError as well.
+
+    Args:
+        error: The exception; it may be changed.
+        remote: What is known of the call.
+    """
+    kind = type(error)
+    cls = _class_of_both(kind)
+    if cls is kind:
+        return error
+    try:
+        made = _as_class(error, cls)
+    except Exception:
+        return error
+    for name in ("method", "remote_traceback", "type_name"):
+        if name not in error.__dict__ and not hasattr(kind, name):
+            made.__dict__[name] = getattr(remote, name)
+    return made
+
+
+def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
+    try:
+        error.__class__ = cls  # a subclass without slots of its own
+    except TypeError:  # of a built-in class, or one with slots
+        kind = type(error)
+        reduced: Any = error.__reduce__()
+        args, state = error.args, {}
+        if isinstance(reduced, tuple) and reduced[0] is kind:
+            args = reduced[1]
+            state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
+        made = from_parts(cls, args, {**state, **error.__dict__})  # type: ignore[arg-type]  # an Exception, see `_pickled`
+        for name in slots_of(kind):
+            if hasattr(error, name):
+                setattr(made, name, getattr(error, name))
+        made.__suppress_context__ = error.__suppress_context__
+        return made
+    return error
+
+
+def _reduce_both(self: Any, protocol: Any) -> Any:
+    """Pickle an exception that is both: as its own kind, to be made both again."""
+    kind = self._parl_kind
+    reduced = kind.__reduce_ex__(self, protocol)
+    if not isinstance(reduced, tuple):
+        return reduced
+    make, args, *rest = reduced
+    if make is type(self):
+        make = kind
+    args = tuple(kind if one is type(self) else one for one in args)
+    told = [getattr(self, name, "") for name in ("method", "remote_traceback", "type_name")]
+    slots = {name: getattr(self, name) for name in slots_of(kind) if hasattr(self, name)}
+    return _both_again, (make, args, slots, tuple(map(str, told))), *rest
+
+
+def _both_again(make: Any, args: tuple[Any, ...], slots: dict[str, Any], told: tuple[str, str, str]) -> BaseException:
+    if isinstance(make, type) and issubclass(make, Exception):
+        error: BaseException = from_parts(make, args, slots)
+    else:
+        error = make(*args)
+    method, remote_traceback, type_name = told
+    return both(error, RemoteCallError("", method=method, remote_traceback=remote_traceback, type_name=type_name))
+
+
+def slots_of(kind: type) -> list[str]:
+    """Return the names of the slots of a class and its bases."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names += (slots,) if isinstance(slots, str) else slots
+    return [name for name in names if name not in {"__dict__", "__weakref__"}]
 
 
 def _taken_apart(error: BaseException) -> object:
     """Return what to pickle: the exception if its class customizes pickling, else class, arguments, attributes."""
     if type(error).__reduce__ is not BaseException.__reduce__:
         return error
+    kind = getattr(type(error), "_parl_kind", type(error))
     args = error.args
     if isinstance(error, BaseExceptionGroup):
         args = (error.message, [_taken_apart(inner) for inner in error.exceptions])
-    return type(error), args, error.__dict__
+    slots = {name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}
+    return kind, args, {**error.__dict__, **slots}
 
 
 def _put_together(parts: object) -> object:
@@ -207,7 +335,7 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
     raise RemoteProtocolError(f"an actor cannot answer with kind {kind}")
 
 
-def unreadable(error: Exception, method: str) -> SerializationError:
+def unreadable(error: BaseException, method: str) -> SerializationError:
     """Return the error of a call whose result arrived and cannot be unpickled."""
     what = f"the result of {method}()"
     failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)

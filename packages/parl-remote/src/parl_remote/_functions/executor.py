@@ -145,7 +145,7 @@ class Executor(concurrent.futures.Executor):
         except BaseException:
             job.close()
             raise
-        return _values(job, timeout, deadline)
+        return job.results(timeout, deadline, _no_tick, goes_on=False)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work.
@@ -398,7 +398,7 @@ class Results(Iterator[R]):
     def __init__(self, job: Items, timeout: float | None, tick: Callable[[int], None]) -> None:
         self._job = job
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._results = job.results(timeout, deadline, tick)
+        self._results = job.results(timeout, deadline, tick, goes_on=True)
 
     def __next__(self) -> R:
         value = next(self._results)
@@ -418,22 +418,6 @@ class Results(Iterator[R]):
         job = getattr(self, "_job", None)
         if job is not None:
             job.close()
-
-
-def _values(job: Items, timeout: float | None, deadline: float | None) -> Iterator[Any]:
-    """Yield results; the first error ends it, as in the standard library."""
-    results = job.results(timeout, deadline, _no_tick)
-    try:
-        for value in results:
-            if type(value) is Raised:
-                try:
-                    raise value.error
-                finally:
-                    del value
-            yield value
-            del value
-    finally:
-        job.close()
 
 
 def _no_tick(_: int) -> None:

@@ -154,7 +154,7 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
         failures = {}
     try:
         return unpack(outcome.values), failures
-    except Exception as error:
+    except BaseException as error:  # of a user's class, which must not end the thread that reads
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
 
 
@@ -272,13 +272,17 @@ class Items:
         room = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self._given)
         return room if room >= size else 0
 
-    def results(self, timeout_s: float | None, deadline: float | None, tick: Callable[[int], None]) -> Iterator[Any]:
-        """Yield results in the items' order; a `Raised` at the place of an item that raised.
+    def results(
+        self, timeout_s: float | None, deadline: float | None, tick: Callable[[int], None], *, goes_on: bool
+    ) -> Iterator[Any]:
+        """Yield results in the items' order.
 
         Args:
             timeout_s: For the message.
             deadline: By when all results have to be there.
             tick: Called with the number of results for each part of them.
+            goes_on: Whether there is a `Raised` at the place of an item that raised, and more results; if not, the
+                error is raised.
         """
         by_item = bool(self._ahead)
         try:
@@ -295,15 +299,21 @@ class Items:
                     self._given += count
                 if not failures and not by_item:
                     while values:
-                        yield values.pop()
+                        yield values.pop()  # which nothing here refers to any more
                 else:
                     for place in range(count):
                         if by_item:
                             self._given += 1
                             self.fill()
-                        value = values.pop()
-                        yield Raised(failures[place]) if place in failures else value
-                        del value
+                        if place not in failures:
+                            yield values.pop()
+                            continue
+                        del values[-1]
+                        raised = Raised(failures.pop(place))
+                        if not goes_on:
+                            raise raised.error
+                        yield raised
+                        del raised
                 tick(count)
         finally:
             self.close()

@@ -204,7 +204,7 @@ class FunctionWorker:
         del items, rest
         try:
             packed = pack(values)
-        except Exception:
+        except BaseException:
             packed = pack(_without_unsendable(values, failures, name))
         return time.perf_counter() - began, packed, failures or None
 
@@ -233,7 +233,7 @@ def _without_unsendable(values: list[Any], failures: dict[int, tuple[Any, ...]],
     for place, value in enumerate(values):
         try:
             pack(value)
-        except Exception as reason:
+        except BaseException as reason:
             what = f"what {name}() returned"
             error = SerializationError(
                 f"{what} (a {type(value).__name__}) cannot be sent back: {type(reason).__name__}: {reason}", what=what

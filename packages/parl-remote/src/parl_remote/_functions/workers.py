@@ -373,7 +373,7 @@ class Workers:
     def _send(self, worker: _Worker, chunk: Chunk) -> None:
         try:
             items = chunk.items if type(chunk.items) is Packed else pack(chunk.items)
-        except Exception as error:
+        except BaseException as error:
             self._unsendable(worker, chunk, error)
             return
         size = items.size if type(items) is Packed else 0
@@ -410,7 +410,7 @@ class Workers:
         self.dispatch()
         source.settle(chunk, outcome)
 
-    def _unsendable(self, worker: _Worker, chunk: Chunk, error: Exception) -> None:
+    def _unsendable(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         with self.lock:
             chunk.source.running -= 1
             self._rest(worker)

@@ -21,7 +21,7 @@ from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
 from parl_remote._future import RemoteFuture
 from parl_remote._program.actor_ref import ActorPlace, ActorRef
-from parl_remote.errors import NotConnected, RemoteError, SerializationError
+from parl_remote.errors import NotConnected, RemoteError, SerializationError, missing
 
 __all__ = [
     "RemoteMethod",
@@ -154,7 +154,7 @@ class RemoteObject(Reference):
             return self._parl_read(name)
         if ref.refresh() and name in ref.attributes:  # another caller's call has made it
             return self._parl_read(name)
-        raise AttributeError(spec.unknown(name, ref.attributes.names), name=name)
+        raise missing(spec.unknown(name, ref.attributes.names), name)
 
     def _parl_read(self, name: str) -> Any:
         ref: ActorRef = _get(self, "_parl_ref")
