@@ -13,6 +13,7 @@ from conformance.reference_losses import q_learning
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.schedules import linear, piecewise
+from parl_core.training._targets import TargetWatch
 
 __all__ = ["DQNConformance"]
 
@@ -320,6 +321,46 @@ class DQNConformance(Conformance):
         assert not _same(algorithm.model.get_weights(), algorithm.target_model.get_weights())
         agent.learn(*batch)
         assert _same(algorithm.model.get_weights(), algorithm.target_model.get_weights())
+
+    def _drawn(self) -> Any:
+        return self.model(q_values, random_weights(np.random.default_rng(3), Q_SHAPES))
+
+    def test_tau_moves_the_target_a_part_of_the_way_after_every_update(self) -> None:
+        algorithm = self.algorithm("DQN", self._drawn(), lr=0.01, tau=0.25)
+        before = algorithm.target_model.get_weights()
+        self.backend.Agent(algorithm).learn(*_some_batch(np.random.default_rng(4)))
+        moved = {name: 0.75 * before[name] + 0.25 * now for name, now in algorithm.model.get_weights().items()}
+        assert_weights_close(algorithm.target_model.get_weights(), moved, 1e-6)
+
+    def test_the_loops_move_a_target_that_nobody_moves(self) -> None:
+        algorithm = self.algorithm("DQN", self._drawn(), lr=0.01)
+        agent = self.backend.Agent(algorithm)
+        before = algorithm.target_model.get_weights()
+        agent.learn(*_some_batch(np.random.default_rng(4)))
+        assert _same(algorithm.target_model.get_weights(), before)
+        watch = TargetWatch(agent)
+        watch.after_update()
+        after = algorithm.target_model.get_weights()
+        assert not _same(after, before)
+        algorithm.sync_target()
+        agent.learn(*_some_batch(np.random.default_rng(4)))
+        synced = algorithm.target_model.get_weights()
+        watch.after_update()
+        assert _same(algorithm.target_model.get_weights(), synced)
+
+    def test_without_sync_every_in_a_loop_a_warning_says_that_the_target_stays(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        TargetWatch(self.backend.Agent(self.algorithm("DQN", q_values(self.backend), sync_every=None)))
+        assert "DQN was made with sync_every=None: its target stays as it is" in caplog.text
+
+    def test_huber_bounds_what_one_error_weighs(self) -> None:
+        obs, action, _, next_obs, _ = _some_batch(np.random.default_rng(4))
+        reward, terminal = np.full(_BATCH, 1e3, np.float32), np.ones(_BATCH, np.float32)
+        agent = self.backend.Agent(self.algorithm("DQN", self._drawn(), huber=2.0, lr=0.01))
+        values = agent.run(agent.alg.predict, obs)[np.arange(_BATCH), action]
+        loss = agent.learn(obs, action, reward, next_obs, terminal)
+        assert loss == pytest.approx(float((2.0 * (np.abs(reward - values) - 1.0)).mean()), rel=1e-5)
 
     def test_the_target_of_a_model_without_shapes_starts_equal(self) -> None:
         algorithm = self.algorithm("DQN", q_values(self.backend))

@@ -367,7 +367,44 @@ def test_returns_are_those_of_the_environment_where_a_wrapper_scales_what_is_lea
     for _ in range(5):
         collector.collect(at_random=False, exploration={})
     assert collector.take_episodes() == (Episode(5.0, 5), Episode(5.0, 5))
-    assert not np.allclose(memory.reward[:10], 1.0)
+
+
+def test_a_memory_holds_what_the_environments_gave_and_batches_are_normalised_when_they_are_drawn() -> None:
+    class Seen(Table):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drawn: list[tuple[Any, Any, Any]] = []
+
+        def learn(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, **given: Any) -> Any:
+            self.drawn.append((obs, reward, next_obs))
+            return 0.0
+
+    agent = Seen()
+    envs = NormalizeVector(make_vector_env(Counting, 2, env_kwargs={"ends": 9, "cut": 5}), gamma=GAMMA)
+    memory = ReplayMemory(40, (1,), 0, n_envs=2)
+    train_off_policy(agent, envs, settings(total_steps=40, learning_starts=40, gradient_steps=1), memory=memory)
+    np.testing.assert_array_equal(memory.reward, 1.0)
+    np.testing.assert_array_equal(memory.obs[::2, 0], np.tile(np.arange(5.0), 4))
+    np.testing.assert_array_equal(memory.next_obs[::2, 0], np.tile(np.arange(1.0, 6.0), 4))  # last ones, not first ones
+    obs, reward, next_obs = agent.drawn[-1]
+    np.testing.assert_allclose(reward, envs.normalize_reward(np.ones(len(reward))), rtol=1e-6)
+    for seen in (obs, next_obs):
+        counts = seen * np.sqrt(envs.ob_rms.var + envs.epsilon) + envs.ob_rms.mean
+        np.testing.assert_allclose(counts, np.round(counts), atol=1e-5)
+
+
+@pytest.mark.parametrize("wrapper", ["NormalizeObservation", "NormalizeReward"])
+def test_statistics_that_a_memory_cannot_take_out_again_are_refused(wrapper: str) -> None:
+    envs = getattr(gymnasium.wrappers.vector, wrapper)(SyncVectorEnv([Counting]))
+    with pytest.raises(HyperparameterError, match=rf"{wrapper} gives a replay memory .*use parl.env.NormalizeVector"):
+        train_off_policy(Table(), envs, settings())
+
+
+def test_what_changes_observations_around_the_statistics_is_refused() -> None:
+    envs = NormalizeVector(make_vector_env(Counting, 1))
+    doubled = gymnasium.wrappers.vector.TransformReward(envs, lambda reward: 2.0 * reward)
+    with pytest.raises(HyperparameterError, match=r"is around NormalizeVector.*put it inside"):
+        train_off_policy(Table(), doubled, settings())
 
 
 class OutOfOrder(Counting):

@@ -58,6 +58,10 @@ class Agent:
     _by_mode: Sequence[Any] | None = None
     """The layers that acting puts into evaluation mode; None before it acted."""
 
+    _threads_settled: bool = False
+    _acted_on: dict[str, tuple[int, ...]] | None = None
+    """Shapes of the first observation that it acted on, for messages."""
+
     def __init__(
         self,
         algorithm: Algorithm,
@@ -225,6 +229,8 @@ class Agent:
         except Exception as error:
             _explain(error, type(self.alg).__name__, method, args, kwargs)
             raise
+        if not self._threads_settled:
+            self._threads_settled = self.alg._settle_threads()
         figures = self._figures(result)
         _check_figures(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
         return figures
@@ -357,7 +363,14 @@ class Agent:
                 "play episodes with parl_core.training.offline.evaluate_with_target_return, or give all of "
                 "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
             )
-        return _as_batch(obs, self.obs_ndim)
+        if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], Mapping):
+            raise ValueError(
+                "the observation is a pair of an observation and a dictionary, which is what env.reset() returns: "
+                "write obs, info = env.reset() and pass obs"
+            )
+        batch, single = _as_batch(obs, self.obs_ndim)
+        _refuse_nan(batch)
+        return batch, single
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
         if self._by_mode is None:
@@ -368,13 +381,25 @@ class Agent:
         try:
             with self.alg._no_gradients():
                 tensors = {name: self._tensors(value) for name, value in options.items()}
-                return self._arrays(method(self._tensors(batch), **tensors))
+                result = self._arrays(method(self._tensors(batch), **tensors))
+            if self._acted_on is None:
+                self._acted_on = {name: array.shape[1:] for name, array in leaves("obs", batch).items()}
+            return result
         except Exception as error:
+            shapes = {name: array.shape[1:] for name, array in leaves("obs", batch).items()}
+            if self._acted_on not in (None, shapes) and not isinstance(error, ParlError):
+                raise ValueError(
+                    f"{type(self.alg.model).__name__} failed on {_listed(shapes)}; until now it was given "
+                    f"{_listed(self._acted_on or {})}: pass observations [*obs], or a batch of them [n, *obs], as "
+                    f"env.reset() and env.step() return them ({error})"
+                ) from error
             _explain(error, type(self.alg).__name__, method, (batch,), options)
             raise
         finally:
             for layer in learning:
                 layer.training = True
+            if not self._threads_settled:
+                self._threads_settled = self.alg._settle_threads()
 
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -402,6 +427,25 @@ def _prefixed(weights: Weights) -> Weights:
 
 def _unprefixed(arrays: Weights) -> Weights:
     return {name.removeprefix("model/"): array for name, array in arrays.items() if name.startswith("model/")}
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} of shape {list(shape)}" for name, shape in shapes.items())
+
+
+def _refuse_nan(batch: Any) -> None:
+    """Refuse observations that are NaN, for which any action is as good as none.
+
+    Raises:
+        ValueError: it names the number's place.
+    """
+    for name, array in leaves("obs", batch).items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            row, *place = np.argwhere(np.isnan(array))[0].tolist()
+            raise ValueError(
+                f"{name}{place} of observation {row} is NaN: look for divisions by 0 in the environment "
+                "(parl.env.check_env finds such), or for a reset that left numbers out"
+            )
 
 
 def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:

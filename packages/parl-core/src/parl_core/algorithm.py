@@ -175,6 +175,9 @@ class Algorithm:
     COUNTERS: ClassVar[tuple[str, ...]] = ()
     """Attributes with whole numbers that belong to the saved state."""
 
+    LATER_COUNTERS: ClassVar[tuple[str, ...]] = ()
+    """Those among them that files of older versions lack; they stay as they are then."""
+
     ACTS_IN_UNIT_BOX: ClassVar[bool] = False
     """Whether actions lie in [-1, 1]; the loops map them in a straight line to the bounds of the action space."""
 
@@ -324,7 +327,7 @@ class Algorithm:
         models, optimizers = self._models(), self._optimizers()
         ours = [owner for owner in parts if owner not in optimizers and owner not in state.others]
         check_names(type(self).__name__, models, ours)
-        missing = [name for name in self.COUNTERS if name not in state.counters]
+        missing = [name for name in self.COUNTERS if name not in (*state.counters, *self.LATER_COUNTERS)]
         if missing:
             raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
         before = None if any(model._waiting() for model in models.values()) else self.get_state()
@@ -337,7 +340,7 @@ class Algorithm:
                 self._load_others(before)
             raise
         for name in self.COUNTERS:
-            setattr(self, name, state.counters[name])
+            setattr(self, name, state.counters.get(name, getattr(self, name)))
 
     # Backend hooks
 
@@ -356,6 +359,14 @@ class Algorithm:
     def _place(self, model: Any, device: Any) -> Any:
         """Return the model, moved to the device."""
         raise NotImplementedError
+
+    def _settle_threads(self) -> bool:
+        """Let the framework compute in as many threads as pay for these models; False while that cannot be said yet.
+
+        It goes by size and never by timing: another number of threads sums in another order, and a resumed run is to
+        have the same bits. What the user has chosen stays.
+        """
+        return True
 
     def _device_of_models(self) -> Any:
         """Return where the models' parameters are, for algorithms that did not call `super().__init__`."""

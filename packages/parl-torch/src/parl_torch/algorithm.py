@@ -14,7 +14,7 @@ from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_torch._compiled import require_compiler
-from parl_torch._tensors import keep_freed_memory, resolve_device, to_array, to_tensor
+from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_tensor
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.model import Model
@@ -57,6 +57,15 @@ class Algorithm(contract.Algorithm):
         if not isinstance(model, nn.Module):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
         return model.to(device)
+
+    def _settle_threads(self) -> bool:
+        models = list(self._models().values())
+        if self.device.type != "cpu":
+            return True
+        if any(model._waiting() for model in models):
+            return False
+        settle_threads(max((sum(p.numel() for p in model.parameters()) for model in models), default=0))
+        return True
 
     def _first_parameter(self) -> Tensor | None:
         found: Tensor | None = self._found_parameter

@@ -1,7 +1,7 @@
 """The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,12 @@ from parl_core.checks import check_fraction, check_int, check_positive, check_sc
 from parl_core.contracts.actions import check_mask, mask_of
 from parl_core.contracts.batches import actions_column, observations, transition_columns
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
-from parl_core.errors import ModelContractError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
 __all__ = ["DDQN", "DQN"]
+
+SyncEvery = int | Literal["loop"] | None
 
 
 class DQN(CountingUpdates):
@@ -23,7 +25,8 @@ class DQN(CountingUpdates):
         target = reward + discount * (1 - terminal) * max_a Q_target(next_obs, a)
         loss = mean(weights * (Q(obs, action) - target)**2)
 
-    One Adam step a call. Deviations from the paper: squared error unclipped and Adam in place of RMSProp, as PARL does.
+    One Adam step a call. Deviations from the paper, as in PARL: Adam in place of RMSProp, and the squared error (the
+    paper clips its derivative, as `huber=1.0` does).
     Variants: `double=True` picks the action by the trained network (van Hasselt et al. 2016, equation 4); dueling is
     the model's choice (Wang et al. 2016); n-step returns pass `discount = gamma**n` for each sample; prioritised replay
     passes importance `weights` and gets `td_error` back (Schaul et al. 2016). Where not every action is always
@@ -39,9 +42,16 @@ class DQN(CountingUpdates):
             Atari).
         act_dim: number of actions; only checked against the model's output.
         double: double Q-learning.
-        sync_every: copy the weights into the target network after every so many updates; by default only
-            `sync_target()` does, as in PARL.
-        max_grad_norm: clip the gradients' global norm; by default they are not.
+        sync_every: updates between two moves of the target network, in `learn` (paper 10,000). By default,
+            `"loop"`, `train_off_policy` and `train_offline` move it a little after each update, by a `tau` of 0.005
+            (Lillicrap et al. 2015, arXiv:1509.02971, section 3; the number is of Fujimoto et al. 2018), until the
+            program calls `sync_target()`, and `learn` alone never does, as in PARL. None: only `sync_target()` does.
+        tau: how far each of these moves goes, in (0, 1]; default 1, a copy. Given without `sync_every`, the target
+            moves after every update.
+        huber: error from which the loss grows linearly, above 0 (paper 1.0); by default the error is squared.
+        eps: epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
+            and 1.5e-4.
+        max_grad_norm: clip the gradients' global norm, above 0 (Stable-Baselines3: 10); by default they are not.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
@@ -52,6 +62,13 @@ class DQN(CountingUpdates):
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"act_dim": None, "gamma": 0.99, "lr": 1e-4}
+    COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "syncs")
+    LATER_COUNTERS: ClassVar[tuple[str, ...]] = ("syncs",)
+    LOOP_TAU: ClassVar[float] = 0.005
+    """How far the loops move the target after each update, unless the program says otherwise."""
+
+    syncs: int = 0
+    """Calls of `sync_target`."""
 
     target_model: Any
     optimizer: Optimizer
@@ -70,7 +87,10 @@ class DQN(CountingUpdates):
         *,
         act_dim: int | None = None,
         double: bool = False,
-        sync_every: int | None = None,
+        sync_every: SyncEvery = "loop",
+        tau: float | None = None,
+        huber: float | None = None,
+        eps: float = 1e-8,
         max_grad_norm: float | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -83,12 +103,21 @@ class DQN(CountingUpdates):
         self.lr = check_schedule("lr", settings["lr"], check_positive)
         self.act_dim = None if settings["act_dim"] is None else check_int("act_dim", settings["act_dim"])
         self.double = bool(double)
-        self.sync_every = None if sync_every is None else check_int("sync_every", sync_every)
+        self.tau = None if tau is None else check_fraction("tau", tau)
+        if self.tau == 0.0:
+            raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.005")
+        self.sync_every: SyncEvery = sync_every
+        if tau is not None and sync_every == "loop":
+            self.sync_every = 1
+        elif sync_every is not None and sync_every != "loop":
+            self.sync_every = check_int("sync_every", sync_every)
+        self.huber = None if huber is None else check_positive("huber", huber)
         self._value = first_method(model, ("value", "forward"), name)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.target_model = self._new_target()
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
-        self.optimizer = self._adam(self.model, lr=self._at_start(self.lr), max_grad_norm=limit)
+        eps = check_positive("eps", eps)
+        self.optimizer = self._adam(self.model, lr=self._at_start(self.lr), eps=eps, max_grad_norm=limit)
 
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`."""
@@ -136,7 +165,13 @@ class DQN(CountingUpdates):
         Args:
             gpu_id: PARL 1.x's; without effect, both models are where `device` has put them.
         """
+        self.syncs += 1
         self.model.sync_weights_to(self.target_model)
+
+    def move_target_in_loop(self) -> None:
+        """Move the target a little, as the loops do after each update where nobody else does."""
+        if self.sync_every == "loop" and not self.syncs:
+            self.model.sync_weights_to(self.target_model, 1.0 - self.LOOP_TAU)
 
     def choose(
         self,
@@ -228,8 +263,8 @@ class DQN(CountingUpdates):
 
     def _count_update(self) -> None:
         self.updates += 1
-        if self.sync_every is not None and self.updates % self.sync_every == 0:
-            self.sync_target()
+        if isinstance(self.sync_every, int) and self.updates % self.sync_every == 0:
+            self.model.sync_weights_to(self.target_model, 0.0 if self.tau is None else 1.0 - self.tau)
 
 
 class DDQN(DQN):
@@ -242,7 +277,10 @@ class DDQN(DQN):
         lr: Scheduled | None = None,
         *,
         act_dim: int | None = None,
-        sync_every: int | None = None,
+        sync_every: SyncEvery = "loop",
+        tau: float | None = None,
+        huber: float | None = None,
+        eps: float = 1e-8,
         max_grad_norm: float | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -256,6 +294,9 @@ class DDQN(DQN):
             act_dim=act_dim,
             double=True,
             sync_every=sync_every,
+            tau=tau,
+            huber=huber,
+            eps=eps,
             max_grad_norm=max_grad_norm,
             hyperparas=hyperparas,
             device=device,

@@ -33,6 +33,8 @@ class OfflineQ(DQN):
         double: pick the next action by the trained network.
         sync_every: copy the weights into the target network after every so many updates; default 2000 (paper, table 2).
         huber: error from which the loss grows linearly, above 0.
+        tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
+        eps: epsilon of Adam, above 0; default 1e-8.
         max_grad_norm: clip the gradients' global norm; by default they are not.
         device, compile: see `parl.Algorithm`.
 
@@ -59,14 +61,15 @@ class OfflineQ(DQN):
         act_dim: int | None = None,
         double: bool = False,
         sync_every: int = 2000,
+        tau: float | None = None,
         huber: float = 1.0,
+        eps: float = 1e-8,
         max_grad_norm: float | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
     ) -> None:
         self.heads = check_int("heads", heads)
-        self.huber = check_positive("huber", huber)
         self._value_dims = 2 if self.heads == 1 else 3
         super().__init__(
             model,
@@ -75,6 +78,9 @@ class OfflineQ(DQN):
             act_dim=act_dim,
             double=double,
             sync_every=sync_every,
+            tau=tau,
+            huber=check_positive("huber", huber),
+            eps=eps,
             max_grad_norm=max_grad_norm,
             hyperparas=hyperparas,
             device=device,

@@ -211,7 +211,13 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         gamma: discount of the sums whose spread scales the rewards, in [0, 1]: the algorithm's.
         epsilon: added to variances before the division.
 
+    Replay memories hold what the environments gave: `train_off_policy` stores `raw_obs`, `raw_reward` and
+    `raw_final_obs`, and normalises a batch when it is drawn, with the statistics of that moment.
+
     Attributes:
+        raw_obs: observations of the last step or reset as the environments gave them.
+        raw_reward: rewards of the last step, likewise.
+        raw_final_obs: last observations of the episodes that ended in it, as `infos["final_obs"]` has them; else None.
         ob_rms: statistics of observations; None where they are not normalised. Evaluation environments may share them.
         ret_rms: statistics of the discounted sums; None where rewards are not scaled.
         training: whether the statistics learn from what comes.
@@ -247,6 +253,9 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         self.ob_rms = RunningMeanStd(shape) if obs else None
         self.ret_rms = RunningMeanStd() if reward else None
         self.training = True
+        self.raw_obs: Any = None
+        self.raw_reward: Any = None
+        self.raw_final_obs: Any = None
         self._sums = np.zeros(self.num_envs)
         self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         if obs:
@@ -260,18 +269,20 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         mask = None if options is None else options.get("reset_mask")
         begun = slice(None) if mask is None else mask
         self._sums[begun], self._returns[begun], self._lengths[begun] = 0.0, 0.0, 0
+        self.raw_obs, self.raw_final_obs = observations, None
         return self._counted(observations), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every environment once."""
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+        self.raw_obs, self.raw_reward, self.raw_final_obs = observations, rewards, infos.get("final_obs")
         infos = self._with_episodes(rewards, terminated | truncated, infos)
         if self.ret_rms is not None:
             if np.isfinite(rewards).all():
                 self._sums = self._sums * self.gamma + rewards
                 if self.training:
                     self.ret_rms.update(self._sums)
-            rewards = cut(rewards / np.sqrt(self.ret_rms.var + self.epsilon), self.clip_reward)
+            rewards = self.normalize_reward(rewards)
             self._sums[terminated | truncated] = 0.0
         observations = self._counted(observations)
         if self.ob_rms is not None and "final_obs" in infos:
@@ -288,6 +299,23 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
             return observations
         scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
         return cut(scaled, self.clip_obs).astype(np.float32)
+
+    def normalize_reward(self, rewards: Any, steps: float = 1.0) -> Any:
+        """Return rewards as the agent learns from them, by the statistics of now; they are not counted.
+
+        Args:
+            rewards: of any shape.
+            steps: of rewards that are sums over several steps, the sum of the weights of these; what is cut is wider.
+        """
+        if self.ret_rms is None:
+            return rewards
+        return cut(rewards / np.sqrt(self.ret_rms.var + self.epsilon), self.clip_reward * steps)
+
+    @property
+    def raw_observation_space(self) -> gymnasium.Space[Any]:
+        """The space of one environment's observations as they are stored."""
+        found: gymnasium.Space[Any] = self._envs.single_observation_space
+        return found
 
     def as_seen(self, env: AnyEnv) -> AnyEnv:
         """Return one environment whose observations are normalised in the same way, for evaluations: its rewards stay.

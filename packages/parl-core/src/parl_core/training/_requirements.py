@@ -16,7 +16,14 @@ from parl_core.algorithm import Algorithm
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.errors import HyperparameterError, ModelContractError
 
-__all__ = ["check_outputs", "require_off_policy", "require_offline", "require_on_policy", "try_out"]
+__all__ = [
+    "check_outputs",
+    "refuse_uncarried_state",
+    "require_off_policy",
+    "require_offline",
+    "require_on_policy",
+    "try_out",
+]
 
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "next_action_mask", "mask")
@@ -94,6 +101,7 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
         return
     if isinstance(space, gymnasium.spaces.Discrete) and getattr(agent.alg, "act_dim", 0) is None:
         agent.alg.act_dim = int(space.n)
+    refuse_uncarried_state(agent, obs)
     action = agent.predict(obs)
     valid(action)
     agent.alg.settle_shapes(obs, action)
@@ -113,6 +121,7 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
     if not isinstance(agent, Agent):
         return
     model: Any = getattr(agent.alg, "model", None)
+    refuse_uncarried_state(agent, obs)
     if not hasattr(model, "implements") or not model.implements("policy"):
         return
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -127,6 +136,83 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
             f"the environment has the actions {space}, {type(model).__name__}.policy gives {output.shape[1]} logits: "
             f"give it {wanted} outputs, one for each choice"
         )
+
+
+def refuse_uncarried_state(agent: object, obs: Any) -> None:
+    """Refuse a recurrent model whose state would have to be carried from step to step, which no loop does.
+
+    A recurrent layer that runs over several steps within one observation, such as stacked frames, keeps no state.
+
+    Args:
+        agent: what is no `parl.Agent`, or acts by methods of its own, is not looked at.
+        obs: `[n, ...]`, or a dictionary of such.
+
+    Raises:
+        HyperparameterError: it names the layer and what to do.
+    """
+    own = isinstance(agent, Agent) and type(agent).predict is Agent.predict and type(agent).sample is Agent.sample
+    if not isinstance(agent, Agent) or not own or agent.alg.NEEDS_HISTORY:
+        return
+    layers = _recurrent_layers(getattr(agent.alg, "model", None))
+    if not layers:
+        return
+    batch = agent._batched(obs)[0]
+    steps = dict.fromkeys(layers, 0)
+
+    def counted(name: str) -> Callable[..., None]:
+        def count(layer: Any, inputs: Any) -> None:
+            steps[name] += _steps_of(layer, inputs)
+
+        return count
+
+    hooks = [layer.register_forward_pre_hook(counted(name)) for name, layer in layers.items()]
+    try:
+        with agent.drawing_from(0):
+            first = agent._forward(agent.alg.predict, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    with agent.drawing_from(0):
+        second = agent._forward(agent.alg.predict, batch)
+    short = [name for name, count in steps.items() if count == 1]
+    if short or not _same(first, second):
+        name = short[0] if short else next(iter(layers))
+        raise HyperparameterError(
+            f"{type(agent.alg.model).__name__}.{name} is recurrent ({type(layers[name]).__name__}), and no loop "
+            "carries its state from step to step: it would train as if it had no memory, or with that of other "
+            "episodes. Give the model the last steps in each observation "
+            "(gymnasium.wrappers.FrameStackObservation) and run the layer over them, or write an agent whose sample, "
+            "predict and learn carry the state"
+        )
+
+
+def _recurrent_layers(model: Any) -> dict[str, Any]:
+    """Return the recurrent layers of a model by name, without the cells that are parts of such."""
+    named = model._all_layers() if hasattr(model, "_all_layers") else {}
+    found: dict[str, Any] = {}
+    for name, layer in named.items():
+        kinds = {cls.__name__ for cls in type(layer).__mro__}
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if kinds & {"RNNBase", "RNNCellBase"} and not inside:
+            found[name] = layer
+    return found
+
+
+def _steps_of(layer: Any, inputs: Any) -> int:
+    """Return over how many steps a call of a recurrent layer runs."""
+    if "RNNCellBase" in {cls.__name__ for cls in type(layer).__mro__}:
+        return 1
+    shape = tuple(inputs[0].shape)
+    if len(shape) != 3:
+        return 1  # a row of the batch for a step, which mixes environments
+    by_batch = layer.batch_first if hasattr(layer, "batch_first") else not getattr(layer, "time_major", False)
+    return int(shape[1] if by_batch else shape[0])
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, tuple):
+        return all(map(_same, first, second))
+    return not isinstance(first, np.ndarray) or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def _takes(algorithm: Algorithm, *args: Any, **kwargs: Any) -> bool:

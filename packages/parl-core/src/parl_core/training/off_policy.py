@@ -9,6 +9,9 @@ one's first. Observations that are dictionaries are stored as records, one array
 
     {"camera": [n, 3, 84, 84] uint8, "speed": [n] float32}  <──>  [n] records with the fields camera and speed
 
+Of a vector in `NormalizeVector` the memory holds observations and rewards as the environments gave them; a batch is
+normalised when it is drawn.
+
 A memory made with `obs_dim=()` and the dtype of `storage_of(space)` holds, draws and saves such records like numbers.
 Nothing here knows a framework, where the environments live, or what is written to disk.
 """
@@ -20,17 +23,20 @@ from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.checks import check_fraction, check_int
 from parl_core.contracts.actions import mask_of
 from parl_core.env.autoreset import in_same_step, require_vector
+from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.training._requirements import require_off_policy, try_out
+from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
     OffPolicyAgent,
     acts_in_unit_box,
@@ -55,6 +61,10 @@ __all__ = [
     "to_records",
     "train_off_policy",
 ]
+
+
+_CHANGING = (gymnasium.vector.VectorObservationWrapper, gymnasium.vector.VectorRewardWrapper)
+_NORMALISING = (NormalizeObservation, NormalizeReward)
 
 
 def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -119,6 +129,7 @@ class TransitionCollector:
         self, agent: OffPolicyAgent, envs: Any, memory: Any, rng: np.random.Generator, seed: int | None = None
     ) -> None:
         self._envs = in_same_step(envs)
+        self._normalized = normalizer_of(self._envs)
         tell_dimensions(agent, envs.single_observation_space)
         self._agent, self._memory, self._rng = agent, memory, rng
         self._unit_box = acts_in_unit_box(agent)
@@ -126,6 +137,7 @@ class TransitionCollector:
         self._running = RunningEpisodes(envs.num_envs)
         self._episodes: list[Episode] = []
         self._obs = first_reset(self._envs, seed)
+        self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
         try_out(agent, self._obs, envs.single_action_space, self._into_space)
 
     def collect(self, *, at_random: bool, exploration: Mapping[str, float]) -> int:
@@ -149,10 +161,14 @@ class TransitionCollector:
         self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
         check_rewards(reward, "of the step just taken")
         ended = np.flatnonzero(terminated | truncated)
-        next_obs = self._led_to(ended, infos) if ended.size else self._obs
+        raw, now, last, given = self._raw, self._obs, infos.get("final_obs"), reward
+        if self._normalized is not None:
+            now, last = self._normalized.raw_obs, self._normalized.raw_final_obs
+            given = self._normalized.raw_reward
+        next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
-        stored, led_to = self._as_stored(obs), self._as_stored(next_obs)
-        self._memory.append_batch(stored, action, reward, led_to, terminated, truncated)
+        self._memory.append_batch(self._as_stored(raw), action, given, self._as_stored(next_obs), terminated, truncated)
+        self._raw = now
         self._episodes += self._running.step(reward, ended, infos)
         return len(reward)
 
@@ -165,29 +181,62 @@ class TransitionCollector:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
         one_each: Any = list(seeds)
         self._obs, _ = self._envs.reset(seed=one_each)
+        self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
         self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint; the environments' own state is not in it."""
         ended = [[episode.episode_return, episode.length] for episode in self._episodes]
-        return {"obs": self._obs, **self._running.get_state(), "ended": ended}
+        raw = {} if self._normalized is None else {"raw": self._raw}
+        return {"obs": self._obs, **raw, **self._running.get_state(), "ended": ended}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"]
+        self._raw = state.get("raw", self._obs)
         self._running.set_state(state)
         self._episodes = [Episode(*ended) for ended in state["ended"]]
 
     def _as_stored(self, obs: Any) -> Any:
         return to_records(obs, self._memory.obs.dtype) if isinstance(obs, Mapping) else obs
 
-    def _led_to(self, ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Any:
-        def with_last(first: Any, *last: Any) -> Any:
-            patched = first.copy()
-            patched[ended] = last
-            return patched
 
-        return map_nested(with_last, self._obs, *infos["final_obs"][ended])
+def _with_last(now: Any, ended: NDArray[np.int64], final_obs: Any) -> Any:
+    """Return the observations that a step led to: where an episode ended its last one."""
+
+    def with_last(first: Any, *last: Any) -> Any:
+        patched = first.copy()
+        patched[ended] = last
+        return patched
+
+    return map_nested(with_last, now, *final_obs[ended])
+
+
+def normalizer_of(envs: Any) -> NormalizeVector | None:
+    """Return the `NormalizeVector` of a vector, whose memory holds what it was given.
+
+    Raises:
+        HyperparameterError: something around it changes observations or rewards once more, or Gymnasium's wrappers
+            normalise them: then the memory would hold numbers of statistics that are no longer true.
+    """
+    outside: list[Any] = []
+    while isinstance(envs, gymnasium.vector.VectorWrapper):
+        if isinstance(envs, NormalizeVector):
+            changed = [layer for layer in outside if isinstance(layer, _CHANGING)]
+            if changed:
+                raise HyperparameterError(
+                    f"{type(changed[0]).__name__} is around NormalizeVector: a replay memory holds what "
+                    f"NormalizeVector was given, so put it inside: NormalizeVector({type(changed[0]).__name__}(envs))"
+                )
+            return envs
+        if isinstance(envs, _NORMALISING):
+            raise HyperparameterError(
+                f"{type(envs).__module__}.{type(envs).__name__} gives a replay memory numbers of statistics that "
+                "change later, which train wrongly: use parl.env.NormalizeVector(envs), which stores them raw"
+            )
+        outside.append(envs)
+        envs = envs.env
+    return None
 
 
 def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: bool = False) -> NDArray[Any]:
@@ -326,6 +375,7 @@ def train_off_policy(
         figures = Figures(agent.alg.FIGURES)
         reported = Latest(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
+        target, normalized = TargetWatch(agent), normalizer_of(envs)
         course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
         while course.goes_on:
             explore = {name: value(course.step) for name, value in exploration.items()}
@@ -335,7 +385,8 @@ def train_off_policy(
             now = {name: rate(course.step) for name, rate in rates.items()}
             for _ in range(settings.updates_after(course.step, new)):
                 drawn = settings.batch_size, None if beta is None else beta(course.step)
-                figures.add(_learn(agent, memory, *drawn, now))
+                figures.add(_learn(agent, memory, normalized, *drawn, now))
+                target.after_update()
             if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
                 reported.value = course.step
                 course.report(figures.take_means(), collector.take_episodes(), {**explore, **now})
@@ -358,7 +409,9 @@ def make_memory(
     Raises:
         HyperparameterError: it cannot hold such observations or actions.
     """
-    obs_shape, obs_dtype = storage_of(envs.single_observation_space)
+    normalized = normalizer_of(envs)
+    observed = envs.single_observation_space if normalized is None else normalized.raw_observation_space
+    obs_shape, obs_dtype = storage_of(observed)
     space, n = envs.single_action_space, envs.num_envs
     if not isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.Box)):
         raise HyperparameterError(f"off-policy loops act in Discrete and Box spaces, got {space}")
@@ -384,13 +437,25 @@ def _check_turns(memory: Any, num_envs: int) -> None:
         )
 
 
-def _learn(agent: OffPolicyAgent, memory: Any, batch_size: int, beta: float | None, rates: Mapping[str, float]) -> Any:
+def _learn(
+    agent: OffPolicyAgent,
+    memory: Any,
+    normalized: NormalizeVector | None,
+    batch_size: int,
+    beta: float | None,
+    rates: Mapping[str, float],
+) -> Any:
     batch = memory.sample(batch_size, beta=beta)
+    obs, reward, next_obs = from_records(batch.obs), batch.reward, from_records(batch.next_obs)
+    if normalized is not None:
+        obs, next_obs = normalized.normalize_obs(obs), normalized.normalize_obs(next_obs)
+        summed = sum(float(agent.alg.gamma) ** k for k in range(getattr(memory, "n_step", 1)))
+        reward = np.asarray(normalized.normalize_reward(reward, summed), np.float32)
     result = agent.learn(
-        from_records(batch.obs),
+        obs,
         batch.action,
-        batch.reward,
-        from_records(batch.next_obs),
+        reward,
+        next_obs,
         batch.terminal,
         weights=batch.weight,
         discount=batch.discount,

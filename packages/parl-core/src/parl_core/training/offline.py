@@ -24,6 +24,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
 from parl_core.training._requirements import require_offline
+from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
@@ -120,8 +121,10 @@ def train_offline(
         settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates", checkpoints=checkpoints
     ) as course:
         course.keep(LoopParts(cast("SavedAgent", agent), others={"rng": rng, "figures": figures}))
+        target = TargetWatch(agent)
         while course.goes_on:
             figures.add(agent.learn(**draw(dataset, settings.batch_size, rng)))
+            target.after_update()
             course.advance(1)
             if course.step % settings.report_every == 0 or course.step == settings.updates:
                 course.report(figures.take_means())

@@ -9,6 +9,7 @@ from paddle import Tensor
 
 from parl_core.contracts import dqn as contract
 from parl_paddle.algorithm import Algorithm
+from parl_paddle.losses.offline import huber
 from parl_paddle.losses.value import double_q_learning, q_learning, squared_error
 
 __all__ = ["DDQN", "DQN"]
@@ -40,7 +41,10 @@ class DQN(contract.DQN, Algorithm):
             td_error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
         else:
             td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
-        return squared_error(td_error, weights), td_error
+        return self._of_error(td_error, weights), td_error
+
+    def _of_error(self, td_error: Tensor, weights: Tensor | None) -> Tensor:
+        return squared_error(td_error, weights) if self.huber is None else huber(td_error, self.huber, weights)
 
 
 class DDQN(contract.DDQN, DQN):

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from parl_core.contracts import offline_q as contract
 from parl_torch.algorithms.dqn import DQN
-from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning
 
 __all__ = ["OfflineQ"]
@@ -36,7 +35,7 @@ class OfflineQ(contract.OfflineQ, DQN):
             if next_action_mask is not None:
                 q_t_selector = q_t_selector.masked_fill(~next_action_mask.bool(), -math.inf)
         error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
-        return huber(error, self.huber, weights), error
+        return self._of_error(error, weights), error
 
     def _mixed(self, model: Any, obs: Tensor, share: Tensor | None) -> Tensor:
         values: Tensor = self._values(model, obs)
