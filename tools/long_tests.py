@@ -9,6 +9,7 @@
 | `newcomer` | the README's two commands on a clone: `hatch run quickstart`, `hatch run test` |
 | `pythons` | the base suite under each supported Python that is on the PATH |
 | `soak` | an hour of random faults under load |
+| `soak_evolution` | an hour of random faults of an online product: kills, clocks, full disks, damage |
 """
 
 import shutil
@@ -78,11 +79,18 @@ def soak(folder: Path) -> None:
     _do(ROOT, python, "benchmarks/soak/run.py", "--seconds", SOAK_S)
 
 
+def soak_evolution(folder: Path) -> None:
+    """Run random faults of an online product for an hour: no reward may be lost, and none may count twice."""
+    python = _environment(folder / "soak", *(f"-e{ROOT / 'packages' / name}" for name in ("parl-core", "parl-evokit")))
+    _do(ROOT, python, "benchmarks/soak/evolution.py", "--seconds", SOAK_S, "--place", folder)
+
+
 PARTS: dict[str, Callable[[Path], None]] = {
     "release": release,
     "newcomer": newcomer,
     "pythons": pythons,
     "soak": soak,
+    "soak_evolution": soak_evolution,
 }
 
 

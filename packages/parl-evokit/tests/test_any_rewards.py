@@ -200,6 +200,6 @@ def test_a_large_update_of_snes_needs_more_than_64_bits() -> None:
     """n * weight - total, the weights of the mean, add up to 2**49 for 150 000 samples."""
     search = solver_class(SolverKind.SNES)(np.zeros(2, np.float32), {"keys": "COUNTER"})
     infos: list[SamplingInfo] = search.ask(150_000)
-    report = search.tell(infos, np.arange(150_000) % 1009)
+    report = search.tell(infos, (np.arange(150_000) % 1009).astype(np.float64))
     assert report.used == 150_000
     assert np.isfinite(search.mean).all()

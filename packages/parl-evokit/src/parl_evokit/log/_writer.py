@@ -16,6 +16,7 @@ from socket import gethostname
 from types import TracebackType
 from typing import Any
 
+from parl_evokit._locking import try_lock
 from parl_evokit._records import FLOAT, Record, SamplingInfo, encode_sample
 from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError
 from parl_evokit.log._frames import SUFFIX, Header, frame
@@ -206,13 +207,16 @@ class LogWriter:
         except OSError as error:
             raise LogError(f"{path} cannot be made: {error}") from error
         self._owner, self._fingerprint, self._size = os.getpid(), fingerprint, 0
+        with contextlib.suppress(OSError):  # says to readers that the file is in use; not all file systems have locks
+            try_lock(self._descriptor)
         header = frame(Header(segment, fingerprint, gethostname(), self._owner, now).encode())
         try:
             self._write(header + header)  # twice, so that no single damage makes the segment nameless
         except LogError:  # no record must go where no header is
             os.close(self._descriptor)
             self._descriptor = None
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
             raise
 
     def _write(self, data: bytes) -> None:

@@ -1,0 +1,218 @@
+"""Random faults of an online product: no reward is lost, none counts twice, and nothing stays in the way.
+
+    python benchmarks/soak/evolution.py --seconds 3600 [--seed 7] [--place /dev/shm]
+
+    visitors (2 processes) ─► log ◄─ vandal: copies, garbage, damaged and headless segments, redelivered rewards
+                               │
+    updaters (2 processes) ────┴──► warehouse            all of them: killed at any moment, clocks that jump by days,
+                                                         calls into the system that fail (full disk, no descriptors)
+
+Each process lives for a second or so, then is killed and begun again. Visitors note in a file of their own which tokens
+they have handed in and which rewards were acknowledged. In the end one update without faults reads the rest, and the
+samples that all updates have used are compared with those notes.
+"""
+
+import argparse
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parl_evokit import AsyncESAgent, EvolutionError, LogWriter, Tokens
+from parl_evokit._samples import IDENTIFIED
+from parl_evokit._warehouse import Warehouse
+
+ROUND_S = 60.0
+CALLS = {
+    "open", "write", "fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir", "truncate", "scandir", "read",
+}  # fmt: skip
+ERRORS = (errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.EIO)
+TOKENS = Tokens([bytes(32)], lifetime_s=10 * 365 * 86400)
+DAY_S = 86400
+
+
+def agent_of(place: Path, wait_s: float = 0.5) -> AsyncESAgent:
+    update = {"max_age": 1_000_000, "stale": "GROUPED", "min_samples": 2}
+    config = {
+        "solver": {"optimizer": {"type": "ADAM"}, "update": update, "guard": {"control_share": 0.1}},
+        "async_es": {"model_warehouse": str(place / "warehouse"), "max_to_keep": 1_000_000},
+    }
+    return AsyncESAgent(({"w": np.ones(4, np.float32)}, lambda arrays, x: arrays["w"] @ x), config, wait_s=wait_s)
+
+
+def troubled(draw: random.Random) -> None:
+    """Let the clock of this process jump, and one call in some thousand fail."""
+    real, offset = time.time_ns, draw.choice((0, 0, -3, 3)) * DAY_S * 10**9
+    time.time_ns = lambda: real() + offset
+    time.time = lambda: time.time_ns() / 1e9
+    share = draw.choice((0.0, 0.001, 0.01))
+
+    def profile(_: Any, event: str, argument: Any) -> None:
+        if event != "c_call" or getattr(argument, "__name__", "") not in CALLS or draw.random() >= share:
+            return
+        if type(getattr(argument, "__self__", None)).__name__ in {"module", "FileIO", "BufferedWriter"}:
+            number = draw.choice(ERRORS)
+            raise OSError(number, os.strerror(number))
+
+    if share:
+        sys.setprofile(profile)
+
+
+def visit(place: Path, seed: int) -> None:
+    """Serve and reward samples; a reward is noted once `reward` has returned."""
+    draw = random.Random(seed)
+    notes = os.open(place / f"notes-{seed}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    agent = agent_of(place)
+    clone = agent.clone()
+    log = LogWriter(place / "log", tokens=TOKENS, fsync_every=20, max_bytes=4000)
+    early: list[str] = []
+    troubled(draw)
+    while True:
+        try:
+            agent.refresh()
+            token = log.sampled(clone.add_noise())
+            early.append(token)
+            if len(early) > 20 or draw.random() < 0.5:
+                token = early.pop(draw.randrange(len(early)))
+                for _ in range(draw.choice((1, 1, 1, 2))):
+                    log.reward(token, draw.gauss(0, 1))
+                sys_profile, _ = sys.getprofile(), sys.setprofile(None)
+                os.write(notes, token.encode() + b"\n")
+                sys.setprofile(sys_profile)
+        except (EvolutionError, OSError):
+            pass
+        time.sleep(0.0005)
+
+
+def update(place: Path, seed: int) -> None:
+    """Update over and over."""
+    draw = random.Random(seed)
+    troubled(draw)
+    agent = None
+    while True:
+        try:
+            agent = agent or agent_of(place)
+            agent.update_from_log(place / "log")
+        except EvolutionError:
+            pass
+        except OSError:  # of opening the agent: it holds nothing yet
+            agent = None
+        time.sleep(draw.random() * 0.05)
+
+
+def vandalise(place: Path, draw: random.Random) -> None:
+    """Add a segment that is bad, or good and there already."""
+    segments = sorted((place / "log").glob("2*.evl"))
+    kind, name = draw.randrange(4), f"{draw.randrange(10**9)}.evl"
+    if kind == 0:
+        (place / "log" / f"garbage-{name}").write_bytes(draw.randbytes(3000))
+    elif segments:
+        data = bytearray(draw.choice(segments).read_bytes())
+        if kind == 1 and len(data) > 400:  # headless
+            data[:160] = bytes(160)
+        elif kind == 2 and len(data) > 600:  # a copy of which a part is damaged
+            first = draw.randrange(200, len(data) - 300)
+            data[first : first + 200] = draw.randbytes(200)
+        (place / "log" / f"copy-{name}").write_bytes(data)
+
+
+def spawn(place: Path, role: Any, seed: int) -> int:
+    pid = os.fork()
+    if not pid:
+        try:
+            role(place, seed)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def run(place: Path, seconds: float, seed: int) -> dict[str, int]:
+    """Return the counts of a run, or raise `AssertionError`."""
+    draw = random.Random(seed)
+    agent_of(place)
+    roles = [visit, visit, update, update]
+    number = 0
+    kills = 0
+    end = time.monotonic() + seconds
+    living = [spawn(place, role, seed + (number := number + 1)) for role in roles]
+    while time.monotonic() < end:
+        time.sleep(draw.random() * 0.6)
+        which = draw.randrange(len(roles))
+        os.kill(living[which], signal.SIGKILL)
+        os.waitpid(living[which], 0)
+        kills += 1
+        living[which] = spawn(place, roles[which], seed + (number := number + 1))
+        if draw.random() < 0.3:
+            vandalise(place, draw)
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return {"seconds": round(seconds), "kills": kills} | settled(place)
+
+
+def settled(place: Path) -> dict[str, int]:
+    """Update once more without faults, and compare what was used with what was acknowledged."""
+    agent = agent_of(place, wait_s=5.0)
+    clone = agent.clone()
+    with LogWriter(place / "log", tokens=TOKENS) as log:
+        for _ in range(8):
+            log.reward(log.sampled(clone.add_noise()), 1.0)
+    _, contents = agent.update_from_log(place / "log")
+    used: Counter[tuple[int, int]] = Counter()
+    for batch in agent._progress.used._batches:
+        for model, (first, last) in batch.ranges.items():
+            used.update((model, key) for key in batch.keys[first:last].tolist())
+    twice = {sample for sample, count in used.items() if count > 1}
+    acknowledged = set()
+    for notes in place.glob("notes-*"):
+        for line in notes.read_text().splitlines():
+            if len(line) == 56:
+                info = TOKENS.redeem(line)
+                acknowledged.add((info.model_iter_id, info.noise_key or info.identity | int(IDENTIFIED)))
+    lost = acknowledged - set(used)
+    assert not twice, f"{len(twice)} samples counted twice"
+    assert not lost, f"{len(lost)} of {len(acknowledged)} rewards are lost, as {sorted(lost)[:3]}"
+    assert not list((place / "warehouse").glob("*.tmp-*")), "a temporary directory stays"
+    return {
+        "models": len(Warehouse(place / "warehouse").models()),
+        "segments": len(list((place / "log").glob("*.evl"))),
+        "quarantined": len(list((place / "log" / "quarantine").glob("*.evl"))),
+        "rewards acknowledged": len(acknowledged),
+        "samples used": len(used),
+        "waiting": contents.pending,
+        "lost": len(lost),
+        "twice": len(twice),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--place", help="where its temporary directory goes")
+    given = parser.parse_args()
+    total: Counter[str] = Counter()
+    while total["seconds"] < given.seconds:  # rounds of their own: what is kept here grows with the updates
+        place = Path(tempfile.mkdtemp(dir=given.place))
+        try:
+            found = run(place, min(ROUND_S, given.seconds - total["seconds"]), given.seed + 10_000 * total["rounds"])
+        except AssertionError as error:
+            print(f"round {total['rounds']}: {error}; all files are in {place}", flush=True)
+            sys.exit(1)
+        total.update(found | {"rounds": 1})
+        print(json.dumps(total), flush=True)
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()
