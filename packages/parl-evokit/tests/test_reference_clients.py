@@ -1,48 +1,108 @@
-"""The clients in other languages, which ship with the package, give the shipped test vectors."""
+"""The clients in other languages, which ship with the package, do the same as Python to the bit."""
 
 import hashlib
 import json
+import os
+import resource
 import shutil
+import signal
 import struct
 import subprocess
+import time
+from collections import Counter
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, SamplingInfo, Tokens, mlp, read_log
+from parl_evokit.tokens import create_secret
+
+HERE = Path(__file__).parent
 VECTORS: dict[str, Any] = json.loads(files("parl_evokit.noise").joinpath("vectors_v1.json").read_text())
+MANY = 100_000
+NOW = 1_800_000_000
+Command = list[str]
 
 
-@pytest.fixture(params=["c", "javascript"], scope="module")
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs a client."""
-    if request.param == "javascript":
-        node = shutil.which("node")
-        if node is None:
-            pytest.skip("node is not installed")
-        with as_file(files("parl_evokit").joinpath("clients/evokit_client.js")) as source:
-            return [node, str(source)]
-    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    program = tmp_path_factory.mktemp("client") / "client"
-    with as_file(files("parl_evokit").joinpath("clients/evokit_client.c")) as source:
-        flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([compiler, *flags, "-o", program, source], check=True, timeout=240)
+def path_of(package: str, name: str) -> Path:
+    with as_file(files(package).joinpath(name)) as path:
+        return path
+
+
+QUANTILES = path_of("parl_evokit.noise", "quantiles_v1.i2")
+SOURCE = path_of("parl_evokit", "clients/evokit_client.cpp")
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("clients")
+
+
+def command_of(name: str, folder: Path) -> Command:
+    """The command that runs the C++ client, built by this compiler, or the JavaScript client."""
+    tool = shutil.which("node" if name == "javascript" else name)
+    if tool is None:
+        pytest.skip(f"there is no {name}")
+    if name == "javascript":
+        return [tool, str(HERE / "js_client_program.js"), str(SOURCE.with_suffix(".js"))]
+    program = folder / name
+    if not program.exists():
+        flags = ["-std=c++17", "-O2", *WARNINGS, "-pthread", f"-I{SOURCE.parent}"]
+        sources = [HERE / "cpp_client_program.cpp", SOURCE]
+        subprocess.run([tool, *flags, "-o", program, *sources], check=True, timeout=240)
     return [str(program)]
 
 
-def said(client: list[str], *arguments: object) -> list[str]:
-    done = subprocess.run([*client, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=True)
+@pytest.fixture(params=["g++", "clang++"], scope="module")
+def cpp(request: pytest.FixtureRequest, folder: Path) -> Command:
+    """The C++ client, by each compiler that there is."""
+    return command_of(request.param, folder)
+
+
+@pytest.fixture(scope="module")
+def javascript(folder: Path) -> Command:
+    """The JavaScript client."""
+    return command_of("javascript", folder)
+
+
+@pytest.fixture(params=["g++", "clang++", "javascript"], scope="module")
+def client(request: pytest.FixtureRequest, folder: Path) -> Command:
+    """Any of them."""
+    return command_of(request.param, folder)
+
+
+def said(client: Command, *arguments: object, given: str = "") -> list[str]:
+    done = subprocess.run(
+        [*client, *map(str, arguments)], input=given, capture_output=True, text=True, timeout=240, check=True
+    )
     return done.stdout.splitlines()
 
 
+def agent(kind: str = "BASIC_ES", **gaussian: Any) -> ESAgent:
+    sampling = {"gaussian_sampling": {"std": 0.3, **gaussian}}
+    return ESAgent({"solver": {"type": kind, "sampling": sampling}}, mlp([4, 20, 2]))
+
+
+def sums(parameters: np.ndarray) -> list[int]:
+    """The sum over the bits of each row that the clients' programs print."""
+    total = np.zeros(len(parameters), np.uint32)
+    for column in np.ascontiguousarray(parameters).view(np.uint32).T:
+        total = total * np.uint32(31) + column
+    return [int(number) for number in total]
+
+
+def line(info: SamplingInfo) -> str:
+    return f"{info.noise_key} {info.identity} {info.model_iter_id} {info.fingerprint}\n"
+
+
 @pytest.mark.parametrize("case", VECTORS["noise"], ids=lambda case: f"key {case['key']} table {case['cache_size']}")
-def test_a_client_makes_the_noise_and_the_parameters_of_the_vectors(client: list[str], case: dict[str, Any]) -> None:
-    with as_file(files("parl_evokit.noise").joinpath("quantiles_v1.i2")) as quantiles:
-        place = (case["seed"], case["cache_size"], case["key"], case["start"], case["count"])
-        lines = [line.split() for line in said(client, "noise", quantiles, *place, 0.3)]
+def test_a_client_makes_the_noise_and_the_parameters_of_the_vectors(client: Command, case: dict[str, Any]) -> None:
+    place = (case["seed"], case["cache_size"], case["key"], case["start"], case["count"])
+    lines = [each.split() for each in said(client, "noise", QUANTILES, *place, 0.3)]
     units = [int(unit) for unit, _ in lines]
     assert units[:40] == case["units"]
     assert hashlib.sha256(struct.pack(f"<{len(units)}h", *units)).hexdigest() == case["units_sha256"]
@@ -50,19 +110,292 @@ def test_a_client_makes_the_noise_and_the_parameters_of_the_vectors(client: list
     assert hashlib.sha256(perturbed).hexdigest() == case["perturbed_sha256"]
 
 
+def test_compilers_that_fuse_products_and_sums_give_the_same_bits(tmp_path: Path) -> None:
+    compilers = [found for name in ("g++", "clang++") if (found := shutil.which(name))]
+    if not compilers:
+        pytest.skip("there is no C++ compiler")
+    case = VECTORS["noise"][0]
+    place = (case["seed"], case["cache_size"], case["key"], case["start"], case["count"])
+    for compiler in compilers:
+        flags = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-pthread", f"-I{SOURCE.parent}"]
+        program = tmp_path / "fused"
+        sources = [HERE / "cpp_client_program.cpp", SOURCE]
+        subprocess.run([compiler, *flags, "-o", program, *sources], check=True, timeout=240)
+        lines = [each.split() for each in said([str(program)], "noise", QUANTILES, *place, 0.3)]
+        perturbed = b"".join(struct.pack("<I", int(bits, 16)) for _, bits in lines)
+        assert hashlib.sha256(perturbed).hexdigest() == case["perturbed_sha256"], compiler
+
+
+def test_the_header_is_one_for_c_too(tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    program = tmp_path / "uses.c"
+    program.write_text('#include "evokit_client.h"\nint main(void) { return evokit_error()[0]; }\n')
+    subprocess.run(
+        [compiler, "-std=c99", *WARNINGS, f"-I{SOURCE.parent}", "-c", "-o", tmp_path / "uses.o", program],
+        check=True,
+        timeout=240,
+    )
+
+
 @pytest.mark.parametrize("case", VECTORS["records"], ids=lambda case: case["key"])
-def test_a_client_writes_the_records_of_the_vectors(client: list[str], case: dict[str, Any]) -> None:
+def test_the_cpp_client_writes_the_records_of_the_vectors(cpp: Command, case: dict[str, Any]) -> None:
     numbers = (case["key"], case["model_iter_id"], case["fingerprint"], case["reward"])
-    assert said(client, "record", *numbers) == [case["record"], case["frame"]]
+    assert said(cpp, "record", *numbers) == [case["record"], case["frame"]]
 
 
-def test_a_client_says_how_it_is_called_and_that_a_file_is_missing(client: list[str], tmp_path: Path) -> None:
+def test_a_client_says_how_it_is_called_and_that_a_file_is_missing(client: Command, tmp_path: Path) -> None:
     done = subprocess.run([*client, "nonsense"], capture_output=True, timeout=240, check=False)
     assert done.returncode == 2
-    missing = subprocess.run(
-        [*client, "noise", tmp_path / "none", "1", "0", "2", "0", "1", "0.3"],
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
+    command = [*client, "noise", str(tmp_path / "none"), "1", "0", "2", "0", "1", "0.3"]
+    missing = subprocess.run(command, capture_output=True, timeout=240, check=False)
     assert missing.returncode != 0
+    assert b"none" in missing.stderr
+
+
+def infos(count: int) -> list[SamplingInfo]:
+    draws = np.random.default_rng(1).integers(2, 2**62, count).tolist()
+    found = []
+    for number, key in enumerate(draws):
+        info = SamplingInfo()
+        info.fill(0 if number % 10 == 0 else key, number % 1000, 0x89ABCDEF)
+        found.append(info)
+    return found
+
+
+def test_tokens_of_the_cpp_client_are_those_of_python(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    ours = Tokens.load(secret, lifetime_s=100)
+    ours._clock = lambda: float(NOW)
+    every = infos(MANY)
+    tokens = [ours.issue(info) for info in every]
+    assert said(cpp, "issue", secret, NOW, 100, given="".join(map(line, every))) == tokens
+    found = said(cpp, "redeem", secret, NOW + 100, given="\n".join(tokens) + "\n")
+    assert found == [f"0 {line(info)}".rstrip() for info in every]
+
+
+def test_the_cpp_client_refuses_what_python_refuses_for_the_same_reason(cpp: Command, tmp_path: Path) -> None:
+    secret, other = create_secret(tmp_path / "secret"), create_secret(tmp_path / "other")
+    ours, theirs = (Tokens.load(path, lifetime_s=100) for path in (secret, other))
+    ours._clock = theirs._clock = lambda: float(NOW)
+    good = ours.issue(infos(2)[1])
+    bad = [
+        theirs.issue(infos(2)[1]),
+        "",
+        "x" * 56,
+        good + "=",
+        good[:-1],
+        " " + good[1:],
+        "ä" + good[1:],
+        good[:-1] + "/",
+    ]
+    bad += [good[:place] + ("A" if good[place] != "A" else "B") + good[place + 1 :] for place in range(56)]
+    reasons = []
+    for token in bad:
+        with pytest.raises(InvalidToken) as caught:
+            ours.redeem(token)
+        reasons.append(caught.value.reason.value)
+    found = said(cpp, "redeem", secret, NOW, given="\n".join(bad) + "\n")
+    assert [int(each.split()[0]) for each in found] == reasons
+    assert set(reasons) == {1, 2, 3}
+    (late,) = said(cpp, "redeem", secret, NOW + 101, given=good + "\n")
+    assert late.startswith("4 ")
+
+
+def test_secrets_that_others_can_read_are_refused(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    secret.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(secret)
+    for path, why in ((secret, b"read or written by others"), (link, b"symbolic link"), (tmp_path / "none", b"cannot")):
+        done = subprocess.run([*cpp, "redeem", path, "1"], input=b"", capture_output=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert why in done.stderr
+
+
+@pytest.mark.parametrize("gaussian", [{}, {"cached": True, "cache_size": 300}], ids=["computed", "table"])
+def test_a_hundred_thousand_samples_have_the_parameters_of_python(
+    cpp: Command, javascript: Command, tmp_path: Path, gaussian: dict[str, Any]
+) -> None:
+    es = agent(**gaussian)
+    es.save(tmp_path / "model")
+    sampler = es._ready("test")[0].sampler
+    every = infos(MANY)
+    keys = np.array([info.noise_key for info in every], np.uint64)
+    wanted = sums(sampler.perturb_many(keys))
+    assert said(cpp, "parameters", tmp_path / "model", QUANTILES, given="".join(f"{key}\n" for key in keys)) == [
+        str(number) for number in wanted
+    ]
+    tokens = Tokens([bytes(32)])
+    for info in every:
+        info.model_iter_id, info.fingerprint = sampler.model_iter_id, sampler.fingerprint
+    given = "".join(f"{tokens.issue(info)}\n" for info in every)
+    found = said(javascript, "sample", tmp_path / "model", QUANTILES, "parameters", given=given)
+    assert found == [str(number) for number in wanted]
+
+
+@pytest.mark.parametrize("kind", ["ARS", "PGPE", "SNES"])
+def test_models_of_other_algorithms_are_perturbed_alike(
+    cpp: Command, javascript: Command, tmp_path: Path, kind: str
+) -> None:
+    es = agent(kind=kind)
+    clone = es.clone()
+    for _ in range(3):
+        served = [clone.add_noise() for _ in range(6)]
+        es.update(served, [1.0, 5.0, 2.0, 4.0, 3.0, 0.0])
+    es.save(tmp_path / "model")
+    sampler = es._ready("test")[0].sampler
+    new = clone.draw(50)
+    wanted = [str(number) for number in sums(sampler.perturb_many(np.array([info.noise_key for info in new])))]
+    keys = "".join(f"{info.noise_key}\n" for info in new)
+    assert said(cpp, "parameters", tmp_path / "model", QUANTILES, given=keys) == wanted
+    tokens = Tokens([bytes(32)])
+    given = "".join(f"{tokens.issue(info)}\n" for info in new)
+    assert said(javascript, "sample", tmp_path / "model", QUANTILES, "parameters", given=given) == wanted
+
+
+def test_predictions_in_a_browser_are_those_of_python(javascript: Command, tmp_path: Path) -> None:
+    es = agent()
+    es.save(tmp_path / "model")
+    clone, tokens = es.clone(), Tokens([bytes(32)])
+    served, wanted = [], []
+    for _ in range(20):
+        served.append(clone.add_noise())
+        wanted.append(clone.predict(np.array([0.5, -0.25, 0.125, 1.0], np.float32)))
+    stranger = SamplingInfo([3, 4], 0, served[0].fingerprint ^ 1)
+    given = "".join(f"{tokens.issue(info)}\n" for info in [*served, stranger]) + "no token\n"
+    *found, foreign, none = said(javascript, "sample", tmp_path / "model", QUANTILES, "predict", given=given)
+    outputs = np.array([[int(bits, 16) for bits in each.split()[1:]] for each in found], np.uint32).view(np.float32)
+    assert np.allclose(outputs, wanted, rtol=1e-5, atol=1e-6)
+    assert foreign.startswith("error the token is of model")
+    assert none.startswith("error a token is 56 characters")
+
+
+SERVED = MANY // 4
+
+
+def test_a_cpp_service_samples_logs_and_takes_up_models_while_it_serves(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    config = {
+        "async_es": {"model_warehouse": str(tmp_path / "models"), "max_to_keep": 20},
+        "solver": {"sampling": {"gaussian_sampling": {"std": 0.3}}, "guard": {"control_share": 0.2}},
+    }
+    es = AsyncESAgent(mlp([4, 20, 2]), config)
+    first = es.parameters()
+    command = [*cpp, "serve", es.warehouse.path, QUANTILES, tmp_path / "log", secret, SERVED, 4, 4, 2, 3]
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as service:
+        clone = es.clone()
+        for _ in range(3):
+            time.sleep(0.2)  # so that models are served; nothing depends on how many samples that is
+            served = [clone.add_noise(evaluate=False) for _ in range(20)]
+            es.update(served, np.arange(20.0))
+        out, err = service.communicate(timeout=240)
+    assert service.returncode == 0, err
+    rows = [each.split() for each in out.splitlines()]
+    assert len(rows) >= MANY
+    keys = [int(row[0]) for row in rows]
+    assert Counter(int(row[1]) for row in rows).keys() <= {0, 1, 2, 3}
+    assert int(rows[-1][1]) > 0
+    perturbed = [key for key in keys if key]
+    assert len(set(perturbed)) == len(perturbed)
+    assert abs(keys.count(0) / len(keys) - 0.2) < 0.02
+
+    log = read_log(tmp_path / "log")
+    rewards = dict(zip(log.samples.keys.tolist(), log.samples.rewards.tolist(), strict=True))
+    assert len(log.samples) == len(rows)
+    assert not len(log.waiting)
+    for row in rows:
+        if row[0] != "0":
+            assert rewards[int(row[0])] == int(row[3]) % 100 / 4
+    models = dict(zip(log.samples.keys.tolist(), log.samples.models.tolist(), strict=True))
+    assert all(models[int(row[0])] == int(row[1]) for row in rows if row[0] != "0")
+    tokens = Tokens.load(secret)
+    assert all(tokens.redeem(row[2]).noise_key == int(row[0]) for row in rows[:1000])
+
+    x = np.array([[(k + number % 7 - 3) / 4 for k in range(4)] for number in range(7)], np.float32)
+    flat = np.concatenate([part.ravel() for part in first.values()])
+    model = mlp([4, 20, 2])
+    for row in [row for row in rows if row[1] == "0"][:300]:
+        model.bind(es._ready("test")[0].sampler.noise.perturb(flat, int(row[0]), 0.3))
+        bits = np.array([int(each, 16) for each in row[4:]], np.uint32)
+        assert np.allclose(bits.view(np.float32), model.predict(x[int(row[3]) % 7]), rtol=1e-5, atol=1e-6)
+
+    report, _ = es.update_from_log(tmp_path / "log")
+    assert report.used + report.control == len(rows)
+    assert report.set_aside.total == 0
+
+
+def test_both_halves_of_pairs_are_served_one_after_the_other(cpp: Command, tmp_path: Path) -> None:
+    agent().save(tmp_path / "model")
+    rows = said(cpp, "serve", tmp_path / "model", QUANTILES, tmp_path / "log", "-", 100, 1, 4, 2, 0)
+    keys = [int(row.split()[0]) for row in rows]
+    assert [key ^ 1 for key in keys[::2]] == keys[1::2]
+    assert all(key % 2 == 0 and 2 <= key < 2**62 for key in keys[::2])
+
+
+def test_rewards_for_bad_tokens_are_refused_and_counted_in_the_log(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    tokens = Tokens.load(secret)
+    good, used = (tokens.issue(info) for info in infos(3)[1:])
+    with LogWriter(tmp_path / "log", tokens=tokens) as log:
+        log.sampled(infos(3)[1])
+    given = f"{good} 1.5\n{good[:-1]}A 1\n{used} nan\n{used} inf\n{used[:-2]} 3\n{used} 2.5\n"
+    assert said(cpp, "feedback", tmp_path / "log", secret, given=given) == ["0", "3", "5", "5", "1", "0"]
+    contents = read_log(tmp_path / "log")
+    assert sorted(contents.samples.rewards.tolist()) == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("damage", ["weights", "solver.json", "other weights", "missing"])
+def test_damaged_models_are_refused_by_name(cpp: Command, tmp_path: Path, damage: str) -> None:
+    model = tmp_path / "model"
+    agent().save(model)
+    if damage == "weights":
+        data = bytearray((model / "params.npz").read_bytes())
+        data[len(data) // 2] ^= 1
+        (model / "params.npz").write_bytes(data)
+    elif damage == "solver.json":
+        (model / "solver.json").write_text((model / "solver.json").read_text()[:100])
+    elif damage == "other weights":
+        mlp([4, 20, 2], seed=5).save(model)
+    else:
+        os.remove(model / "params.npz")
+    command = [*cpp, "parameters", model, QUANTILES]
+    done = subprocess.run(list(map(str, command)), input="", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "params.npz" in done.stderr or "solver.json" in done.stderr
+
+
+def test_algorithms_whose_samples_need_the_solver_are_refused(cpp: Command, tmp_path: Path) -> None:
+    agent(kind="CMA_ES").save(tmp_path / "model")
+    command = [*cpp, "parameters", tmp_path / "model", QUANTILES]
+    done = subprocess.run(list(map(str, command)), input="", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "CMA_ES" in done.stderr
+
+
+def test_a_full_disk_is_told_and_leaves_whole_records(cpp: Command, tmp_path: Path) -> None:
+    agent().save(tmp_path / "model")
+
+    def little_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4099, 4099))
+
+    command = [*cpp, "serve", tmp_path / "model", QUANTILES, tmp_path / "log", "-", 1000, 1, 4, 2, 0]
+    done = subprocess.run(
+        list(map(str, command)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=little_room,
+        restore_signals=False,
+    )
+    assert done.returncode == 1
+    assert "cannot be written to" in done.stderr
+    contents = read_log(tmp_path / "log")
+    assert 10 < len(contents.samples) < 1000
+    assert all(report.unread == 0 and not report.damage for report in contents.segments)

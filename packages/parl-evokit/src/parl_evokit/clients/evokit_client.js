@@ -1,126 +1,255 @@
-// A service in JavaScript that takes part in evolution: noise specification v1 and the records of samples.
+// The part of evolution that runs in a browser (or in Node): from a token of the service to a perturbed model and its
+// predictions. It never draws keys and never holds the secret; the page gives the token back with the reward.
 //
-// const { Noise, record, frame } = require("./evokit_client.js");    needs the shipped quantiles_v1.i2
+//   const published = {                            // fetched from the service; files of the model's directory
+//     quantiles,                                   // quantiles_v1.i2, an ArrayBuffer
+//     parameters,                                  // params.npz, an ArrayBuffer
+//     solver,                                      // of solver.json: model_iter_id, fingerprint, config and model
+//   };
+//   const model = new evokit.Model(published);
+//   const sample = model.sample(token);            // an Error if the token is of another model
+//   const y = sample.predict([0.1, 0.2, 0.3, 0.4]);  // of mlp(...); else sample.parameters.w is a Float32Array
 //
-// As a program, for tests:
-//   node evokit_client.js noise QUANTILES SEED TABLE KEY START COUNT STD   one line a coordinate: unit, bits of (c+1)/64 + noise
-//   node evokit_client.js record KEY MODEL_ITER_ID FINGERPRINT REWARD     the record and its frame in a log, in hexadecimal
+// As <script src="evokit_client.js"> it defines `evokit`; in Node, require() returns the same. The formats are in
+// docs/reference/evokit of the repository: noise.md, tokens.md, solver_directory.md.
 "use strict";
 
-const U64 = (x) => BigInt.asUintN(64, x);
+(function (root) {
+  const CONTROL_FLAG = 1;
 
-function philox4x64_10(counter, k0, k1) {
-  let c = [counter, 0n, 0n, 0n];
-  for (let round = 0; round < 10; round++) {
-    const a = 0xd2e7470ee14c6c93n * c[0], b = 0xca5a826395121157n * c[2];
-    c = [(b >> 64n) ^ c[1] ^ k0, U64(b), (a >> 64n) ^ c[3] ^ k1, U64(a)];
-    k0 = U64(k0 + 0x9e3779b97f4a7c15n);
-    k1 = U64(k1 + 0xbb67ae8584caa73bn);
-  }
-  return c;
-}
-
-function splitmix64(key, n) {
-  let z = U64(key + (n + 1n) * 0x9e3779b97f4a7c15n);
-  z = U64((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n);
-  z = U64((z ^ (z >> 27n)) * 0x94d049bb133111ebn);
-  return z ^ (z >> 31n);
-}
-
-class Noise {
-  // quantiles: the shipped file, a Buffer; seed: a BigInt; tableSize: 0 stands for cached: false.
-  constructor(quantiles, seed, tableSize) {
-    this.upper = Int16Array.from({ length: 32768 }, (_, i) => quantiles.readInt16LE(2 * i));
-    this.seed = seed;
-    this.block = 65536;
-    while (tableSize && this.block > Math.floor(tableSize / 4)) this.block /= 2;
-    this.table = tableSize ? Int16Array.from(this.computedUnits(0n, 0, tableSize)) : null;
+  // 64-bit numbers are pairs of unsigned 32-bit halves, [high, low]: BigInt is fifty times slower here.
+  function halves(big) {
+    return [Number((big >> 32n) & 0xffffffffn), Number(big & 0xffffffffn)];
   }
 
-  // Noise without a table: stream `stream`, coordinates `start` to `start + count - 1`.
-  *computedUnits(stream, start, count) {
-    for (let c = start, words; c < start + count; c++) {
-      if (c === start || c % 16 === 0) words = philox4x64_10(BigInt(Math.floor(c / 16) + 1), this.seed, stream);
-      const bits = Number((words[Math.floor((c % 16) / 4)] >> BigInt(16 * (c % 4))) & 0xffffn);
-      yield bits >= 32768 ? this.upper[bits - 32768] : -this.upper[32767 - bits];
+  // The upper 32 bits of a product of two 32-bit numbers; Math.imul has the lower ones.
+  function upper(a, b) {
+    const a0 = a & 0xffff, a1 = a >>> 16, b0 = b & 0xffff, b1 = b >>> 16;
+    const low = a0 * b0, mid = a1 * b0 + (low >>> 16), other = a0 * b1 + (mid % 65536);
+    return (a1 * b1 + Math.floor(mid / 65536) + Math.floor(other / 65536)) >>> 0;
+  }
+
+  const WIDE = new Uint32Array(4); // a product of 128 bits, lowest first
+  function multiply(ah, al, bh, bl) {
+    const ll = Math.imul(al, bl) >>> 0, lh = Math.imul(al, bh) >>> 0, hl = Math.imul(ah, bl) >>> 0;
+    const hh = Math.imul(ah, bh) >>> 0;
+    let sum = upper(al, bl) + lh + hl;
+    WIDE[0] = ll;
+    WIDE[1] = sum >>> 0;
+    sum = Math.floor(sum / 4294967296) + upper(al, bh) + upper(ah, bl) + hh;
+    WIDE[2] = sum >>> 0;
+    WIDE[3] = (Math.floor(sum / 4294967296) + upper(ah, bh)) >>> 0;
+  }
+
+  // Philox4x64-10 of a counter below 2**32: fills `out` with eight 32-bit words, lowest first.
+  function philox(counter, seed, stream, out) {
+    let c0h = 0, c0l = counter, c1h = 0, c1l = 0, c2h = 0, c2l = 0, c3h = 0, c3l = 0;
+    let [k0h, k0l] = seed, [k1h, k1l] = stream;
+    for (let round = 0; round < 10; round++) {
+      multiply(0xd2e7470e, 0xe14c6c93, c0h, c0l);
+      const a0 = WIDE[0], a1 = WIDE[1], a2 = WIDE[2], a3 = WIDE[3];
+      multiply(0xca5a8263, 0x95121157, c2h, c2l);
+      c0h = (WIDE[3] ^ c1h ^ k0h) >>> 0, c0l = (WIDE[2] ^ c1l ^ k0l) >>> 0;
+      c2h = (a3 ^ c3h ^ k1h) >>> 0, c2l = (a2 ^ c3l ^ k1l) >>> 0;
+      c1h = WIDE[1], c1l = WIDE[0], c3h = a1, c3l = a0;
+      let sum = k0l + 0x7f4a7c15;
+      k0l = sum >>> 0, k0h = (k0h + 0x9e3779b9 + (sum > 0xffffffff ? 1 : 0)) >>> 0;
+      sum = k1l + 0x84caa73b;
+      k1l = sum >>> 0, k1h = (k1h + 0xbb67ae85 + (sum > 0xffffffff ? 1 : 0)) >>> 0;
     }
+    out[0] = c0l, out[1] = c0h, out[2] = c1l, out[3] = c1h, out[4] = c2l, out[5] = c2h, out[6] = c3l, out[7] = c3h;
   }
 
-  *tableUnits(pair, start, count) {
-    for (let c = start, window; c < start + count; c++) {
-      if (c === start || c % this.block === 0) {
-        const windows = BigInt(this.table.length - this.block + 1);
-        window = Number(splitmix64(pair, BigInt(Math.floor(c / this.block))) % windows);
+  const U64 = (x) => BigInt.asUintN(64, x);
+
+  function splitmix64(key, n) {
+    let z = U64(key + (n + 1n) * 0x9e3779b97f4a7c15n);
+    z = U64((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n);
+    z = U64((z ^ (z >> 27n)) * 0x94d049bb133111ebn);
+    return z ^ (z >> 31n);
+  }
+
+  class Noise {
+    // quantiles: the shipped file, an ArrayBuffer; seed: a BigInt; tableSize: 0 stands for cached: false.
+    constructor(quantiles, seed, tableSize) {
+      const view = new DataView(quantiles);
+      if (view.byteLength !== 65536) throw new Error("this is not quantiles_v1.i2");
+      this.quantiles = new Int16Array(65536);
+      for (let i = 0; i < 32768; i++) {
+        const unit = view.getInt16(2 * i, true);
+        this.quantiles[32768 + i] = unit;
+        this.quantiles[32767 - i] = -unit;
       }
-      yield this.table[window + (c % this.block)];
+      this.seed = halves(BigInt(seed));
+      this.block = 65536;
+      while (tableSize && this.block > Math.floor(tableSize / 4)) this.block /= 2;
+      this.table = tableSize ? this.computed(0n, 0, tableSize) : null;
+    }
+
+    // Noise without a table: stream `stream`, coordinates `start` to `start + count - 1`.
+    computed(stream, start, count) {
+      const units = new Int16Array(count), words = new Uint32Array(8), key = halves(stream);
+      for (let i = 0; i < count; i++) {
+        const c = start + i, place = c % 16;
+        if (i === 0 || place === 0) philox(Math.floor(c / 16) + 1, this.seed, key, words);
+        const word = words[place >> 1];
+        units[i] = this.quantiles[place & 1 ? word >>> 16 : word & 0xffff];
+      }
+      return units;
+    }
+
+    fromTable(pair, start, count) {
+      const units = new Int16Array(count), windows = BigInt(this.table.length - this.block + 1);
+      for (let i = 0, window; i < count; i++) {
+        const c = start + i, place = c % this.block;
+        if (i === 0 || place === 0) window = Number(splitmix64(pair, BigInt(Math.floor(c / this.block))) % windows);
+        units[i] = this.table[window + place];
+      }
+      return units;
+    }
+
+    // The noise of a key (a BigInt), in 1/4096 of the standard deviation.
+    units(key, start, count) {
+      if (key === 0n) return new Int16Array(count); // control traffic
+      const pair = key >> 1n;
+      const units = this.table ? this.fromTable(pair, start, count) : this.computed(pair, start, count);
+      if (key & 1n) for (let i = 0; i < count; i++) units[i] = -units[i];
+      return units;
+    }
+
+    // parameters: a Float32Array, whose first has the coordinate `start`; std: one number, or one a parameter.
+    perturbed(parameters, key, std, start = 0) {
+      const units = this.units(key, start, parameters.length), out = new Float32Array(parameters.length);
+      const each = typeof std !== "number", one = each ? 0 : Math.fround(Math.fround(std) / 4096);
+      if (key === 0n) return parameters.slice();
+      for (let i = 0; i < out.length; i++) {
+        const step = each ? Math.fround(std[i] / 4096) : one;
+        out[i] = parameters[i] + Math.fround(units[i] * step);
+      }
+      return out;
     }
   }
 
-  // The noise of a key (a BigInt), in 1/4096 of the standard deviation.
-  units(key, start, count) {
-    if (key === 0n) return new Int16Array(count); // control traffic
-    const pair = key >> 1n;
-    const units = Int16Array.from((this.table ? this.tableUnits(pair, start, count) : this.computedUnits(pair, start, count)));
-    return key & 1n ? units.map((unit) => -unit) : units;
+  // What a token says. Only the service can tell whether it is genuine; a page got it from there.
+  function readToken(token) {
+    if (!/^[A-Za-z0-9_-]{56}$/.test(token)) throw new Error("a token is 56 characters of base64url");
+    const text = atob(token.replace(/-/g, "+").replace(/_/g, "/"));
+    const view = new DataView(Uint8Array.from(text, (character) => character.charCodeAt(0)).buffer);
+    const flags = view.getUint8(1);
+    if (view.getUint8(0) !== 1 || flags & ~CONTROL_FLAG) throw new Error("this is not a token of format 1");
+    return {
+      key: flags & CONTROL_FLAG ? 0n : view.getBigUint64(18, true),
+      expires: new Date(1000 * view.getUint32(6, true)),
+      modelIterId: view.getUint32(10, true),
+      fingerprint: view.getUint32(14, true),
+    };
   }
 
-  // parameters: a Float32Array, whose first has the coordinate `start`.
-  perturbed(parameters, key, std, start = 0) {
-    const scale = Math.fround(Math.fround(std) / 4096);
-    const units = this.units(key, start, parameters.length);
-    return parameters.map((theta, i) => theta + Math.fround(units[i] * scale));
+  // The arrays of floats of an .npz file as numpy's savez writes it, in their order: [{ name, shape, values }].
+  function readNpz(buffer) {
+    const view = new DataView(buffer), bytes = new Uint8Array(buffer), text = new TextDecoder("latin1");
+    let end = buffer.byteLength - 22;
+    while (end > 0 && view.getUint32(end, true) !== 0x06054b50) end--;
+    if (end < 0 || view.getUint32(end, true) !== 0x06054b50) throw new Error("the .npz file has no directory");
+    const arrays = [];
+    for (let left = view.getUint16(end + 10, true), place = view.getUint32(end + 16, true); left > 0; left--) {
+      const nameSize = view.getUint16(place + 28, true), local = view.getUint32(place + 42, true);
+      if (view.getUint16(place + 10, true) !== 0) throw new Error("an array of the .npz file is compressed");
+      const name = text.decode(bytes.subarray(place + 46, place + 46 + nameSize)).replace(/\.npy$/, "");
+      place += 46 + nameSize + view.getUint16(place + 30, true) + view.getUint16(place + 32, true);
+      const npy = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
+      const long = view.getUint8(npy + 6) > 1;
+      const from = npy + (long ? 12 : 10), size = long ? view.getUint32(npy + 8, true) : view.getUint16(npy + 8, true);
+      const head = text.decode(bytes.subarray(from, from + size));
+      const type = /'descr': '(<f[48])'/.exec(head), shape = /'shape': \(([^)]*)\)/.exec(head);
+      if (!type) continue; // whole numbers of the solver
+      if (!shape || !/'fortran_order': False/.test(head)) throw new Error(`array ${name} is of another kind`);
+      const sides = shape[1].split(",").filter((side) => side.trim()).map(Number);
+      const count = sides.reduce((a, b) => a * b, 1), wide = type[1] === "<f8";
+      const data = buffer.slice(from + size, from + size + count * (wide ? 8 : 4));
+      arrays.push({ name, shape: sides, values: wide ? new Float64Array(data) : new Float32Array(data) });
+    }
+    return arrays;
   }
-}
 
-function varint(number) {
-  const bytes = [];
-  for (number = BigInt(number); number > 127n; number >>= 7n) bytes.push(Number(number & 127n) | 128);
-  return [...bytes, Number(number)];
-}
-
-const littleEndian = (write) => {
-  const four = Buffer.alloc(4);
-  write(four);
-  return [...four];
-};
-const fixed32 = (number) => littleEndian((four) => four.writeUInt32LE(number));
-const float32 = (number) => littleEndian((four) => four.writeFloatLE(number));
-
-// A Record message: SamplingInfo and reward.
-function record(key, modelIterId, fingerprint, reward) {
-  const info = [0x08, ...varint(key >> 31n), 0x08, ...varint(key & 0x7fffffffn), 0x10, ...varint(modelIterId)];
-  if (fingerprint) info.push(0x1d, ...fixed32(fingerprint));
-  return Buffer.from([0x0a, info.length, ...info, 0x15, ...float32(reward)]);
-}
-
-// The frame of a payload in a log: E5 4B, length, CRC-32 of length and payload, payload.
-function frame(payload) {
-  const length = [payload.length & 255, payload.length >> 8];
-  let crc = 0xffffffff;
-  for (const byte of [...length, ...payload]) {
-    crc ^= byte;
-    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
+  // One setting of the prototxt that parl-evokit writes; names do not repeat but for `std` and `type`, hence the block.
+  function setting(config, block, name, otherwise) {
+    const inner = block ? (new RegExp(`\\b${block}\\s*\\{([^{}]*)`).exec(config) || ["", ""])[1] : config;
+    const found = new RegExp(`\\b${name}\\s*:\\s*"?([^\\s"]+)`).exec(inner);
+    return found ? found[1] : otherwise;
   }
-  return Buffer.from([0xe5, 0x4b, ...length, ...fixed32(~crc >>> 0), ...payload]);
-}
 
-module.exports = { Noise, record, frame };
+  const ACTIVATIONS = {
+    tanh: (y) => y.forEach((value, i) => (y[i] = Math.tanh(value))),
+    relu: (y) => y.forEach((value, i) => (y[i] = Math.max(value, 0))),
+    linear: () => undefined,
+    softmax: (y) => {
+      const largest = Math.max(...y);
+      let sum = 0;
+      y.forEach((value, i) => (sum += y[i] = Math.exp(value - largest)));
+      y.forEach((value, i) => (y[i] = value / sum));
+    },
+  };
 
-function main([command, ...given]) {
-  if (command === "noise" && given.length === 7) {
-    const noise = new Noise(require("fs").readFileSync(given[0]), BigInt(given[1]), Number(given[2]));
-    const [key, start, count] = [BigInt(given[3]), Number(given[4]), Number(given[5])];
-    const units = noise.units(key, start, count);
-    const perturbed = noise.perturbed(Float32Array.from(units, (_, i) => (start + i + 1) / 64), key, Number(given[6]), start);
-    const bits = new Uint32Array(perturbed.buffer);
-    process.stdout.write(Array.from(units, (unit, i) => `${unit} ${bits[i].toString(16).padStart(8, "0")}\n`).join(""));
-  } else if (command === "record" && given.length === 4) {
-    const message = record(BigInt(given[0]), Number(given[1]), Number(given[2]), Number(given[3]));
-    process.stdout.write(`${message.toString("hex")}\n${frame(message).toString("hex")}\n`);
-  } else {
-    process.stderr.write("usage: see the head of evokit_client.js\n");
-    process.exitCode = 2;
+  // activation(x . weights + bias); weights [inputs, outputs], row by row.
+  function dense(weights, bias, x, activation = "linear") {
+    const outputs = weights.length / x.length, y = new Float32Array(outputs);
+    if (!Number.isInteger(outputs)) throw new Error(`${weights.length} weights do not fit ${x.length} inputs`);
+    for (let i = 0; i < x.length; i++) for (let o = 0; o < outputs; o++) y[o] += x[i] * weights[i * outputs + o];
+    if (bias) for (let o = 0; o < outputs; o++) y[o] += bias[o];
+    ACTIVATIONS[activation](y);
+    return y;
   }
-}
 
-if (require.main === module) main(process.argv.slice(2));
+  // A published model of BASIC_ES, ARS, PGPE or SNES; the latter two, and schedules, need `state`: solver.npz.
+  class Model {
+    constructor({ quantiles, parameters, solver, state }) {
+      const config = solver.config, sampling = (name, otherwise) => setting(config, "gaussian_sampling", name, otherwise);
+      const algorithm = setting(config, "solver", "type", "BASIC_ES");
+      if (!["BASIC_ES", "ARS", "PGPE", "SNES"].includes(algorithm))
+        throw new Error(`this is a model of ${algorithm}, whose samples are not made here`);
+      this.modelIterId = solver.model_iter_id;
+      this.fingerprint = solver.fingerprint;
+      this.arrays = readNpz(parameters);
+      this.flat = new Float32Array(this.arrays.reduce((sum, array) => sum + array.values.length, 0));
+      this.arrays.reduce((start, array) => (this.flat.set(array.values, start), start + array.values.length), 0);
+      this.std = Number(sampling("std", "1"));
+      const std = state && readNpz(state).find((array) => array.name === "std");
+      if (std) this.std = std.shape.length ? Float32Array.from(std.values) : std.values[0];
+      else if (algorithm === "PGPE" || algorithm === "SNES") throw new Error(`${algorithm} needs state: solver.npz`);
+      const table = sampling("cached", "false") === "true" ? Number(sampling("cache_size", "100000")) : 0;
+      this.noise = new Noise(quantiles, BigInt(sampling("seed", "18")), table);
+      const [kind, , ...words] = (solver.model || "").split(":");
+      this.layers = kind === "mlp" ? this.arrays.filter((array) => /^w\d+$/.test(array.name)).length : 0;
+      this.activation = words.find((word) => word in ACTIVATIONS) || "tanh";
+      this.last = words.includes("logits") ? "linear" : "softmax";
+    }
+
+    // The model with the noise of a token.
+    sample(token) {
+      const said = readToken(token);
+      if (said.modelIterId !== this.modelIterId || said.fingerprint !== this.fingerprint)
+        throw new Error(`the token is of model ${said.modelIterId}, here is ${this.modelIterId}: load it anew`);
+      return this.perturbed(said.key);
+    }
+
+    perturbed(key) {
+      const flat = this.noise.perturbed(this.flat, key, this.std), parameters = {};
+      let start = 0;
+      for (const { name, values } of this.arrays) parameters[name] = flat.subarray(start, (start += values.length));
+      return { flat, parameters, predict: (x) => this.predict(parameters, x) };
+    }
+
+    predict(parameters, x) {
+      if (!this.layers) throw new Error("the model is no built-in perceptron: use parameters and evokit.dense");
+      let y = Float32Array.from(x);
+      for (let i = 0; i < this.layers; i++)
+        y = dense(parameters[`w${i}`], parameters[`b${i}`], y, i + 1 < this.layers ? this.activation : this.last);
+      return y;
+    }
+  }
+
+  const evokit = { Model, Noise, readToken, dense };
+  if (typeof module === "object" && module.exports) module.exports = evokit;
+  else root.evokit = evokit;
+})(typeof globalThis === "object" ? globalThis : this);

@@ -1,0 +1,224 @@
+// What the tests run of evokit_client.cpp: one command a behaviour. See test_reference_clients.py.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "evokit_client.h"
+
+namespace {
+
+int failed() {
+    std::fprintf(stderr, "%s\n", evokit_error());
+    return 1;
+}
+
+uint32_t bits_of(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// noise QUANTILES SEED TABLE KEY START COUNT STD: one line a coordinate: unit, bits of (c + 1) / 64 + noise
+int noise(char **given) {
+    evokit_noise *made = evokit_noise_open(given[0], std::strtoull(given[1], nullptr, 10), std::strtoull(given[2], nullptr, 10));
+    if (!made) return failed();
+    uint64_t key = std::strtoull(given[3], nullptr, 10), start = std::strtoull(given[4], nullptr, 10);
+    size_t count = std::strtoull(given[5], nullptr, 10);
+    std::vector<int16_t> units(count);
+    std::vector<float> theta(count);
+    for (size_t i = 0; i < count; i++) theta[i] = static_cast<float>(static_cast<double>(start + i + 1) / 64);
+    evokit_units(made, key, start, count, units.data());
+    evokit_perturb(made, key, start, count, std::strtof(given[6], nullptr), theta.data(), theta.data());
+    for (size_t i = 0; i < count; i++) std::printf("%d %08x\n", units[i], bits_of(theta[i]));
+    evokit_noise_close(made);
+    return 0;
+}
+
+// record KEY MODEL FINGERPRINT REWARD: the record and its frame
+int record(char **given) {
+    evokit_info info = {std::strtoull(given[0], nullptr, 10), 0, static_cast<uint32_t>(std::strtoul(given[1], nullptr, 10)),
+                        static_cast<uint32_t>(std::strtoul(given[2], nullptr, 10))};
+    float reward = std::strtof(given[3], nullptr);
+    uint8_t bytes[96], frame[104];
+    size_t n = evokit_record(bytes, &info, &reward, 0, 0), m = evokit_frame(frame, bytes, static_cast<uint16_t>(n));
+    for (size_t i = 0; i < n; i++) std::printf("%02x", bytes[i]);
+    for (size_t i = 0; i < m; i++) std::printf("%s%02x", i ? "" : "\n", frame[i]);
+    std::printf("\n");
+    return 0;
+}
+
+// issue SECRET NOW LIFETIME, lines "key identity model fingerprint" on standard input: a token each
+int issue(char **given) {
+    evokit_tokens *tokens = evokit_tokens_load(given[0], std::strtod(given[2], nullptr));
+    if (!tokens) return failed();
+    evokit_info info;
+    char token[EVOKIT_TOKEN_SIZE];
+    while (std::cin >> info.key >> info.identity >> info.model_iter_id >> info.fingerprint) {
+        if (evokit_token_issue_at(tokens, std::strtod(given[1], nullptr), &info, token)) return failed();
+        std::puts(token);
+    }
+    evokit_tokens_close(tokens);
+    return 0;
+}
+
+// redeem SECRET NOW, a token a line: "reason key identity model fingerprint" each
+int redeem(char **given) {
+    evokit_tokens *tokens = evokit_tokens_load(given[0], 1);
+    if (!tokens) return failed();
+    for (std::string token; std::getline(std::cin, token);) {
+        evokit_info info = {0, 0, 0, 0};
+        int reason = evokit_token_redeem_at(tokens, std::strtod(given[1], nullptr), token.c_str(), &info);
+        std::printf("%d %llu %llu %u %u\n", reason, static_cast<unsigned long long>(info.key),
+                    static_cast<unsigned long long>(info.identity), info.model_iter_id, info.fingerprint);
+    }
+    evokit_tokens_close(tokens);
+    return 0;
+}
+
+// serve MODELS QUANTILES LOG SECRET|- SAMPLES THREADS INPUTS OUTPUTS MODEL: each thread serves, predicts and logs so many
+// samples, and more until the model of this number is online, while the main thread takes up new models. One line a sample:
+// "key model token|- number-in-thread bits-of-outputs"
+int serve(char **given) {
+    evokit_source *source = evokit_source_open(given[0], given[1]);
+    if (!source) return failed();
+    evokit_tokens *tokens = std::strcmp(given[3], "-") ? evokit_tokens_load(given[3], 3600) : nullptr;
+    if (std::strcmp(given[3], "-") && !tokens) return failed();
+    long samples = std::strtol(given[4], nullptr, 10), threads = std::strtol(given[5], nullptr, 10);
+    size_t inputs = std::strtoul(given[6], nullptr, 10), outputs = std::strtoul(given[7], nullptr, 10);
+    uint32_t until = static_cast<uint32_t>(std::strtoul(given[8], nullptr, 10));
+    std::vector<std::string> said(static_cast<size_t>(threads));
+    std::vector<std::thread> running;
+    std::atomic<long> busy{threads}, bad{0};
+    for (long t = 0; t < threads; t++)
+        running.emplace_back([&, t] {
+            evokit_sampler *sampler = evokit_sampler_new(source);
+            evokit_log *log = evokit_log_open(given[2], tokens, 1000);
+            std::vector<float> x(inputs), y(outputs);
+            char token[EVOKIT_TOKEN_SIZE] = "-", line[256];
+            for (long i = 0; sampler && log && (i < samples || evokit_model_iter_id(source) < until); i++) {
+                evokit_info info;
+                for (size_t k = 0; k < inputs; k++) x[k] = static_cast<float>(static_cast<long>(k) + i % 7 - 3) / 4.0f;
+                float reward = static_cast<float>(i % 100) / 4.0f;
+                if (evokit_add_noise(sampler, &info) || evokit_predict(sampler, x.data(), inputs, y.data(), outputs) ||
+                    evokit_log_sampled(log, &info, token) ||
+                    (tokens ? evokit_log_reward_token(log, token, reward) : evokit_log_reward(log, &info, reward))) {
+                    std::fprintf(stderr, "%s\n", evokit_error());
+                    bad++;
+                    break;
+                }
+                std::string &out = said[static_cast<size_t>(t)];
+                std::snprintf(line, sizeof line, "%llu %u %s %ld", static_cast<unsigned long long>(info.key),
+                              info.model_iter_id, token, i);
+                out += line;
+                for (float value : y) std::snprintf(line, sizeof line, " %08x", bits_of(value)), out += line;
+                out += '\n';
+            }
+            if (!sampler || !log) bad++;
+            if (log && evokit_log_close(log)) bad++;
+            evokit_sampler_free(sampler);
+            busy--;
+        });
+    long reloads = 0;
+    while (busy > 0) {
+        int found = evokit_refresh(source);
+        if (found < 0) std::fprintf(stderr, "%s\n", evokit_error());
+        reloads += found > 0;
+    }
+    for (std::thread &each : running) each.join();
+    for (const std::string &text : said) std::fputs(text.c_str(), stdout);
+    std::fprintf(stderr, "reloads %ld\n", reloads);
+    evokit_source_close(source);
+    evokit_tokens_close(tokens);
+    return bad ? 1 : 0;
+}
+
+// parameters MODELS QUANTILES, keys on standard input: a sum over the bits of the perturbed parameters each
+int parameters(char **given) {
+    evokit_source *source = evokit_source_open(given[0], given[1]);
+    if (!source) return failed();
+    evokit_sampler *sampler = evokit_sampler_new(source);
+    evokit_info info = {0, 0, evokit_model_iter_id(source), 0};
+    while (std::cin >> info.key) {
+        if (evokit_apply_noise(sampler, &info)) return failed();
+        size_t count;
+        const float *values = evokit_parameters(sampler, &count);
+        uint32_t sum = 0;
+        for (size_t i = 0; i < count; i++) sum = sum * 31 + bits_of(values[i]);
+        std::printf("%u\n", sum);
+    }
+    evokit_sampler_free(sampler);
+    evokit_source_close(source);
+    return 0;
+}
+
+// feedback LOG SECRET, lines "token reward": the result of each
+int feedback(char **given) {
+    evokit_tokens *tokens = evokit_tokens_load(given[1], 3600);
+    if (!tokens) return failed();
+    evokit_log *log = evokit_log_open(given[0], tokens, 0);
+    if (!log) return failed();
+    std::string token;
+    for (std::string reward; std::cin >> token >> reward;)
+        std::printf("%d\n", evokit_log_reward_token(log, token.c_str(), std::strtof(reward.c_str(), nullptr)));
+    return evokit_log_close(log) ? failed() : 0;
+}
+
+// speed MODELS QUANTILES INPUTS OUTPUTS: nanoseconds a parameter perturbed without a table, predictions a second
+int speed(char **given) {
+    evokit_noise *made = evokit_noise_open(given[1], 18, 0);
+    evokit_source *source = evokit_source_open(given[0], given[1]);
+    if (!made || !source) return failed();
+    std::vector<float> theta(100000), out(100000);
+    double least = 1e9;
+    for (int i = 0; i < 200; i++) {
+        double start = now();
+        evokit_perturb(made, static_cast<uint64_t>(2 * i + 2), 0, theta.size(), 0.1f, theta.data(), out.data());
+        least = std::min(least, now() - start);
+    }
+    std::printf("%.2f ns a parameter\n", least / 1e5 * 1e9);
+    size_t inputs = std::strtoul(given[2], nullptr, 10), outputs = std::strtoul(given[3], nullptr, 10);
+    evokit_sampler *sampler = evokit_sampler_new(source);
+    std::vector<float> x(inputs, 0.5f), y(outputs);
+    evokit_info info;
+    for (bool fresh : {false, true}) {
+        double best = 1e9;
+        for (int turn = 0; turn < 20; turn++) {
+            double start = now();
+            for (int i = 0; i < 10000; i++) {
+                if (fresh && evokit_add_noise(sampler, &info)) return failed();
+                if (evokit_predict(sampler, x.data(), inputs, y.data(), outputs)) return failed();
+            }
+            best = std::min(best, now() - start);
+        }
+        std::printf("%.0f %s\n", 1e4 / best, fresh ? "predictions with new noise each" : "predictions");
+    }
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    struct Command {
+        const char *name;
+        int arguments;
+        int (*run)(char **);
+    };
+    const Command commands[] = {{"noise", 7, noise},   {"record", 4, record},         {"issue", 3, issue},
+                                {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
+                                {"speed", 4, speed},   {"feedback", 2, feedback}};
+    for (const Command &command : commands)
+        if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
+    std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");
+    return 2;
+}
