@@ -146,6 +146,41 @@ def test_a_peer_without_curve_does_not_get_in(served: Served, mechanism: str) ->
     assert len([event for event in served.events if isinstance(event, Opened)]) == 1
 
 
+@pytest.fixture
+def few_served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A listener of a process that may have a hundred descriptors, so that a dozen may be unauthenticated."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (100, 100))
+    server = Served(Limits(hello_timeout_s=60.0))
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("says", [b"", b"\xff", bytes.fromhex("ff00000000000000017f03") + b"\0CURVE" + bytes(47)])
+def test_outsiders_that_come_and_stay_are_ended_long_before_descriptors_are(few_served: Served, says: bytes) -> None:
+    member = ZmqChannel.connect(few_served.listener.address, KEY)
+    outsiders: list[socket.socket] = []
+    for _ in range(60):
+        one = socket.create_connection(("127.0.0.1", Address.parse(few_served.listener.address).port))
+        with contextlib.suppress(OSError):  # it may be ended already
+            one.sendall(says)
+        outsiders.append(one)
+    few_served.wait_for(lambda: few_served.listener.turned_away >= 60 - 12)
+    for one in outsiders[: 60 - 12]:  # the oldest
+        one.settimeout(60.0)
+        with contextlib.suppress(ConnectionError):
+            while one.recv(4096):
+                pass
+    member.send([b"still here"])
+    assert bytes(member.receive(60.0)[0]) == b"still here"
+    other = ZmqChannel.connect(few_served.listener.address, KEY)
+    other.send([b"and I"])
+    assert bytes(other.receive(60.0)[0]) == b"and I"
+    for channel in (member, other):
+        channel.close()
+    for one in outsiders:
+        one.close()
+
+
 def test_a_port_where_nobody_listens_is_reported_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -291,6 +291,10 @@ class ActorHost:
         """The names of the object's attributes, as last reported."""
         return tuple(self._attributes)
 
+    def refuse(self, error: BaseException, call_id: int) -> list[Buffer]:
+        """Return the reply to a call that could not be received."""
+        return self._failure(error, self.running, call_id)
+
     def drop_instance(self) -> None:
         """Drop the user's object, so that its `__del__` runs."""
         self._instance = None

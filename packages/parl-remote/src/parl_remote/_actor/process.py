@@ -36,13 +36,14 @@ from parl_remote._actor.state import ActorState, Holders
 from parl_remote._data import object_places
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._death import DeathKind
-from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of
+from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of, refusal_of
 from parl_remote._system import processes
 from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
+from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._system.thread_counts import limit_numeric_threads
 from parl_remote._transport import Buffer
-from parl_remote._transport.unix import Listening, UnixChannel, is_own_user
+from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -155,7 +156,13 @@ class _Caller:
         """Buffer a reply until the next flush."""
         if type(reply) is HoldingReply:
             self.on_their_way[reply.call_id] = reply.references
-        self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
+        if self.sharing is not None and len(reply) > 1:
+            try:
+                reply = self.sharing.stow(reply)
+            except (OSError, MemoryError) as error:  # it goes through the socket, whole
+                if not is_shortage(error):
+                    raise
+        self.outbox.add(reply)
 
     def flush(self) -> None:
         """Trigger the sending of the buffered replies; for runners of several calls."""
@@ -179,14 +186,13 @@ class ActorProcess:
     """
 
     def __init__(self, listening: Listening, host: ActorHost) -> None:
-        self._listening = listening
-        self._listening.setblocking(False)
+        self._acceptor = Acceptor(listening, refusal_of)
         self._host = host
         host.construct = self._construct
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._serving: ConcurrentServing | None = None
         self.poller = new_poller()
-        self.poller.register(listening.fileno(), IN)
+        self.poller.register(self._acceptor.fileno(), IN)
         self._callers: dict[int, _Caller] = {}
         self._holders = Holders()
         host.on_new_names = self._tell_change
@@ -203,7 +209,7 @@ class ActorProcess:
 
     def abandon(self) -> None:
         """Stop serving, in a child that the user's code has forked; the channels to callers close themselves."""
-        self._listening.close()
+        self._acceptor.close()
         self.poller.close()
         self._host.become_copy()
         if self._asyncio is not None:  # the calls that run on it are the parent's: the child's first wait ends it
@@ -212,7 +218,7 @@ class ActorProcess:
 
     def run(self) -> None:
         """Serve until the process is to end."""
-        listening = self._listening.fileno()
+        listening = self._acceptor.fileno()
         while not self._leaving:
             for fd, _ in self.poller.poll():
                 if fd == listening:
@@ -233,16 +239,11 @@ class ActorProcess:
 
     def _accept(self) -> None:
         """Accept all connections that are waiting."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection, _ = self._listening.accept()
-                if not is_own_user(connection):
-                    connection.close()
-                    continue
-                channel = UnixChannel(connection, allocate=allocate)
-                if self._worker is None:
-                    channel.descriptors = deque()  # it may be the worker's
-                self._add(channel)
+        for connection in self._acceptor.waiting():
+            channel = UnixChannel(connection, allocate=allocate)
+            if self._worker is None:
+                channel.descriptors = deque()  # it may be the worker's
+            self._add(channel)
 
     def _add(self, channel: UnixChannel) -> None:
         caller = _Caller(channel, self._sent)
@@ -263,10 +264,28 @@ class ActorProcess:
                 if kind in _AT_ONCE:
                     self._do_at_once(caller, frames)
                 else:
-                    self._queue.append((caller, caller.opened(frames)))
+                    self._take(caller, frames)
         except (ChannelClosed, RemoteProtocolError) as error:
             _log.debug("a caller is gone: %s", error)
             self._forget(caller)
+
+    def _take(self, caller: _Caller, frames: list[memoryview]) -> None:
+        """Queue a message; one whose frames there is no memory or descriptor for is answered with that."""
+        try:
+            self._queue.append((caller, caller.opened(frames)))
+        except (OSError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            if frames[0][0] == _CREATE:
+                self._cannot_go_on(error)
+            else:
+                caller.outbox.add(self._host.refuse(error, header_of(frames[0])[3]))
+                self._write_to(caller)
+
+    def _cannot_go_on(self, error: BaseException) -> None:
+        """End before the object is made, for want of something; the worker tells why."""
+        self._host.exit_report = ExitReport(DeathKind.EXIT, f"its host could not start it ({shortage_of(error)})")
+        self._end()
 
     def _check_worker(self, caller: _Caller, kind: int) -> None:
         """Check that a message reserved for the worker comes from the worker.
@@ -324,15 +343,22 @@ class ActorProcess:
         """Serve a caller on another host, whose connection the worker has passed on.
 
         Raises:
-            RemoteProtocolError: The message came without a connection, or is malformed.
+            RemoteProtocolError: The message is malformed.
         """
-        from parl_remote._transport.sealed import Handover, SealedChannel  # 25 ms, for callers on other hosts alone
-
-        if not worker.channel.descriptors:
-            raise RemoteProtocolError("a caller was announced without its connection")
+        if not worker.channel.descriptors:  # the kernel has closed it, and the caller sees that
+            _log.error("a caller on another host is refused: there is no descriptor left for its connection")
+            return
         connection = socket.socket(fileno=worker.channel.descriptors.popleft())
-        state = Handover.decode(payload_of(header_of(frames[0])[1], frames)[0])
-        self._add(SealedChannel(connection, state, allocate=allocate))
+        try:
+            from parl_remote._transport.sealed import Handover, SealedChannel  # 25 ms, for callers on other hosts alone
+
+            state = Handover.decode(payload_of(header_of(frames[0])[1], frames)[0])
+            self._add(SealedChannel(connection, state, allocate=allocate))
+        except (OSError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
+            _log.error("a caller on another host is refused: %s", shortage_of(error))
+            connection.close()
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Release a caller that needs the actor no more; its calls are done, and no answer to it is pending."""
@@ -413,7 +439,12 @@ class ActorProcess:
         elif kind == _CONFIGURE:
             caller.supervises = True
             self._holders.does_not_hold(caller)
-            self._holders.is_kept = configure(frames, self._host)
+            try:
+                self._holders.is_kept = configure(frames, self._host)
+            except (OSError, MemoryError) as error:
+                if not is_shortage(error):
+                    raise
+                self._cannot_go_on(error)
         else:
             if kind == _CREATE and self._owner is None:
                 self._owner = caller
@@ -461,7 +492,7 @@ class ActorProcess:
     def take_in(self, timeout_s: float | None) -> None:
         """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
         for fd, _ in self.poller.poll(timeout_s):
-            if fd == self._listening.fileno():
+            if fd == self._acceptor.fileno():
                 self._accept()
             elif fd in self._callers:
                 self._read(self._callers[fd])

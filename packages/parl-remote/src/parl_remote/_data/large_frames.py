@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from parl_core import shared_memory
 from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote._links.call_messages import Flag
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
@@ -310,6 +311,8 @@ class Mappings:
         try:
             ours = shared_memory.open_at(MemoryAddress(pid, descriptor, inode, size), _NAME, writable=True)
         except (MemoryGone, OSError) as error:
+            if is_shortage(error):
+                raise
             raise ChannelClosed(f"a large frame cannot be read: {error}") from error
         try:
             memory = mmap.mmap(ours, size, _POPULATED)

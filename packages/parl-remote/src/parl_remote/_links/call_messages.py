@@ -26,7 +26,18 @@ from typing import Final, NamedTuple
 from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteProtocolError
 
-__all__ = ["BY_NAME", "HEADER_BYTES", "ClusterReach", "Flag", "Kind", "allocate", "header_of", "pack", "payload_of"]
+__all__ = [
+    "BY_NAME",
+    "HEADER_BYTES",
+    "ClusterReach",
+    "Flag",
+    "Kind",
+    "allocate",
+    "header_of",
+    "pack",
+    "payload_of",
+    "refusal_of",
+]
 
 
 class Kind(IntEnum):
@@ -37,6 +48,7 @@ class Kind(IntEnum):
     message of a caller that is not the owner; with index 1 it does not keep the actor alive. RECEIVED: the handles in
     the answer of that number have arrived. CHANGED: the attributes have changed; sent at most once between two messages
     of the caller. STATE: the object's saved state, for the owner. CALLER: the connection of a caller on another host.
+    REFUSED: the only message to a caller for which the actor has no descriptor left; its payload is the reason.
     """
 
     CREATE = 1
@@ -57,6 +69,7 @@ class Kind(IntEnum):
     FAILURE = 18
     CHANGED = 19
     STATE = 20
+    REFUSED = 21
 
 
 class Flag(IntFlag):
@@ -100,6 +113,11 @@ def pack(kind: int, flags: int, index: int, call_id: int, payload: Sequence[Buff
     if len(data) < _SPLIT_FROM:
         return [_pack_header(kind, flags, index, call_id) + data, *payload[1:]]
     return [_pack_header(kind, flags | _SPLIT, index, call_id), *payload]
+
+
+def refusal_of(reason: str) -> list[Buffer]:
+    """Return the message to a caller whose connection is refused for want of descriptors."""
+    return pack(Kind.REFUSED, 0, 0, 0, [f"it refused the connection: {reason}".encode()])
 
 
 def header_of(frame: Buffer) -> tuple[int, int, int, int]:

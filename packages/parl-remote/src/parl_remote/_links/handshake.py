@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import os
 import sys
@@ -39,6 +40,7 @@ from parl_remote._messages import (
     Welcome,
 )
 from parl_remote._messages.wire import decode, encode
+from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Buffer, Channel, Closed, Listener, Opened, Received
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, VersionMismatch
 
@@ -47,7 +49,17 @@ if TYPE_CHECKING:
 
     from parl_remote._transport.sealed import Handover
 
-__all__ = ["ClientIdentity", "Cluster", "Link", "Part", "Parts", "Reception", "Service", "greet"]
+__all__ = [
+    "ClientIdentity",
+    "Cluster",
+    "Link",
+    "Part",
+    "Parts",
+    "Reception",
+    "Service",
+    "greet",
+    "refused_for_shortage",
+]
 
 
 _log = logging.getLogger("parl.remote")
@@ -68,7 +80,8 @@ def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
         ResultTimeout: The peer did not answer in time.
     """
     try:
-        channel.send([encode(hello)], timeout_s)
+        with contextlib.suppress(ChannelClosed):  # it may have been refused before it could say anything
+            channel.send([encode(hello)], timeout_s)
         answer = decode(channel.receive(timeout_s)[0])
         if isinstance(answer, Welcome) and hello.protocol_min <= answer.protocol <= hello.protocol_max:
             return answer
@@ -78,6 +91,11 @@ def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
     except BaseException:
         channel.close()
         raise
+
+
+def refused_for_shortage(reason: str) -> list[Buffer]:
+    """Return what a node tells a peer for which it has no descriptor left."""
+    return [encode(Refused(RefusalCode.PROTOCOL, f"it cannot take another connection: {reason}"))]
 
 
 def _refusal(hello: Hello, answer: Refused) -> Exception:
@@ -227,6 +245,11 @@ class Reception:
                 if self._links.pop(key, None) is not None:
                     self._refuse(key, RefusalCode.PROTOCOL, str(error))
                     service.closed(link, str(error))
+            except Exception as error:
+                if not is_shortage(error):
+                    raise
+                _log.exception("a message of %s could not be handled", link.hello.id)
+                fail_request(link, frames[0], shortage_of(error))
         elif self._waiting.pop(key, None) is not None:
             self._welcome(key, frames)
 
@@ -282,6 +305,13 @@ class Reception:
             key[0].drop(key[1])
 
 
+def fail_request(link: Link, frame: memoryview, reason: str) -> None:
+    """Answer a request that could not even be read, for want of memory or descriptors."""
+    number = json.loads(bytes(frame)).get("request_id")
+    if isinstance(number, int):
+        link.tell(Failed(number, reason))
+
+
 class Part(Protocol):
     """A service that handles some of a node's messages."""
 
@@ -323,19 +353,27 @@ class Parts:
         make = self._makers.get(type(message).__name__)
         if make is None:
             return False
-        if make not in self._made:
-            self._made[make] = make()
         try:
+            if make not in self._made:
+                self._made[make] = make()
             self._made[make].received(link, message, frames)
         except RemoteProtocolError:
             raise
         except (RemoteError, OSError) as error:
-            request_id = getattr(message, "request_id", None)
-            if request_id is None:
-                _log.warning("%s of %s: %s", type(message).__name__, link.hello.id, error)
-            else:
-                link.tell(Failed(request_id, str(error)))
+            self._fail(link, message, str(error))
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            self._fail(link, message, shortage_of(error))
         return True
+
+    @staticmethod
+    def _fail(link: Link, message: Message, reason: str) -> None:
+        request_id = getattr(message, "request_id", None)
+        if request_id is None:
+            _log.warning("%s of %s: %s", type(message).__name__, link.hello.id, reason)
+        else:
+            link.tell(Failed(request_id, reason))
 
     def closed(self, link: Link) -> None:
         """Notify the parts of a peer that is gone."""

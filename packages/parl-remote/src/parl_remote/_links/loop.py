@@ -12,18 +12,22 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import logging
 import selectors
 import time
 from collections import deque
 from collections.abc import Callable
 
 from parl_remote._system.facilities import Waker
+from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Pollable
 
 __all__ = ["Loop", "Timer"]
 
 Action = Callable[[], None]
 
+_log = logging.getLogger("parl.remote")
+_REST_S = 0.02  # a source that stays readable would keep the loop, and the log, busy
 _LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be for the year after next
 
 
@@ -50,7 +54,8 @@ class Loop:
     """A single-threaded event loop on the monotonic clock.
 
     An exception that leaves a handler ends `run` and is raised there: handlers deal with bad input themselves, so one
-    that escapes is a bug, and a process that goes on after a bug is worse than one that ends with a traceback.
+    that escapes is a bug, and a process that goes on after a bug is worse than one that ends with a traceback. A
+    shortage of the system (no descriptors, no memory) is no bug: it is logged, and the loop goes on after a moment.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,15 +118,25 @@ class Loop:
                 if self._waker is not None:
                     self._waker.clear()
             elif key.data in self._sources:  # an earlier handler of this turn may have removed it
-                self._sources[key.data][1]()
+                self._do(self._sources[key.data][1])
         for source, on_ready in list(self._sources.values()):
             if source.pending():
-                on_ready()
+                self._do(on_ready)
         for _ in range(len(self._calls)):
-            self._calls.popleft()()
+            self._do(self._calls.popleft())
         now = self._clock()
         while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2].fire()
+            self._do(heapq.heappop(self._timers)[2].fire)
+
+    def _do(self, action: Action) -> None:
+        """Run a handler; a shortage that leaves it costs what it was about, and never the process."""
+        try:
+            action()
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            _log.exception("the system is short of something: %s", shortage_of(error))
+            time.sleep(_REST_S)
 
     def stop(self) -> None:
         """Make `run` return after the current turn; callable from any thread and any signal handler."""

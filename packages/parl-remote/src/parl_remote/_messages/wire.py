@@ -104,6 +104,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
 
     Raises:
         RemoteProtocolError: The frame is no JSON object, no known message, or a field is missing, unknown or wrong.
+        OSError: The first message of its topic came where there is no descriptor left to import that.
     """
     try:
         fields = json.loads(bytes(frame), parse_constant=_refuse_constant)
@@ -135,10 +136,7 @@ def _kind(name: str) -> type[Message] | None:
     if kind is None:
         for topic, names in TOPICS.items():
             if name in names:
-                try:
-                    module = importlib.import_module(f"parl_remote._messages.{topic}")
-                except OSError as error:  # no descriptors left
-                    raise RemoteProtocolError(f"{name} cannot be read here now: {error}") from error
+                module = importlib.import_module(f"parl_remote._messages.{topic}")
                 kind = _KINDS[name] = getattr(module, name)
     return kind
 

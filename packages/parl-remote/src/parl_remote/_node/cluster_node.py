@@ -28,7 +28,7 @@ from types import FrameType
 from parl_remote._codec import from_json
 from parl_remote._config import Limits, environment
 from parl_remote._links.call_messages import ClusterReach
-from parl_remote._links.handshake import Part, Reception, greet
+from parl_remote._links.handshake import Part, Reception, greet, refused_for_shortage
 from parl_remote._links.identity import host_id, host_name, new_id
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
@@ -45,6 +45,7 @@ from parl_remote._transport.memory import MemoryListener
 from parl_remote._transport.unix import UnixListener, private_directory, sweep_directories
 from parl_remote._transport.zmq import ZmqChannel, ZmqListener
 from parl_remote._worker.gpu_meter import GpuMeter
+from parl_remote._worker.host_check import HostCheck
 from parl_remote._worker.master_link import MasterLink, RejoiningLink, worker_hello
 from parl_remote._worker.worker import Worker
 from parl_remote._worker.zygote import ActorSource, start_zygote
@@ -89,7 +90,9 @@ class ClusterNode:
         self._loop = Loop()
         self._host_id = host_id()
         self._tcp = ZmqListener(settings.host, settings.port, key, limits=limits)
-        self._unix = UnixListener(f"{socket_directory}/node.sock", first_bytes=limits.max_control_bytes)
+        self._unix = UnixListener(
+            f"{socket_directory}/node.sock", first_bytes=limits.max_control_bytes, refusal=refused_for_shortage
+        )
         self._reception = Reception(
             self._loop,
             node_id=settings.node_id,
@@ -103,6 +106,7 @@ class ClusterNode:
         self._worker: Worker | None = None
         if zygote is not None:
             self._worker = self._start_worker(zygote)
+        Worker.import_parts()  # before anybody can use up the descriptors that imports need
         self._reception.listen(self._within)
         if not settings.master:
             self._become_master()
@@ -178,7 +182,6 @@ class ClusterNode:
 
     def _health_part(self, state: ClusterState | None = None) -> Part:
         """Return the part that answers `xparl doctor`; a master's knows its nodes' addresses."""
-        from parl_remote._worker.host_check import HostCheck  # 14 ms of a node's start; people ask for it now and then
 
         def addresses(node_id: str) -> tuple[str, ...]:
             nodes = state.status(0, self._loop.now(), detail=True, dropped=0).nodes if state is not None else ()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from parl_remote._config import environment
 from parl_remote._links.call_messages import ClusterReach
-from parl_remote._links.handshake import Link, Reception, Service
+from parl_remote._links.handshake import Link, Reception, Service, refused_for_shortage
 from parl_remote._links.identity import host_id, host_name, new_id
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
@@ -34,6 +34,9 @@ from parl_remote._worker.worker import Worker
 from parl_remote._worker.zygote import ActorSource, start_zygote
 
 __all__ = ["PrivateNode"]
+
+
+_QUIET_S = 0.3  # a program has its first actors by then
 
 
 class _OneProgram:
@@ -105,7 +108,7 @@ class PrivateNode:
         reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
         first_bytes = limits.max_control_bytes
         path = f"{directory}/node.sock"
-        self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes)
+        self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes, refusal=refused_for_shortage)
         state = ClusterState(
             cluster_id="local",
             new_lease_id=functools.partial(new_id, "lease"),
@@ -146,6 +149,8 @@ class PrivateNode:
             limits=limits,
         )
         self._loop.call_later(limits.start_timeout_s, self._give_up)
+        # Not before it listens, as other nodes do: a program waits for its first actor, and this takes 30 ms.
+        self._loop.call_later(_QUIET_S, self._worker.import_parts)
 
     def run(self) -> None:
         """Serve until the program is gone."""

@@ -31,7 +31,7 @@ from threading import Thread
 from typing import Any
 
 from parl_core.atomic_write import atomic_write
-from parl_remote._system.facilities import NO_FOLLOW, Waker
+from parl_remote._system.facilities import NO_FOLLOW, Waker, most_unproved
 
 __all__ = [
     "DONT_WAIT",
@@ -211,7 +211,6 @@ def _together(buffers: Sequence[Any]) -> Any:
 
 _NONCE_BYTES = _PROOF_BYTES = 32
 _TO_PROVE_S = 5.0  # a caller on the same host sends its proof at once; a swapping host needs a while
-_MOST_UNPROVED = 256  # more are closed, oldest first
 _MOST_FILE_BYTES = 4096
 _FULL_REST_S = 0.05  # before the next attempt where no descriptors are left
 
@@ -286,6 +285,7 @@ class LoopbackListener:
     def _let_in(self) -> None:
         """Accept and authenticate callers until the listener is closed."""
         unproved: dict[int, _Caller] = {}
+        most = most_unproved()
         with selectors.DefaultSelector() as selector, self._listening:
             selector.register(self._listening, selectors.EVENT_READ)
             selector.register(self._leave.fileno(), selectors.EVENT_READ)
@@ -299,7 +299,7 @@ class LoopbackListener:
                         self._check(key.fd, selector, unproved)
                 now = time.monotonic()
                 late = [fd for fd, one in unproved.items() if one.deadline <= now]
-                for fd in (late + list(unproved))[: max(len(late), len(unproved) - _MOST_UNPROVED)]:
+                for fd in (late + list(unproved))[: max(len(late), len(unproved) - most)]:
                     selector.unregister(fd)
                     unproved.pop(fd).connection.close()
             for one in unproved.values():

@@ -51,6 +51,9 @@ class ActorConnection(CallPath, Protocol):
     def read_out(self, timeout_s: float) -> None:
         """Read what the actor sent before it ended."""
 
+    def look(self) -> None:
+        """Read what has arrived, unless another thread does."""
+
     def hang_up(self) -> None:
         """Close the channel; calls without an answer fail."""
 
@@ -124,6 +127,10 @@ class ActorRecord:
                 at=cause.at or round(time.time(), 3),
             )
             self._ended.set()
+
+    def cannot_be_reached(self, reason: str) -> None:
+        """Record that this process has no connection to the actor, which lives on."""
+        self.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {reason}"))
 
     def lose(self, cause: DeathCause) -> None:
         """Record that the actor ended without being asked to, and have it restarted if it is restartable."""

@@ -273,6 +273,7 @@ class Client:
             on_names=record.on_names,
             objects=lambda: self._objects_on(record.node_id),
             ended=record.await_end,
+            refused=record.cannot_be_reached,
         )
 
     def _objects_on(self, node_id: str) -> NodeObjects:

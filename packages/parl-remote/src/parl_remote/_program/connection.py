@@ -28,7 +28,7 @@ from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._data.object_places import reading_from
 from parl_remote._data.serialize import loads
 from parl_remote._future import RemoteFuture
-from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack
+from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._links.loop import Loop
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
@@ -47,6 +47,7 @@ _HANDLES = int(Flag.HANDLES)
 _NAMES = int(Flag.NAMES)
 _CHANGED = int(Kind.CHANGED)
 _STATE = int(Kind.STATE)
+_REFUSED = int(Kind.REFUSED)
 _MOST_CALLS = 2**32
 _weak = weakref.ref
 
@@ -80,6 +81,7 @@ class Connection:
         objects: Returns the transfers of `put` values to the actor's node; called where memory cannot be shared with
             it.
         ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the report.
+        refused: Called with the reason why the actor does not take this connection.
 
     Attributes:
         gives_back: Whether `submit` raises `ChannelClosed` for what could not be sent, because there may be another
@@ -96,10 +98,12 @@ class Connection:
         on_names: Callable[[tuple[str, ...]], None],
         objects: Callable[[], NodeObjects] | None = None,
         ended: Callable[[], bool] = bool,
+        refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._objects = objects
         self._has_ended = ended
+        self._on_refused = refused
         self._sharing = Sharing.through(channel)
         # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
         self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
@@ -176,6 +180,7 @@ class Connection:
                     future._carrier = former  # threads that wait for it continue there
                 raise
             if is_open:
+                self.look()  # the actor may have told why it does not take this connection
                 self._settle(future, None, self._make_lost(""))
         except BaseException:
             self._pending.pop(call_id, None)
@@ -414,6 +419,8 @@ class Connection:
         elif kind == _STATE:
             if self._on_state is not None:
                 self._on_state(frames)
+        elif kind == _REFUSED:
+            self._on_refused(bytes(payload_of(flags, frames)[0]).decode(errors="replace"))
         elif flags & _HANDLES:
             self._confirm(call_id)
 

@@ -97,8 +97,10 @@ class Borrowing:
             if isinstance(record.channel, UnixChannel):  # else its worker sees it
                 self._workers.tell(place.node_id, ActorReached(place.lease_id))
         except (RemoteError, OSError) as error:
-            record.await_end()  # its worker may be telling why this moment
-            record.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {error}"))
+            if record.connection is not None:
+                record.connection.look()  # the actor may have told why, or
+            record.await_end()  # its worker may be telling this moment
+            record.cannot_be_reached(str(error))
             record.hang_up()
             return None
         return connection

@@ -48,6 +48,7 @@ from parl_remote._messages.overview import LeaseWaiting, NodeDraining, WhyWaitin
 from parl_remote._messages.wire import encode
 from parl_remote._options import ActorOptions
 from parl_remote._resources import Placement
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Channel
 from parl_remote.errors import (
     ChannelClosed,
@@ -275,6 +276,8 @@ class MasterClient:
             try:
                 channel = self._connect()
             except (RemoteError, OSError) as error:
+                if self._channel is None or is_shortage(error):
+                    raise NotConnected(f"the cluster at {self._address} cannot be reached: {error}") from error
                 gone = f"the cluster at {self._address} is gone ({reason}); call parl.disconnect() and parl.connect()"
                 raise NotConnected(gone) from error
             self._channel, self._lost = channel, ""

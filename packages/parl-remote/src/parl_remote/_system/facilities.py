@@ -23,7 +23,17 @@ import socket
 
 from parl_remote._config import portable_wanted
 
-__all__ = ["BINARY", "CLOSE_ON_EXEC", "NO_FOLLOW", "Waker", "cpu_count", "is_portable", "missing", "own_user"]
+__all__ = [
+    "BINARY",
+    "CLOSE_ON_EXEC",
+    "NO_FOLLOW",
+    "Waker",
+    "cpu_count",
+    "is_portable",
+    "missing",
+    "most_unproved",
+    "own_user",
+]
 
 # Flags for os.open where they exist. On other systems descriptors are not inherited, and links need privileges.
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write two bytes for an end of line
@@ -68,6 +78,24 @@ def _can_import(name: str) -> bool:
 def own_user() -> int | None:
     """Return the user's id, None on systems without user ids."""
     return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+_MOST_UNPROVED = 1024  # a thousand workers may come back at the same moment
+_SHARE_UNPROVED = 8
+
+
+def most_unproved() -> int:
+    """Return how many connections may be open that have not authenticated themselves, before the oldest is closed.
+
+    It is a small part of the descriptors that this process may have, so that outsiders cannot use these up.
+    """
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except (ImportError, OSError):  # Windows limits descriptors otherwise
+        return _MOST_UNPROVED
+    return max(_SHARE_UNPROVED, min(_MOST_UNPROVED, limit // _SHARE_UNPROVED)) if limit > 0 else _MOST_UNPROVED
 
 
 def cpu_count() -> int:

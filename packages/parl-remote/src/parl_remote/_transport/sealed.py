@@ -28,11 +28,12 @@ from typing import NamedTuple, cast
 
 from parl_remote._config import Limits
 from parl_remote._system.polling import IN, OUT, is_raised_by_handler, new_poller, wait_once
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import UnixPeers
-from parl_remote._transport.unix.sockets import NONE_LEFT, NOW, FrameReader, after, frame_prefix
+from parl_remote._transport.unix.sockets import NOW, FrameReader, after, frame_prefix
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
@@ -479,7 +480,7 @@ class SealedListener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in NONE_LEFT or not self._waiting:
+                if not is_shortage(error) or not self._waiting:
                     raise
                 self._drop_waiting(next(iter(self._waiting.values())))
                 return

@@ -24,6 +24,7 @@ from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseAssigned, RunningLease, StartActor
 from parl_remote._system import processes
+from parl_remote._system.shortage import shortage_of
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._worker.zygote import ActorSource
 
@@ -34,6 +35,7 @@ _log = logging.getLogger("parl.remote")
 
 _SPARES = 1  # one hides the fork from programs that make actors one after the other, and costs some MB
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
+_MAX_STILLBORN = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
 
 
@@ -101,6 +103,9 @@ class ActorProcesses:
         self._ordered = 0
         self._last_number = 0
         self._zygote_deaths = 0
+        self._ever_forked = False
+        self._stillborn = 0
+        self._has_zygote = True
         self._spares_wanted = _SPARES
         self._closed = False
         self._zygote = zygote
@@ -108,14 +113,17 @@ class ActorProcesses:
 
     def want(self, count: int) -> None:
         """Order processes so that `count` actors can be taken soon, plus a spare one."""
-        while self._ordered + len(self._spares) < count + self._spares_wanted and not self._closed:
+        while self._ordered + len(self._spares) < count + self._spares_wanted and self._has_zygote:
             self._last_number += 1
             self._ordered += 1
             self._zygote.fork(self._last_number)
 
     def take(self) -> ActorProcess | None:
         """Return a process for an actor, None if none is ready."""
-        return self._spares.popleft() if self._spares else None
+        if not self._spares:
+            return None
+        self._stillborn = 0
+        return self._spares.popleft()
 
     def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
         """Kill an actor at once; its end is reported with this cause, or an earlier one."""
@@ -135,8 +143,10 @@ class ActorProcesses:
     def close(self) -> None:
         """Kill all actors and the zygote, and wait for them."""
         self._closed = True
-        self._loop.remove(self._zygote)
-        self._zygote.close()
+        if self._has_zygote:
+            self._has_zygote = False
+            self._loop.remove(self._zygote)
+            self._zygote.close()
 
     def _hear(self) -> None:
         reports = self._zygote.reports()
@@ -148,6 +158,7 @@ class ActorProcesses:
                 case {"forked": int(number), "pid": int(pid)}:
                     self._forked(number, pid)
                 case {"refused": int(_), "reason": str(reason)}:
+                    self._ordered -= 1
                     self._refused(reason)
                 case {"ended": int(number), "status": int(status), "peak": int(peak)} if number in self._actors:
                     self._actors[number].peak = peak
@@ -162,13 +173,13 @@ class ActorProcesses:
     def _forked(self, number: int, pid: int) -> None:
         self._ordered -= 1
         self._zygote_deaths = 0
+        self._ever_forked = True
         log = self._log_directory / f"actor-{number}.log"
         place = f"{self._directory}/a{number}"
         self._actors[number] = actor = ActorProcess(number, pid, f"{place}.sock", log, f"{place}.calls")
         self._spares.append(actor)
 
     def _refused(self, reason: str) -> None:
-        self._ordered -= 1
         _log.error("a process for an actor could not be started: %s", reason)
         if self._spares_wanted:
             self._spares_wanted = 0
@@ -183,6 +194,7 @@ class ActorProcesses:
         del self._actors[actor.number]
         if actor in self._spares:
             self._spares.remove(actor)
+            self._note_stillborn()
         else:
             known = actor.cause or cause  # the reason for a kill says more than its signal
             lines = processes.tail(actor.log, self._log_tail_lines)
@@ -190,20 +202,45 @@ class ActorProcesses:
             with contextlib.suppress(OSError):
                 os.unlink(actor.stats)
 
+    def _note_stillborn(self) -> None:
+        """Count a spare process that ended by itself; several in a row mean that its host has not enough for one."""
+        self._stillborn += 1
+        if self._stillborn % _MAX_STILLBORN == 0:
+            self._refused("a process for it ends at once; the node's log tells why")
+
     def _zygote_died(self) -> None:
         """Replace a dead zygote; all its actors have died with it."""
+        self._has_zygote = False
         self._loop.remove(self._zygote)
         self._zygote.close()
         self._zygote_deaths += 1
-        if self._zygote_deaths >= _MAX_ZYGOTE_DEATHS:
+        if self._zygote_deaths >= _MAX_ZYGOTE_DEATHS and not self._ever_forked:
             raise RuntimeError(f"the zygote died {self._zygote_deaths} times without starting an actor; see its log")
-        self._zygote = self._restart_zygote()
-        self._loop.add(self._zygote, self._hear)
         self._ordered = 0
         cause = DeathCause(DeathKind.SIGNAL, detail="the process that actors are forked from was killed", signal=9)
         for actor in list(self._actors.values()):
             self._ended(actor, cause)
+        if self._zygote_deaths < _MAX_ZYGOTE_DEATHS:
+            self._replace_zygote()
+        else:
+            self._try_later("the process that actors are forked from ends at once")
+
+    def _replace_zygote(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._zygote = self._restart_zygote()
+        except (OSError, MemoryError) as error:  # there is no descriptor, or no process, left
+            self._try_later(shortage_of(error))
+            return
+        self._has_zygote = True
+        self._loop.add(self._zygote, self._hear)
         self._on_spare()
+
+    def _try_later(self, reason: str) -> None:
+        """Refuse what waits, and start another zygote after a moment."""
+        self._loop.call_later(_REST_S, self._replace_zygote)
+        self._refused(reason)
 
 
 _ENDS_KEPT = 500  # for borrowers that come too late; a cause with its log is some kilobytes

@@ -260,8 +260,13 @@ class RejoiningLink:
             self._try_later()
 
     def _try_later(self) -> None:
-        thread = threading.Thread(target=self._try, name="parl-rejoin", daemon=True)
-        self._loop.call_later(self._limits.rejoin_interval_s, thread.start)
+        self._loop.call_later(self._limits.rejoin_interval_s, self._start_trying)
+
+    def _start_trying(self) -> None:
+        try:
+            threading.Thread(target=self._try, name="parl-rejoin", daemon=True).start()
+        except RuntimeError as error:  # there is no thread left
+            self._nobody_there(str(error))
 
     def _try(self) -> None:
         """Try once to connect, on a thread of its own."""

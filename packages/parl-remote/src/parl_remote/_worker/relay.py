@@ -10,9 +10,11 @@ credit, an actor that is ahead of its caller is not read from.
 
 from __future__ import annotations
 
+from parl_remote._links.call_messages import refusal_of
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._program.relayed_channel import CREDIT, CREDIT_EVERY, WINDOW, credit, credit_of, size_of
+from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Closed, Received
 from parl_remote._transport.unix import UnixPeers
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
@@ -54,6 +56,12 @@ class Relay:
             actor = self._actors.connect(address)
         except ChannelClosed:
             link.drop()  # the actor has just died; the caller is notified on its own link to the worker
+            return
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            link.send(refusal_of(shortage_of(error)))
+            link.drop()
             return
         self._by_link[link] = self._by_actor[actor] = _Pair(link, actor)
 

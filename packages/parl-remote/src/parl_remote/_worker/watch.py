@@ -102,15 +102,17 @@ class ActorWatch:
 
     def _look(self) -> None:
         self._looking = False
-        at = round(time.time(), 3)
-        self.out_of_memory.look()
-        for number, one in list(self._watched.items()):
-            one.memory.append(MemorySample(at, processes.resident_bytes(one.pid)))
-            cause = _too_much_memory(one) or self._stopped_too_long(one)
-            if cause is not None:
-                self._end(number, cause)
-        if self._watched:
-            self._look_later()
+        try:
+            at = round(time.time(), 3)
+            self.out_of_memory.look()
+            for number, one in list(self._watched.items()):
+                one.memory.append(MemorySample(at, processes.resident_bytes(one.pid)))
+                cause = _too_much_memory(one) or self._stopped_too_long(one)
+                if cause is not None:
+                    self._end(number, cause)
+        finally:
+            if self._watched:
+                self._look_later()
 
     @property
     def _patience_s(self) -> float:
@@ -230,7 +232,7 @@ class WorkerNumbers:
         self._due = None
         try:
             self._report()
-        except OSError as error:  # there may be no descriptor left even to import what reports need
+        except OSError as error:  # there may be no descriptor left
             _log.debug("the report on actors is delayed: %s", error)
             self._look_at(self._loop.now() + _INTERVAL_S)
 

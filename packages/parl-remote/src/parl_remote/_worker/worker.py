@@ -42,8 +42,9 @@ from parl_remote._messages import (
     StopActor,
 )
 from parl_remote._messages.overview import EndActor, ForgetUnstarted
-from parl_remote._messages.wire import decode
+from parl_remote._messages.wire import all_kinds, decode
 from parl_remote._system.host import OutOfMemoryHint
+from parl_remote._system.shortage import shortage_of
 from parl_remote._system.thread_counts import chosen_number
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._worker.actors import ActorProcess, ActorProcesses, WorkerLease, WorkerLeases
@@ -286,6 +287,13 @@ class Worker:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def import_parts() -> None:
+        """Import all that a worker may need later, when there may be no descriptor left for it."""
+        from parl_remote._worker import files, objects  # noqa: F401  # see `_file_part` and `_object_part`
+
+        all_kinds()
+
     def _file_part(self) -> Part:
         from parl_remote._worker.files import WorkerFiles  # 10 ms of a node's start; few programs send files
 
@@ -319,10 +327,10 @@ class Worker:
                 self._equip(lease, actor)
             except ChannelClosed:  # the spare has died; the next one will do
                 self._waiting.appendleft(lease)
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 self._waiting.appendleft(lease)
                 self._processes.kill(actor, DeathCause(DeathKind.KILLED_BY_USER, detail="it was not needed"))
-                self._refuse_first(error.strerror or str(error))
+                self._refuse_first(shortage_of(error))
         self._processes.want(len(self._waiting))
 
     def _refuse_first(self, reason: str) -> None:

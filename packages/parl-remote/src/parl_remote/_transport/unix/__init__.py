@@ -6,11 +6,11 @@
 Only processes of the same user are accepted.
 """
 
+from parl_remote._transport.unix.acceptor import Acceptor
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import UnixListener, UnixPeers
 from parl_remote._transport.unix.sockets import (
     Listening,
-    is_own_user,
     listen_at,
     listening_socket,
     private_directory,
@@ -18,11 +18,11 @@ from parl_remote._transport.unix.sockets import (
 )
 
 __all__ = [
+    "Acceptor",
     "Listening",
     "UnixChannel",
     "UnixListener",
     "UnixPeers",
-    "is_own_user",
     "listen_at",
     "listening_socket",
     "private_directory",

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from parl_remote._config import Limits
 from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, OUT, is_raised_by_handler, wait_once
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer
 from parl_remote._transport.unix.sockets import (
     DONT_WAIT,
     JOIN_BELOW,
-    NONE_LEFT,
     NOW,
     PARTS_AT_ONCE,
     FrameReader,
@@ -80,7 +80,7 @@ class UnixChannel:
         try:
             connection = connect_to(path, wait=True)
         except OSError as error:
-            if error.errno in NONE_LEFT:
+            if is_shortage(error):
                 raise
             raise ChannelClosed(f"nobody listens at {path}: {error.strerror or error}") from error
         return cls(connection, allocate=allocate)

@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 from parl_remote._config import Limits
 from parl_remote._system.polling import IN, OUT, new_poller
+from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
+from parl_remote._transport.unix.acceptor import Acceptor, Refusal
 from parl_remote._transport.unix.sockets import (
-    NONE_LEFT,
     NOW,
     PARTS_AT_ONCE,
     FrameReader,
     Listening,
     after,
     connect_to,
-    is_own_user,
     listen_at,
     stream,
     widen,
@@ -122,10 +122,13 @@ class UnixPeers:
 
         Raises:
             ChannelClosed: Nothing listens there.
+            OSError: There is no descriptor left, whatever listens there.
         """
         try:
             connection = connect_to(path, wait=False)
         except OSError as error:
+            if is_shortage(error):
+                raise
             raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
         return self.add(connection)
 
@@ -286,6 +289,7 @@ class UnixListener:
         listening: An already listening socket to use instead of making one; `path` is its path.
         max_bytes: Largest message that is accepted.
         first_bytes: Largest first message of a connection that is accepted, where that is less.
+        refusal: See `Acceptor`.
     """
 
     def __init__(
@@ -295,15 +299,14 @@ class UnixListener:
         listening: Listening | None = None,
         max_bytes: int = Limits.max_frame_bytes,
         first_bytes: int | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         self._path = str(path)
-        self._socket = listen_at(self._path) if listening is None else listening
-        self._socket.setblocking(False)
+        self._acceptor = Acceptor(listen_at(self._path) if listening is None else listening, refusal)
         self._peers = UnixPeers(max_bytes, first_bytes)
         self._poller = new_poller()
-        self._poller.register(self._socket.fileno(), IN)
+        self._poller.register(self._acceptor.fileno(), IN)
         self._poller.register(self._peers.fileno(), IN)
-        self._reserve = os.open(os.devnull, os.O_RDONLY)  # given up for a moment to refuse connections
         self._closed = False
 
     @property
@@ -323,34 +326,11 @@ class UnixListener:
         """Return the events since the last call; see `Listener.poll`."""
         events: list[Event] = []
         ready = {fd for fd, _ in self._poller.poll(0)}
-        if self._socket.fileno() in ready:
-            self._accept(events)
+        if self._acceptor.fileno() in ready:
+            events.extend(Opened(self._peers.add(connection)) for connection in self._acceptor.waiting())
         if self._peers.fileno() in ready:
             events.extend(self._peers.poll())
         return events
-
-    def _accept(self, events: list[Event]) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in NONE_LEFT:
-                    raise
-                self._turn_away()
-                return
-            if is_own_user(connection):
-                events.append(Opened(self._peers.add(connection)))
-            else:
-                connection.close()
-
-    def _turn_away(self) -> None:
-        """Refuse a connection for which there is no descriptor left; a pending one would keep `poll` busy."""
-        os.close(self._reserve)
-        with contextlib.suppress(OSError):
-            self._socket.accept()[0].close()
-        self._reserve = os.open(os.devnull, os.O_RDONLY)
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
         """Queue one message for a peer; see `Listener.send`."""
@@ -366,8 +346,7 @@ class UnixListener:
             return
         self._closed = True
         self._peers.close()
-        os.close(self._reserve)
         self._poller.close()
-        self._socket.close()
+        self._acceptor.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)

@@ -42,7 +42,6 @@ from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 __all__ = [
     "DONT_WAIT",
     "JOIN_BELOW",
-    "NONE_LEFT",
     "NOW",
     "PARTS_AT_ONCE",
     "FrameReader",
@@ -258,7 +257,6 @@ with contextlib.suppress(ImportError):  # neither is there on Windows
 _LONGEST_PATH = 80  # the kernel takes 107 bytes for a socket's path, and names follow
 _SOCKET_BUFFER = 2**20  # larger ones save wake-ups on arrays; the kernel caps it at net.core.wmem_max
 JOIN_BELOW = 2**14  # copying so little is cheaper than handing the kernel a list
-NONE_LEFT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))  # of this process or its host
 PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
 NOW = DONT_WAIT | NO_SIGNAL
 

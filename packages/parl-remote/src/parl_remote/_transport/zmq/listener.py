@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import itertools
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 import zmq
@@ -20,6 +21,7 @@ from zmq.utils import z85
 
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
+from parl_remote._system.facilities import most_unproved
 from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
@@ -30,15 +32,18 @@ from parl_remote._transport.zmq.sockets import (
     Curve,
     Kind,
     Socket,
+    TcpEnds,
     configure,
     connection_events,
     descriptor,
     monitored,
     pack,
     pack_bare,
+    peer_of,
     port_of,
     readable,
     send_heartbeats,
+    shut_down,
     unpack,
 )
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
@@ -97,6 +102,9 @@ class ZmqListener:
         key: The cluster's key.
         limits: Heartbeats, linger and the time a handshake may take.
 
+    Attributes:
+        turned_away: The number of connections ended because too many others had not proved to hold the key either.
+
     Raises:
         OSError: The port is in use, or the interface is not this host's.
     """
@@ -119,11 +127,16 @@ class ZmqListener:
         self._monitor = monitored(self._socket, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._poller = new_poller()
         self._closed = False
+        self.turned_away = 0
         self._numbers = itertools.count(1)
         self._peers: dict[bytes, int] = {}
         self._routes: dict[int, bytes] = {}
         self._listening: set[int] = set()  # descriptors
         self._connected: set[int] = set()  # descriptors of connections
+        self._unproved: dict[
+            int, TcpEnds | None
+        ] = {}  # descriptor -> both ends, of connections without OPEN; oldest first
+        self._most_unproved = most_unproved()
         self._peer_on: dict[int, int] = {}  # descriptor -> peer
         self._lost: list[int] = []
         self._more = False
@@ -167,6 +180,8 @@ class ZmqListener:
             events += [Closed(peer, "the connection was lost") for peer in self._lost if self._forget(peer)]
             self._lost.clear()
         self._more = not drained
+        while len(self._unproved) > self._most_unproved * (1 if drained else 2):  # some may have proved it just now
+            self._turn_oldest_away()
         return events
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
@@ -220,9 +235,25 @@ class ZmqListener:
                 self._listening.add(fileno)
             elif event == zmq.EVENT_ACCEPTED:
                 self._connected.add(fileno)
+                self._unproved.pop(fileno, None)
+                self._unproved[fileno] = peer_of(fileno)
             else:
                 self._connected.discard(fileno)
+                self._unproved.pop(fileno, None)
                 self._lose(self._peer_on.pop(fileno, None))
+
+    def _turn_oldest_away(self) -> None:
+        """End a connection that has not proved to hold the key, the oldest from the host that has most of these.
+
+        zmq itself ends each after some seconds. An outsider crowds out his own connections first.
+        """
+        hosts = Counter(map(_host_of, self._unproved.values()))
+        crowd = hosts.most_common(1)[0][0]
+        fileno = next(fileno for fileno, ends in self._unproved.items() if _host_of(ends) == crowd)
+        ends = self._unproved.pop(fileno)
+        if ends is not None and peer_of(fileno) == ends:  # else it has gone by itself
+            shut_down(fileno)
+        self.turned_away += 1
 
     def _lose(self, peer: int | None) -> None:
         if peer is not None:
@@ -265,6 +296,7 @@ class ZmqListener:
         self._routes[peer] = route
         if fileno not in self._connected:
             self._note_connections()  # that it was accepted is told before its first message
+        self._unproved.pop(fileno, None)
         self._lose(self._peer_on.pop(fileno, None))
         if fileno in self._connected:
             self._peer_on[fileno] = peer
@@ -291,6 +323,10 @@ class ZmqListener:
             raise ChannelClosed(f"peer {peer} of {self._address} is gone: {error}") from error
         if readable(self._socket):
             self._more = True
+
+
+def _host_of(ends: TcpEnds | None) -> str:
+    return "" if ends is None else str(ends[1][0])
 
 
 def _in_brackets(host: str) -> str:

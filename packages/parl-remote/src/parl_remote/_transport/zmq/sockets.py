@@ -20,7 +20,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import zmq
 from zmq.utils import z85
@@ -39,6 +39,7 @@ __all__ = [
     "Curve",
     "Kind",
     "Socket",
+    "TcpEnds",
     "configure",
     "connection_events",
     "descriptor",
@@ -51,6 +52,7 @@ __all__ = [
     "port_of",
     "readable",
     "send_heartbeats",
+    "shut_down",
     "unpack",
 ]
 
@@ -157,6 +159,7 @@ def _whole(size: int, parts: Iterator[memoryview]) -> memoryview:
 
 _Answer = TypeVar("_Answer")
 
+TcpEnds: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
@@ -231,7 +234,7 @@ def descriptor(socket: Socket) -> int:
     return fileno
 
 
-def peer_of(connection: int) -> object:
+def peer_of(connection: int) -> TcpEnds | None:
     """Return the two ends of the TCP connection with this descriptor; None if that is no such connection."""
     return _ask_socket(connection, lambda known: (known.getsockname(), known.getpeername()))
 
@@ -240,6 +243,11 @@ def port_of(descriptor: int) -> int | None:
     """Return the local port of the TCP socket with this descriptor; None if that is no such socket."""
     own = _ask_socket(descriptor, lambda known: known.getsockname())
     return int(own[1]) if isinstance(own, tuple) else None  # that of a unix socket is a path
+
+
+def shut_down(connection: int) -> None:
+    """End the TCP connection with this descriptor, which zmq then closes."""
+    _ask_socket(connection, lambda known: known.shutdown(socket.SHUT_RDWR))
 
 
 def _ask_socket(descriptor: int, ask: Callable[[socket.socket], _Answer]) -> _Answer | None:

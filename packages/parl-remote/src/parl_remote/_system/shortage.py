@@ -1,0 +1,36 @@
+"""Shortages of the operating system: no descriptors, memory, processes, threads or disk are left.
+
+They pass, and whoever meets one goes on: what was asked for fails, with the shortage as the cause, and nothing else.
+So the loops of nodes (`links.loop`) and actors (`actor.process`) tell a shortage from a bug by `is_shortage`.
+"""
+
+from __future__ import annotations
+
+import errno
+
+__all__ = ["is_shortage", "shortage_of"]
+
+_NUMBERS = frozenset(
+    getattr(errno, name)
+    for name in ("EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "ENOSPC", "EDQUOT")
+    if hasattr(errno, name)
+)
+_NO_THREAD = "can't start new thread"  # as Python says it, in a RuntimeError
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Return whether an error, or its cause, says that the system has no more of something."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_THREAD in str(error)):
+            return True
+        if isinstance(error, OSError) and error.errno in _NUMBERS:
+            return True
+        error = error.__cause__
+    return False
+
+
+def shortage_of(error: BaseException) -> str:
+    """Return the system's name for a shortage: "Too many open files"."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or "Cannot allocate memory"

@@ -1,0 +1,156 @@
+"""A process of a cluster whose n-th open, socket, accept, mmap or fork fails goes on; what was asked for fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.shortages import Call, Shortages
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloads a library and reads /proc")
+
+PROGRAM = """
+import json, os, sys, time
+from pathlib import Path
+import numpy as np
+import parl_remote as parl
+from parl_remote import _current
+from faults.shortages import Call, Switch
+
+@parl.remote_class(n_cpu=0)
+class Keeper:
+    def __init__(self):
+        self.value = 42
+
+    def get(self):
+        return self.value
+
+    def pids(self):
+        return os.getpid(), os.getppid()
+
+    def echo(self, value):
+        return value
+
+    def total(self, value):
+        return float(value.sum())
+
+    def nested(self):
+        return Keeper().get()
+
+    def ask(self, other):
+        return other.get()
+
+@parl.remote_class(n_cpu=0, max_concurrency=3)
+class Threads(Keeper):
+    pass
+
+@parl.remote_class(n_cpu=0)
+class OnALoop(Keeper):
+    async def pause(self):
+        pass
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+def spare_of(zygote):
+    while True:
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and (entry / "comm").read_text() == "parl:spare\\n":
+                    if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == zygote:
+                        return int(entry.name)
+            except OSError:
+                pass
+        time.sleep(0.01)
+
+def main(target, kind, most):
+    switch = Switch(os.environ["SHORTAGES"])
+    parl.connect(cpu_num=2)
+    first, asker = Keeper(), Keeper()
+    node, zygote = _current.client()._cluster.pid, first.pids()[1]
+    large = np.ones(200_000)
+    steps = {
+        "a new actor": lambda: Keeper().get(),
+        "a large argument": lambda: actor.echo(large),
+        "a handle": lambda: Keeper().ask(actor),
+        "the same handle": lambda: asker.ask(actor),
+        "a value": lambda: actor.total(parl.put(large)),
+        "threads": lambda: Threads().get(),
+        "a loop": lambda: OnALoop().get(),
+        "an actor of an actor": lambda: actor.nested(),
+        "an end": lambda: parl.kill(Keeper()),
+    }
+    for nth in range(1, most):
+        actor = Keeper()
+        pid = {"node": node, "zygote": zygote, "actor": actor.pids()[0]}.get(target) or spare_of(zygote)
+        failed = {}
+        switch.fail(pid, Call[kind], nth)
+        for name, step in steps.items():
+            try:
+                step()
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {error}"
+        has_failed = switch.stop()
+        lives = target == "spare" or is_alive(pid)
+        # Afterwards, and with what was there before, all is as it was.
+        goes_on = [Keeper().get(), first.get(), asker.ask(first), actor.get(), _current.client()._cluster.pid]
+        print(json.dumps([nth, failed, lives, goes_on == [42, 42, 42, 42, node]]), flush=True)
+        if not has_failed:
+            return
+
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+"""
+
+
+@pytest.fixture(scope="module")
+def shortages(tmp_path_factory: pytest.TempPathFactory) -> Shortages:
+    return Shortages(tmp_path_factory.mktemp("shortages"))
+
+
+def _rounds(shortages: Shortages, tmp_path: Path, target: str, call: Call, most: int) -> list[Any]:
+    """What the program says of each round: the number, the errors by step, and whether all go on."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    paths = [path for path in sys.path if path]
+    environment = {**os.environ, **shortages.environment, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, str(program), target, call.name, str(most)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _check(rounds: list[Any], call: Call) -> None:
+    assert rounds
+    for nth, failed, lives, goes_on in rounds:
+        assert lives, f"it ended at call {nth}"
+        assert goes_on, nth
+        assert len(failed) <= 1, (nth, failed)  # one failure of the system is one failure of ours
+        assert all(os.strerror(call.value[1]) in error for error in failed.values()), (nth, failed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", list(Call))
+@pytest.mark.parametrize("target", ["node", "zygote", "spare", "actor"])
+def test_whichever_call_fails_the_process_goes_on(
+    shortages: Shortages, tmp_path: Path, target: str, call: Call
+) -> None:
+    rounds = _rounds(shortages, tmp_path, target, call, 500)
+    _check(rounds, call)
+    assert not rounds[-1][1], "the last round has no failure"
+
+
+@pytest.mark.parametrize("target", ["node", "actor"])
+def test_a_connection_that_cannot_be_accepted_is_told_why(shortages: Shortages, tmp_path: Path, target: str) -> None:
+    rounds = _rounds(shortages, tmp_path, target, Call.ACCEPT, 4)
+    _check(rounds, Call.ACCEPT)
+    assert any(failed for _, failed, _, _ in rounds)
