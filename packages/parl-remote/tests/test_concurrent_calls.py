@@ -340,11 +340,6 @@ def test_a_background_task_cannot_end_the_actor(shared_cluster: None) -> None:
     assert actor.pid() == before
 
 
-def test_an_async_generator_is_refused_with_what_to_do(anywhere: str) -> None:
-    with pytest.raises(SerializationError, match="one result, not a stream"):
-        Loop().stream()
-
-
 def test_a_coroutine_where_nothing_is_async_is_refused_with_what_to_do(anywhere: str) -> None:
     with pytest.raises(SerializationError, match="async def"):
         Forgetful().work()

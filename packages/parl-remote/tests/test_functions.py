@@ -283,7 +283,7 @@ class TestWorkersThatEnd:
         assert isinstance(lost[0], concurrent.futures.BrokenExecutor)
 
     def test_a_call_that_runs_too_long_is_ended(self, shared_cluster: None) -> None:
-        with Executor(2, timeout_s=0.5) as executor:
+        with Executor(2, timeout_s=4) as executor:
             late = executor.submit(nap, 1000)
             assert executor.submit(nap, 0).result(PATIENCE_S) == 0
             with pytest.raises(ResultTimeout):

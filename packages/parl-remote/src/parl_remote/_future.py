@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
+from parl_remote._streams import RemoteIterator
 from parl_remote._system.polling import wait_for_input
 from parl_remote.errors import ResultTimeout, SerializationError, unraised
 
@@ -306,6 +307,9 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
         """Set the outcome and wake all waiters; called once, by the carrier."""
+        if type(result) is RemoteIterator:
+            owner: Any = self._owner  # the reference to the actor, alone or before what it sent
+            result._parl_bind(owner[0] if type(owner) is tuple else owner)
         condition = self._made_condition
         if condition is None:
             # Nobody waits on a condition so far. Whoever makes one now finds the future settled: the standard library's

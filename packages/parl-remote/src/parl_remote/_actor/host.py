@@ -29,6 +29,7 @@ from parl_remote._data.answers import describe
 from parl_remote._death import DeathKind
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
+from parl_remote._streams import can_stream, open_stream, stream_method
 from parl_remote._transport import Buffer
 from parl_remote.errors import RemoteProtocolError, SerializationError
 
@@ -329,7 +330,7 @@ class ActorHost:
                 run.name = self._methods[run.index]
             name, args, kwargs = self._called(run.flags, run.index, frames)
             run.name = name
-            value = getattr(self._instance, name)(*args, **kwargs)
+            value = self._method(name)(*args, **kwargs)
             run.stays = value is self._instance and _may_give_itself(name)
         else:
             action = {_GET: self._get, _SET: self._set, _ASK_NAMES: self._list_names}[run.kind]
@@ -500,9 +501,13 @@ class ActorHost:
             value = getattr(self._instance, name)(*args)
             return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
         name, args, kwargs = self._called(flags, index, frames)
-        method = getattr(self._instance, name)
+        method = self._method(name)
         value = method(*args, **kwargs) if kwargs else method(*args)
         return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        """Return what a call by name calls: a method of the object, or the reading of a generator of its."""
+        return stream_method(name) or getattr(self._instance, name)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
         """Return the name, arguments and keyword arguments of a call."""
@@ -569,6 +574,8 @@ class ActorHost:
         except Exception as error:
             if isinstance(value, RemoteFuture):  # the caller wants its value or its error
                 return self._dumps_result(value.result(), name, references)
+            if can_stream(value):
+                return serialize.dumps(open_stream(value))
             what = f"what {self._class_name}.{name}() returned"
             raise SerializationError(
                 f"{what} (a {type(value).__name__}) cannot be sent back: {type(error).__name__}: {error}. "
@@ -626,8 +633,6 @@ def _may_give_itself(method: str) -> bool:
 
 def _advice(value: object) -> str:
     """Return advice on a result that cannot be sent."""
-    if inspect.isasyncgen(value) or inspect.isgenerator(value):
-        return "A call has one result, not a stream of them: return a list, or a part at each call."
     if inspect.iscoroutine(value):
         value.close()  # nobody will await it
         return "Write the method as `async def`, so that the actor knows that it has to be awaited."

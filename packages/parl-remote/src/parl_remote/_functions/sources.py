@@ -21,6 +21,7 @@ from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._functions.worker import Code, How, Outcome, unpack
 from parl_remote._functions.workers import Chunk, Workers
 from parl_remote._future import RemoteFuture
+from parl_remote._streams import RemoteIterator
 from parl_remote.errors import ResultTimeout
 
 __all__ = ["Calls", "Items", "Raised", "read"]
@@ -60,7 +61,7 @@ class Calls:
         """Queue a call: a packed list of its arguments and keyword arguments."""
         with self.workers.lock:
             chunk = Chunk(self, code, call, 1, How.CALL, self._number)
-            chunk.token = future
+            chunk.future = future
             self._number += 1
             self._queue.append(chunk)
         self.workers.look_at(self)
@@ -88,7 +89,7 @@ class Calls:
             waiting = list(self._queue)
             self._queue.clear()
         for chunk in waiting:
-            future = _future_of(chunk)
+            future = chunk.future
             if future.cancel():
                 future.set_running_or_notify_cancel()
             self.end()
@@ -103,7 +104,7 @@ class Calls:
         """See `Source`."""
         while self._queue:
             chunk = self._queue.popleft()
-            future = _future_of(chunk)
+            future = chunk.future
             if future._state == RUNNING or future.set_running_or_notify_cancel():
                 return chunk
             self.end()
@@ -118,8 +119,8 @@ class Calls:
 
     def settle(self, chunk: Chunk, outcome: Outcome) -> None:
         """See `Source`."""
-        future = _future_of(chunk)
-        chunk.token = chunk.items = None
+        future = chunk.future
+        chunk.future = chunk.items = None
         values, failures = read(outcome, chunk)
         if failures:
             future.set_exception(failures.pop(0))
@@ -129,16 +130,11 @@ class Calls:
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:
         """See `Source`."""
-        future = _future_of(chunk)
-        chunk.token = chunk.items = None
+        future = chunk.future
+        chunk.future = chunk.items = None
         if future._state == RUNNING or future.set_running_or_notify_cancel():
             future.set_exception(error)
         self.end()
-
-
-def _future_of(chunk: Chunk) -> RemoteFuture[Any]:
-    future: Any = chunk.token
-    return future  # type: ignore[no-any-return]
 
 
 _Read = tuple[list[Any], dict[int, BaseException]]
@@ -153,7 +149,12 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
     else:
         failures = {}
     try:
-        return unpack(outcome.values), failures
+        values = unpack(outcome.values)
+        if RemoteIterator in map(type, values):
+            for value in values:
+                if type(value) is RemoteIterator:
+                    value._parl_bind(chunk.worker)
+        return values, failures
     except BaseException as error:  # of a user's class, which must not end the thread that reads
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from parl_remote._data import serialize
 from parl_remote._data.answers import describe
+from parl_remote._streams import can_stream, open_stream
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
@@ -231,6 +232,9 @@ def _without_unsendable(values: list[Any], failures: dict[int, tuple[Any, ...]],
     """Return the values with those replaced by failures that cannot be sent."""
     kept: list[Any] = []
     for place, value in enumerate(values):
+        if can_stream(value):
+            kept.append(open_stream(value))
+            continue
         try:
             pack(value)
         except BaseException as reason:

@@ -86,9 +86,11 @@ class Chunk:
         how: See `How`.
         start: The number of the first one.
         deaths: How many workers have ended with it, if it is a single item.
+        future: Of the call, if it is one.
+        worker: The reference to the worker that it was done by, for generators that are there.
     """
 
-    __slots__ = ("code", "deaths", "how", "items", "size", "source", "start", "token")
+    __slots__ = ("code", "deaths", "future", "how", "items", "size", "source", "start", "worker")
 
     def __init__(self, source: Source, code: Code, items: Any, size: int, how: How, start: int) -> None:
         self.source = source
@@ -98,7 +100,8 @@ class Chunk:
         self.how = how
         self.start = start
         self.deaths = 0
-        self.token: object = None  # of whom the outcome is for
+        self.future: Any = None
+        self.worker: Any = None
 
 
 class Source(Protocol):
@@ -407,6 +410,7 @@ class Workers:
             source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
             self._rest(worker)
             self._ready[source] = None
+        chunk.worker = worker.ref
         self.dispatch()
         source.settle(chunk, outcome)
 
