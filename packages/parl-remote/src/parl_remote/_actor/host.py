@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from parl_remote import _current
-from parl_remote._actor.reports import CallMeter, ExitReport, SharedCallMeter
+from parl_remote._actor.reports import CallMeter, ExitReport
 from parl_remote._actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote._data import serialize
 from parl_remote._data.answers import describe
@@ -438,7 +438,7 @@ class ActorHost:
             return self._failure(error, self.running, call_id)
         self.meter.constructed(began)
         if concurrency is not ONE_BY_ONE:
-            self.meter = SharedCallMeter(self.meter)
+            self.meter = self.meter.shared()
         self.machine.on(ActorEvent.FINISHED)
         return reply
 

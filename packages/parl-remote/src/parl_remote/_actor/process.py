@@ -129,9 +129,10 @@ class FlushTimer:
 _log = logging.getLogger("parl.remote")
 _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
 _HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
+_RECORD = int(Kind.RECORD)
 _CALLER = int(Kind.CALLER)
-_AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER})  # the others wait in the queue
-_OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER})
+_AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER, _RECORD})  # the others wait in the queue
+_OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER, _RECORD})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
 _OWNER_AND_WORKER = 2  # connections; where there are no others, the answer uses the connection that the state used
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
@@ -331,6 +332,11 @@ class ActorProcess:
             self._end_if_unneeded()
         elif kind == _CALLER:
             self._take_over(caller, frames)
+        elif kind == _RECORD:
+            from parl_remote._actor import recording  # what is never recorded need not import it
+
+            with contextlib.suppress(OSError):
+                recording.wanted(self._host, frames)
         else:
             caller.has_joined = True
             if flags & Flag.SHARES:
@@ -558,6 +564,11 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
             allow_stack_dumps(settings["calls"])
         except OSError as error:
             _log.warning("this actor's call statistics are not visible: %s", error)
+    if settings.get("record"):
+        from parl_remote._actor import recording
+
+        with contextlib.suppress(OSError):
+            recording.begin(host, **settings["record"])
     if settings.get("cluster"):
         reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
 

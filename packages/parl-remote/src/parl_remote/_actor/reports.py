@@ -145,6 +145,10 @@ class CallMeter:
         self._numbers[_BUSY] += _clock() - began
         self._numbers[_BEGUN] -= 1.0
 
+    def shared(self) -> CallMeter:
+        """Return the meter for concurrent calls of several threads, which takes this one's place."""
+        return SharedCallMeter(self)
+
     def waiting(self, count: int) -> None:
         """Record the number of calls received and not begun."""
         self.has_waiting = count > 0

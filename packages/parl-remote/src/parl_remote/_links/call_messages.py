@@ -49,6 +49,7 @@ class Kind(IntEnum):
     the answer of that number have arrived. CHANGED: the attributes have changed; sent at most once between two messages
     of the caller. STATE: the object's saved state, for the owner. CALLER: the connection of a caller on another host.
     REFUSED: the only message to a caller for which the actor has no descriptor left; its payload is the reason.
+    RECORD: the worker wants the times of calls (see `actor.recording`).
     """
 
     CREATE = 1
@@ -64,6 +65,7 @@ class Kind(IntEnum):
     JOIN = 11
     RECEIVED = 12
     CALLER = 13
+    RECORD = 14
     CREATED = 16
     RESULT = 17
     FAILURE = 18

@@ -18,6 +18,7 @@ __all__ = [
     "ActorReached",
     "ActorWatched",
     "ActorsWrote",
+    "CallSpan",
     "CheckHost",
     "DescribeActor",
     "DumpStack",
@@ -36,7 +37,10 @@ __all__ = [
     "Part",
     "PrepareFolder",
     "ReachNode",
+    "ReadCalls",
     "ReadLog",
+    "RecordCalls",
+    "RecordedCalls",
     "ReleaseObject",
     "SealedOpened",
     "SeeFiles",
@@ -449,3 +453,67 @@ class DescribeActor(Message):
 
     lease_id: str
     description: str
+
+
+@record
+class RecordCalls(Message):
+    """Record the times of all calls of this worker's actors from now on, for some seconds; answered by Done.
+
+    Attributes:
+        request_id: The client's number for it.
+        seconds: How long, above 0 and up to 3,600.
+    """
+
+    request_id: int
+    seconds: float
+
+
+@record
+class ReadCalls(Message):
+    """Request RecordedCalls.
+
+    Attributes:
+        request_id: The client's number for it.
+        actor: Which of the recorded actors, from 0.
+        offset: Where to go on (`RecordedCalls.offset`).
+    """
+
+    request_id: int
+    actor: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpan:
+    """One call of an actor: the method, Unix times, the name of the error that it raised, and whether it still runs."""
+
+    method: str
+    began: float
+    ended: float
+    error: str = ""
+    runs: bool = False
+
+
+@record
+class RecordedCalls(Message):
+    """A piece of the recorded calls of one actor.
+
+    Attributes:
+        request_id: The number of the request.
+        actors: How many actors were recorded.
+        lease_id: This actor's lease; empty if there is none of that number.
+        class_name: Its class.
+        actor_name: Its name, empty for none.
+        pid: Its process id.
+        calls: Its calls, in the order in which they ended.
+        offset: Where the next piece begins; -1 if this was the last one.
+    """
+
+    request_id: int
+    actors: int
+    lease_id: str = ""
+    class_name: str = ""
+    actor_name: str = ""
+    pid: int = 0
+    calls: tuple[CallSpan, ...] = ()
+    offset: int = -1

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     import socket
 
     from parl_remote._transport.sealed import Handover
+    from parl_remote._worker.timeline import CallRecorder
 
 __all__ = ["ActorEnds", "Worker"]
 
@@ -75,8 +76,15 @@ class ActorEquipment:
         self._limit_threads = limit_threads
         self._reach = reach
 
-    def hand_over(self, lease: WorkerLease, actor: ActorProcess) -> UnixChannel:
+    def hand_over(
+        self, lease: WorkerLease, actor: ActorProcess, record: dict[str, object] | None = None
+    ) -> UnixChannel:
         """Configure a spare process for a lease; return the worker's channel to it.
+
+        Args:
+            lease: The lease.
+            actor: The process.
+            record: How it records its calls; None for not at all.
 
         Raises:
             ChannelClosed: It has ended.
@@ -94,6 +102,8 @@ class ActorEquipment:
         }
         if self._reach is not None:
             settings |= {"cluster": self._reach, "lease_id": start.lease_id, "detached": assigned.detached}
+        if record is not None:
+            settings["record"] = record
         channel = UnixChannel.connect(actor.address)
         channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
         return channel
@@ -161,6 +171,8 @@ class Worker:
         self.parts = Parts()
         self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), self._file_part)
         self.parts.add(("ReadLog", "FollowActors"), lambda: WorkerLogs(loop, self.logs))
+        self._recorder: CallRecorder | None = None
+        self.parts.add(("RecordCalls", "ReadCalls"), self._record_calls)
         self.parts.add(("DumpStack",), lambda: WorkerStacks(loop, self._actor_on, self._processes.dump_stack))
         self.parts.add(("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), self._object_part)
         self.parts.add(("WatchActor", "ActorReached", "UnwatchActor", "DescribeActor"), lambda: self._borrowers)
@@ -304,6 +316,12 @@ class Worker:
 
         return WorkerObjects(self._loop, self._directory)
 
+    def _record_calls(self) -> CallRecorder:
+        from parl_remote._worker.timeline import CallRecorder  # most nodes never record a call
+
+        self._recorder = CallRecorder(self._directory, lambda: self._leases)
+        return self._recorder
+
     def _actor_on(self, lease_id: str) -> ActorProcess | None:
         lease = self._leases.get(lease_id)
         return lease.actor if lease is not None else None
@@ -342,7 +360,8 @@ class Worker:
     def _equip(self, lease: WorkerLease, actor: ActorProcess) -> None:
         """Turn a spare process into the lease's actor."""
         already = bytes_in(actor.log)
-        lease.channel = self._equipment.hand_over(lease, actor)
+        record = self._recorder.settings_of(lease, actor) if self._recorder is not None else None
+        lease.channel = self._equipment.hand_over(lease, actor, record)
         lease.actor = actor
         self._in_use[actor.number] = lease
         self._watch.add(actor.number, actor.pid, lease.start.memory_limit if lease.start is not None else None)

@@ -25,6 +25,7 @@ _MODULES = {
     "monitor": "monitor",
     "events": "events",
     "acknowledge": "events",
+    "timeline": "timeline",
     "kill": "end",
     "drain": "end",
     "doctor": "doctor",
