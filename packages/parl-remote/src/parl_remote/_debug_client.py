@@ -27,6 +27,7 @@ from parl_remote._data import serialize
 from parl_remote._data.answers import Answer, read_answer
 from parl_remote._data.class_spec import ClassSpec, dumps_class
 from parl_remote._death import DeathCause, DeathKind
+from parl_remote._display import ConnectionDisplay
 from parl_remote._future import Announced, RemoteFuture
 from parl_remote._links.call_messages import Kind, header_of, pack
 from parl_remote._options import ActorOptions
@@ -192,7 +193,7 @@ class DebugPlace(NamedTuple):
     number: int
 
 
-class DebugClient:
+class DebugClient(ConnectionDisplay):
     """Makes actors in this process, limited by its slots.
 
     Args:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
+from parl_remote import _display
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.polling import wait_for_input
 from parl_remote.errors import ResultTimeout, SerializationError, unraised
@@ -283,6 +284,13 @@ class RemoteFuture(concurrent.futures.Future[T]):
             outcome = f" {'returned' if self._exception is None else 'raised'} {type(what).__name__}"
         of = f" of {self.method}" if self.method else ""
         return f"<{type(self).__name__}{of} at {id(self):#x} state={_STATE_NAMES[self._state]}{outcome}>"
+
+    def _repr_html_(self) -> str:
+        done = self._state is FINISHED
+        error = self._exception if done else None
+        return _display.future_html(
+            self.method, _STATE_NAMES[self._state], self._result if done and error is None else None, error
+        )
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until the future is settled; raise `ResultTimeout`, or `CancelledError` if it was cancelled."""

@@ -24,10 +24,11 @@ from parl_remote._current import FoundActor
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, dumps_class
 from parl_remote._death import DeathCause, DeathKind
+from parl_remote._display import ConnectionDisplay
 from parl_remote._files.places import Places
 from parl_remote._links.handshake import ClientIdentity, Cluster
 from parl_remote._links.loop import Loop
-from parl_remote._messages import LeaseGranted
+from parl_remote._messages import LeaseGranted, Status, StatusRequest
 from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_record import ActorConnection, ActorRecord, GonePath, Made
@@ -52,10 +53,11 @@ __all__ = ["Client"]
 _FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
 _STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
 _NEWS_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
+_STATUS_S = 2.0  # somebody looks at a cell of a notebook meanwhile
 _SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends; long enough to write a file
 
 
-class Client:
+class Client(ConnectionDisplay):
     """A connection to one cluster.
 
     Args:
@@ -154,6 +156,13 @@ class Client:
     def address(self) -> str:
         """Return the address given to `connect`, in its normal form."""
         return self._address
+
+    def _status(self) -> Status | None:
+        try:
+            answer = self._master.ask(StatusRequest, _STATUS_S)
+        except (RemoteError, OSError):
+            return None
+        return answer if isinstance(answer, Status) else None
 
     @property
     def actor_num(self) -> int:

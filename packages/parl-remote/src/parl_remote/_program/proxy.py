@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from parl_remote import _current
+from parl_remote import _current, _display
 from parl_remote._data.answers import STAYS
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
@@ -145,7 +145,9 @@ class RemoteObject(Reference):
         if name in ref.attributes.names or name in spec.values:
             return self._parl_read(name)
         if name in spec.methods:
-            return RemoteMethod(ref, name, _get(self, "_parl_wait"))
+            return RemoteMethod(ref, name, _display.is_hook(name) or _get(self, "_parl_wait"))
+        if _display.is_hook(name):  # every notebook asks for these, and the actor may be busy
+            return _display.actor_hook(name, class_name=spec.name, place=ref.place, cls=spec.cls, methods=spec.methods)
         if name == "destroy":
             return ref.destroy
         if name == "as_remote" and (own := spec.class_attribute(name)) is not None:
@@ -179,7 +181,8 @@ class RemoteObject(Reference):
         return sorted({*ref.spec.names, *ref.spec.values, *ref.attributes.names})
 
     def __repr__(self) -> str:
-        return f"<remote {self._parl_ref.spec.name}>"
+        lease = _display.short_id(self._parl_ref.place)
+        return f"<remote {self._parl_ref.spec.name}{f' {lease}' if lease else ''}>"
 
     def __eq__(self, other: object) -> bool:
         return reference_of(other) is self._parl_ref

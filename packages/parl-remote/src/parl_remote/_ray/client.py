@@ -27,6 +27,7 @@ from parl_remote._data import serialize
 from parl_remote._data.answers import read_answer
 from parl_remote._data.class_spec import ClassSpec, description_of, dumps_class, read_description
 from parl_remote._death import DeathCause, DeathKind
+from parl_remote._display import ConnectionDisplay
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._object_ref import ObjectRef, received
 from parl_remote._options import ActorOptions
@@ -55,7 +56,7 @@ _QUIET_WAIT_S = 3.0  # a request that waits longer than this logs the reason
 _MANY_CALLS = 10_000  # calls that Ray delivers at once to objects that run several; these have limits of their own
 
 
-class RayClient:
+class RayClient(ConnectionDisplay):
     """A client of a Ray cluster; implements `current.ActorMaker`.
 
     Args:
