@@ -139,6 +139,7 @@ __all__ = [
 
 _names.refuse_old_distribution()
 _names.answer_old_paths()
+_names.offer_to_joblib()
 
 
 def __getattr__(name: str) -> Any:

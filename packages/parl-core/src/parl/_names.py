@@ -29,6 +29,7 @@ __all__ = [
     "backends",
     "from_remote",
     "names_of",
+    "offer_to_joblib",
     "offered",
     "refuse_old_distribution",
 ]
@@ -162,6 +163,45 @@ class _OldPaths(MetaPathFinder, Loader):
         else:
             for home in homes:
                 vars(module).update({name: getattr(home, name) for name in home.__all__})
+
+
+def offer_to_joblib() -> None:
+    """Let joblib find its backend "parl", now or when it is imported; parl-remote is imported when that is used."""
+    loaded = sys.modules.get("joblib.parallel")
+    if loaded is not None:
+        _offer_to(loaded)
+    elif not any(isinstance(finder, _Joblib) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Joblib())
+
+
+def _offer_to(joblib_parallel: ModuleType) -> None:
+    external = getattr(joblib_parallel, "EXTERNAL_BACKENDS", None)  # backends that are registered at first use
+    if isinstance(external, dict):
+        external.setdefault("parl", lambda: import_module("parl_remote.joblib").register())
+
+
+class _Joblib(MetaPathFinder):
+    """Waits for the import of joblib."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "joblib.parallel":
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                loader: Any = spec.loader
+                execute = loader.exec_module
+
+                def exec_module(module: ModuleType, execute: Any = execute) -> None:
+                    execute(module)
+                    _offer_to(module)
+
+                loader.exec_module = exec_module
+                return spec
+        return None
 
 
 def _alias_backend(path: str, part: str, framework: str) -> None:

@@ -1,0 +1,96 @@
+"""joblib's backend "parl": its batches, and so scikit-learn's, run in the workers of `parl.Executor`.
+
+    import parl
+    with joblib.parallel_backend("parl", n_jobs=8):
+        search.fit(X, y)
+
+A program that imports `parl` need not register it; one that imports `parl_remote` alone calls `register`. Needs joblib
+(`pip install "parl-remote[joblib]"`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from joblib._parallel_backends import (
+    AutoBatchingMixin,
+    FallbackToBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+)
+from joblib.parallel import register_parallel_backend
+
+from parl_remote._functions.executor import Executor
+from parl_remote._system.facilities import cpu_count
+
+__all__ = ["ParlBackend", "register"]
+
+
+class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
+    """Runs joblib's batches in the program's warm workers.
+
+    Args:
+        nesting_level: How many parallel calls this one is inside of.
+        inner_max_num_threads: Refused: `parl_remote` gives a worker the threads of its CPUs.
+        **options: Of `parl.Executor`: `n_cpu`, `retries`, `timeout_s` and others.
+    """
+
+    supports_retrieve_callback = True
+    supports_return_generator = True
+    supports_timeout = True
+    default_n_jobs = -1
+
+    def __init__(self, nesting_level: int | None = None, inner_max_num_threads: int | None = None, **options: Any):
+        super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
+        self._options = options
+        self._executor: Executor | None = None
+        self._n_jobs = 1
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many batches run at a time; -1 is one for each CPU of this machine."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs is None:
+            return 1
+        return n_jobs if n_jobs > 0 else max(1, cpu_count() + 1 + n_jobs)
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
+        """Prepare for a call of `Parallel`."""
+        n_jobs = self.effective_n_jobs(n_jobs)
+        if n_jobs == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        self.parallel = parallel
+        self._n_jobs = n_jobs
+        self._executor = Executor(n_jobs, **self._options)
+        return n_jobs
+
+    def submit(self, func: Any, callback: Any = None) -> Any:
+        """Run a batch; `callback` gets its future."""
+        assert self._executor is not None  # joblib calls `configure` first
+        future = self._executor.submit(func)
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    apply_async = submit  # its name before joblib 1.4
+
+    def retrieve_result_callback(self, out: Any) -> Any:
+        """Return the results of a batch."""
+        return out.result()
+
+    def terminate(self) -> None:
+        """End the call; the workers stay for the next one."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:
+        """Drop the batches that have not begun."""
+        self.terminate()
+        if ensure_ready:
+            self.configure(self._n_jobs, parallel=self.parallel)
+
+
+def register() -> None:
+    """Make joblib know the backend "parl"."""
+    register_parallel_backend("parl", ParlBackend)

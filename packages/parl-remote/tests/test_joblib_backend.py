@@ -1,0 +1,91 @@
+"""joblib's backend, as its own users and scikit-learn's use it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+import parl_remote.joblib
+
+parl_remote.joblib.register()
+
+
+def pid(_: int) -> int:
+    return os.getpid()
+
+
+def fails(number: int) -> int:
+    if number == 3:
+        raise KeyError(number)
+    return number
+
+
+def inner(number: int) -> int:
+    return int(sum(joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(n) for n in range(number))))
+
+
+def test_batches_run_in_workers(shared_cluster: None) -> None:
+    with joblib.parallel_backend("parl", n_jobs=2):
+        results = joblib.Parallel()(joblib.delayed(pow)(n, 2) for n in range(500))
+        pids = set(joblib.Parallel()(joblib.delayed(pid)(n) for n in range(20)))
+    assert results == [n * n for n in range(500)]
+    assert os.getpid() not in pids
+
+
+def test_an_error_ends_the_call_and_the_next_one_works(shared_cluster: None) -> None:
+    with joblib.parallel_backend("parl", n_jobs=2):
+        with pytest.raises(KeyError):
+            joblib.Parallel()(joblib.delayed(fails)(n) for n in range(10))
+        assert joblib.Parallel()(joblib.delayed(fails)(n) for n in range(3)) == [0, 1, 2]
+
+
+def test_results_may_be_a_generator(shared_cluster: None) -> None:
+    with joblib.parallel_config(backend="parl", n_jobs=2):
+        results: Any = joblib.Parallel(return_as="generator")(joblib.delayed(abs)(-n) for n in range(50))
+        assert list(results) == list(range(50))
+
+
+def test_parallel_calls_within_parallel_calls(shared_cluster: None) -> None:
+    with joblib.parallel_backend("parl", n_jobs=2):
+        assert joblib.Parallel()(joblib.delayed(inner)(n) for n in range(5)) == [sum(range(n)) for n in range(5)]
+
+
+def test_a_grid_search_finds_what_it_finds_alone(shared_cluster: None) -> None:
+    features, classes = make_classification(300, 10, random_state=1)
+    grid = {"C": [0.01, 0.1, 1.0, 10.0], "fit_intercept": [True, False]}
+
+    def search() -> GridSearchCV:
+        return GridSearchCV(LogisticRegression(max_iter=500), grid, cv=3, n_jobs=2).fit(features, classes)
+
+    with joblib.parallel_backend("parl"):
+        ours = search()
+    with joblib.parallel_backend("sequential"):
+        alone = search()
+    assert ours.best_params_ == alone.best_params_
+    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+
+
+@pytest.mark.parametrize("imports", ["import parl, joblib", "import joblib, parl", "import sklearn, parl"])
+def test_a_program_that_imports_parl_need_not_register_it(imports: str) -> None:
+    program = f"""
+    {imports}
+    import joblib, sys
+    assert "parl_remote" not in sys.modules
+    if __name__ == "__main__":
+        with joblib.parallel_backend("parl", n_jobs=2):
+            print(joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(3)))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("[0, 1, 2]\n", "")
