@@ -68,10 +68,9 @@ def arrays(es: Strategy) -> dict[str, bytes]:
         ([np.ones(1)] * 6, r"not one of shape \(6, 1\)"),
         (["good"] * 6, "a reward is a number: .*good"),
         ([1j] * 6, "a reward is a number"),
-        ([10**400, 1, 2, 3, 4, 5], "a reward is a number"),
         ([1.0, 2.0], "6 samples came with 2 rewards"),
     ],
-    ids=["column", "arrays", "words", "complex", "too long", "too few"],
+    ids=["column", "arrays", "words", "complex", "too few"],
 )
 def test_rewards_that_are_not_one_number_a_sample_are_refused(name: str, rewards: Any, message: str) -> None:
     es = search(name)
