@@ -64,6 +64,7 @@ class LoopRunner:
         self._waiting: deque[Job] = deque()
         self._pumping = False
         self._tasks: dict[asyncio.Task[_Outcome], tuple[Job, Any]] = {}
+        self._without_reply: set[asyncio.Task[_Outcome]] = set()
 
     @property
     def busy(self) -> bool:
@@ -80,20 +81,27 @@ class LoopRunner:
         self._cancel(lambda job: job.is_from(caller, call_id))
 
     def forget(self, caller: Answerer) -> None:
-        """Drop or cancel all calls of a caller."""
-        self._cancel(lambda job: job.caller is caller)
+        """Drop or cancel all calls of a caller, without a reply."""
+        self._cancel(lambda job: job.caller is caller, replies=False)
 
     def cancel_all(self) -> None:
-        """Drop or cancel all calls."""
-        self._cancel(lambda _: True)
+        """Drop or cancel all calls, without a reply: nobody cancelled them, they are lost with the actor."""
+        self._cancel(lambda _: True, replies=False)
 
-    def _cancel(self, is_meant: Callable[[Job], bool]) -> None:
+    def _cancel(self, is_meant: Callable[[Job], bool], *, replies: bool = True) -> None:
         for job in drop_waiting(self._waiting, is_meant):
-            job.caller.answer(self._host.drop(job.run))
-            job.caller.flush()
+            self._drop(job, replies=replies)
         for task, (job, _) in list(self._tasks.items()):
             if is_meant(job):
+                if not replies:
+                    self._without_reply.add(task)
                 task.cancel()
+
+    def _drop(self, job: Job, *, replies: bool) -> None:
+        reply = self._host.drop(job.run)
+        if replies:
+            job.caller.answer(reply)
+            job.caller.flush()
 
     def _pump_soon(self) -> None:
         if not self._pumping and self._waiting and len(self._tasks) < self._limit:
@@ -129,10 +137,10 @@ class LoopRunner:
         if task.cancelled():
             if inspect.iscoroutine(awaited):
                 awaited.close()  # it may not have begun
-            job.caller.answer(self._host.drop(job.run))
-            job.caller.flush()
+            self._drop(job, replies=task not in self._without_reply)
         else:
             self._finish(job, *task.result())
+        self._without_reply.discard(task)
         self._pump_soon()
         if not self.busy:
             self._tell_idle()
