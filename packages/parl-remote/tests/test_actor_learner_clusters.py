@@ -87,7 +87,7 @@ class Strike(Callback):
 
 @pytest.fixture
 def cluster(unconnected: None) -> Iterator[LoopbackCluster]:
-    with LoopbackCluster(2, cpus=1, liveness_limit_s=15.0) as one:
+    with LoopbackCluster(2, cpus=1) as one:
         one.connect(lease_timeout_s=WAIT_S)
         with RemoteActors() as system:
             system.create(Linear).close()  # after which all of this module travels by value: actors cannot import it

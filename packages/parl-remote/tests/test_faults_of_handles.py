@@ -62,7 +62,7 @@ class Holder:
 def cluster() -> Iterator[LoopbackCluster]:
     """Two nodes with four CPUs each; the master has none. Actors of one node reach the other one by its socket."""
     parl_remote.disconnect()
-    with LoopbackCluster(2, cpus=4, liveness_limit_s=15.0, variables={"PARL_FORCE_TCP": "0"}) as one:
+    with LoopbackCluster(2, cpus=4, variables={"PARL_FORCE_TCP": "0"}) as one:
         one.connect()
         yield one
         parl_remote.disconnect()

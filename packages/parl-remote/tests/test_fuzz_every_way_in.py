@@ -69,7 +69,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     parl_remote.disconnect()
-    with LoopbackCluster(1, cpus=2, liveness_limit_s=15.0) as cluster:
+    with LoopbackCluster(1, cpus=2) as cluster:
         cluster.connect()
         yield Scene(cluster)
         parl_remote.disconnect()

@@ -17,7 +17,7 @@ from parl_remote._data.object_memory import FrameKind, MemoryGone, MemoryPool, P
 from parl_remote._object_ref import ObjectRef, put
 
 SIZE = 2**20
-WITHIN_S = 5.0  # memory that is free is kept for a second, to be used again
+WITHIN_S = 60.0  # memory that is free is kept for a second, to be used again
 
 
 def held(inode: int) -> dict[int, int]:

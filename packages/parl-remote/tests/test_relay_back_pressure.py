@@ -154,7 +154,7 @@ def memory_of(pid: int) -> int:
 @pytest.fixture
 def cluster() -> Iterator[LoopbackCluster]:
     before = _current.clear()
-    with LoopbackCluster(nodes=0, master_cpus=1, liveness_limit_s=15.0) as made:
+    with LoopbackCluster(nodes=0, master_cpus=1) as made:
         made.connect()
         yield made
         parl_remote.disconnect()

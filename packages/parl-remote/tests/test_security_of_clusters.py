@@ -38,7 +38,7 @@ def cluster() -> Iterator[LoopbackCluster]:
     """A cluster in which everything has happened once: an actor, its output, a lost one, a value that was put."""
     parl_remote.disconnect()
     variables = {"PARL_MONITOR": "1"} if HAS_MONITOR else {}
-    with LoopbackCluster(1, cpus=2, liveness_limit_s=15.0, variables=variables) as one:
+    with LoopbackCluster(1, cpus=2, variables=variables) as one:
         one.connect()
         talker, other = Talker(), Talker()
         talker.say("hello")

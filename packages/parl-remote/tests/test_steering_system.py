@@ -227,7 +227,7 @@ def test_somebody_else_kills_an_actor_and_its_owner_learns_who_and_why(connect: 
 
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[LoopbackCluster]:
-    with LoopbackCluster(2, cpus=2, master_cpus=1, liveness_limit_s=15.0) as cluster:
+    with LoopbackCluster(2, cpus=2, master_cpus=1) as cluster:
         yield cluster
 
 

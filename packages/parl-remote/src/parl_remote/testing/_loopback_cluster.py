@@ -60,7 +60,7 @@ class LoopbackCluster:
         nodes: The initial number of nodes.
         cpus: CPUs of each node for actors.
         master_cpus: CPUs of the master's own node for actors.
-        liveness_limit_s: The silence after which a peer counts as lost, in seconds; the product's default is 15.
+        liveness_limit_s: The silence after which a peer counts as lost, in seconds.
         variables: More environment variables for the nodes.
 
     Attributes:
@@ -80,7 +80,7 @@ class LoopbackCluster:
         *,
         cpus: float = 2,
         master_cpus: float = 0,
-        liveness_limit_s: float = 2.0,
+        liveness_limit_s: float = 15.0,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="parl-test-"))
