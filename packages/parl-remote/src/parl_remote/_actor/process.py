@@ -130,7 +130,8 @@ _log = logging.getLogger("parl.remote")
 _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
 _HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
 _RECORD = int(Kind.RECORD)
-_CALLER = int(Kind.CALLER)
+_CALL, _CALLER = int(Kind.CALL), int(Kind.CALLER)
+_SHARES = int(Flag.SHARES)
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER, _RECORD})  # the others wait in the queue
 _OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER, _RECORD})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
@@ -172,8 +173,8 @@ class _Caller:
     def opened(self, frames: list[memoryview]) -> list[memoryview]:
         """Return a received message with its frames in shared memory resolved."""
         header = frames[0]
-        kind, flags = header[0], header[1]
-        if kind == _CREATE and flags & Flag.SHARES:
+        flags = header[1]
+        if flags & _SHARES and header[0] == _CREATE:
             self.sharing = Sharing()
         return self.sharing.unstow(frames) if flags & TICKETS and self.sharing is not None else frames
 
@@ -242,7 +243,7 @@ class ActorProcess:
         """Accept all connections that are waiting."""
         for connection in self._acceptor.waiting():
             channel = UnixChannel(connection, allocate=allocate)
-            if self._worker is None:
+            if self._worker is None and hasattr(socket, "SCM_RIGHTS"):
                 channel.descriptors = deque()  # it may be the worker's
             self._add(channel)
 
@@ -260,6 +261,9 @@ class ActorProcess:
                 if len(frames[0]) < HEADER_BYTES:
                     raise RemoteProtocolError(f"a frame of {len(frames[0])} bytes is too short for a call")
                 kind = frames[0][0]
+                if kind == _CALL:
+                    self._queue.append((caller, caller.opened(frames)))
+                    continue
                 if kind in _OF_WORKER:
                     self._check_worker(caller, kind)
                 if kind in _AT_ONCE:
@@ -296,6 +300,9 @@ class ActorProcess:
         """
         if self._worker is None:
             self._worker = caller  # no other process knows of this one before the worker has configured it
+            for other in self._callers.values():
+                if other is not caller:  # it was accepted at the same time; reading in this way costs twice as much
+                    other.channel.descriptors = None
         elif self._worker is not caller:
             raise RemoteProtocolError(f"only the worker may send a message of kind {kind}")
 

@@ -62,6 +62,8 @@ _counted = [0]
 _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
 
 _modules = sys.modules
+# Whether the last value had arrays, which the pickler of arrays does faster; others it begins slower.
+_arrays_expected = [False]
 _registered = [-1]  # how many reducers `copyreg` had when the pickler of arrays was given its own
 _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
@@ -87,6 +89,30 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
     Raises:
         Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
     """
+    if not _arrays_expected[0] and "torch" not in _modules and "paddle" not in _modules:
+        try:
+            data = _plain_dumps(value, 5, buffer_callback=_stop)
+        except _HasArrays:
+            _arrays_expected[0] = True
+        except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
+            pass
+        else:
+            named = _MAIN in data or (_by_value and _names_shipped(data))
+            if not named and (references is None or _PACKAGE not in data):
+                return [data]  # as most values are
+    return _dumps_with_buffers(value, references)
+
+
+class _HasArrays(Exception):
+    """A value has buffers that may go outside the pickle stream."""
+
+
+def _stop(_: pickle.PickleBuffer) -> bool:
+    raise _HasArrays
+
+
+def _dumps_with_buffers(value: object, references: list[object] | None) -> list[Buffer]:
+    """Return the frames of a value that plain pickle alone does not do."""
     frames: list[Buffer] = [b""]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
@@ -101,7 +127,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         return frames
     try:
         data = _plainly_pickled(value, keep_outside)
-    except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
+    except _PLAIN_ERRORS:
         data = _MAIN
     if _MAIN in data or (_by_value and _names_shipped(data)):
         del frames[1:]
@@ -114,6 +140,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         pickler.dump(value)
         data = stream.getvalue()
     frames[0] = data
+    _arrays_expected[0] = b"numpy" in data
     return frames
 
 
@@ -124,8 +151,6 @@ class _ArrayPickler(pickle.Pickler):
 
 
 def _plainly_pickled(value: object, keep_outside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-    if "numpy" not in _modules:
-        return _plain_dumps(value, 5, buffer_callback=keep_outside)
     if len(copyreg.dispatch_table) != _registered[0]:
         _registered[0] = len(copyreg.dispatch_table)
         _ArrayPickler.dispatch_table = reducers()

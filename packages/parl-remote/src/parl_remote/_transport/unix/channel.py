@@ -24,6 +24,7 @@ from parl_remote._transport.unix.sockets import (
     DONT_WAIT,
     JOIN_BELOW,
     NOW,
+    PACK_ONE,
     PARTS_AT_ONCE,
     FrameReader,
     after,
@@ -92,7 +93,10 @@ class UnixChannel:
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message; see `Channel.send`."""
-        self.send_parts(stream(frames), timeout_s)
+        if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # as most are
+            self.send_parts([PACK_ONE(1, len(frames[0])) + frames[0]], timeout_s)
+        else:
+            self.send_parts(stream(frames), timeout_s)
 
     def send_with_descriptor(self, frames: Sequence[Buffer], descriptor: int) -> None:
         """Send one small message, without waiting, with a descriptor that the peer gets a copy of.
@@ -206,20 +210,23 @@ class UnixChannel:
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
         """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
         with self._receive_lock:
-            messages = list(self._inbox)
-            self._inbox.clear()
-            if not messages:
-                messages.append(self._first(timeout_s))
-            while (frames := self._reader.next()) is not None:
-                messages.append(frames)
-        return messages
+            if self._inbox:
+                messages = list(self._inbox)
+                self._inbox.clear()
+                return messages + self._reader.all()
+            return self._reader.all() or self._read(timeout_s)
 
     def _first(self, timeout_s: float | None) -> list[memoryview]:
-        """Return the next message, reading if necessary."""
+        """Return the next message, reading if necessary; others that come with it are kept."""
+        frames = self._reader.next()
+        if frames is None:
+            frames, *others = self._read(timeout_s)
+            self._inbox.extend(others)
+        return frames
+
+    def _read(self, timeout_s: float | None) -> list[list[memoryview]]:
+        """Wait for messages and return all that have arrived."""
         reader = self._reader
-        frames = reader.next()
-        if frames is not None:
-            return frames
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
@@ -227,9 +234,9 @@ class UnixChannel:
                     reader.fill(self._socket)
                 else:
                     self._fill_before(deadline, timeout_s)
-                frames = reader.next()
-                if frames is not None:
-                    return frames
+                messages = reader.all()
+                if messages:
+                    return messages
         except (EOFError, OSError) as error:
             if isinstance(error, ResultTimeout):
                 raise
@@ -257,8 +264,10 @@ class UnixChannel:
             RemoteProtocolError: The peer sent an invalid message.
         """
         with self._receive_lock:
-            messages = list(self._inbox)
-            self._inbox.clear()
+            messages: list[list[memoryview]] = []
+            if self._inbox:
+                messages.extend(self._inbox)
+                self._inbox.clear()
             try:
                 self._reader.fill(self._socket, DONT_WAIT)
             except BlockingIOError:
@@ -269,9 +278,8 @@ class UnixChannel:
             except OSError as error:
                 if not messages:
                     raise self._broken(error) from error
-            while (frames := self._reader.next()) is not None:
-                messages.append(frames)
-        return messages
+            arrived = self._reader.all()
+        return messages + arrived if messages else arrived
 
     @property
     def has_read_ahead(self) -> bool:

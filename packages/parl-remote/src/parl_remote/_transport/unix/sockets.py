@@ -43,6 +43,7 @@ __all__ = [
     "DONT_WAIT",
     "JOIN_BELOW",
     "NOW",
+    "PACK_ONE",
     "PARTS_AT_ONCE",
     "FrameReader",
     "Listening",
@@ -69,13 +70,13 @@ _ONE = struct.Struct("<IQ")
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
 
 _unpack_one = _ONE.unpack_from
-_pack_one = _ONE.pack
+PACK_ONE = _ONE.pack  # what precedes the one frame of a message: 1, and its length
 
 
 def frame_prefix(frames: Sequence[Buffer]) -> bytes:
     """Return the bytes that precede `frames` in the stream."""
     if len(frames) == 1:
-        return _pack_one(1, len(frames[0]))
+        return PACK_ONE(1, len(frames[0]))
     if not frames:
         raise LocalProtocolError("a message needs a frame")
     return struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
@@ -139,6 +140,19 @@ class FrameReader:
         if sum(lengths) > self._max_bytes:
             raise RemoteProtocolError(f"a message of {sum(lengths)} bytes passes the limit of {self._max_bytes}")
         return self._cut(body, lengths)
+
+    def all(self) -> list[list[memoryview]]:
+        """Return all messages that were read completely; most often it is a small one, and nothing else was read."""
+        if not self._start and not self._frames and self._end >= _ONE.size:
+            count, length = _unpack_one(self._buffer, 0)
+            end = self._end
+            if count == 1 and length + _ONE.size == end:
+                self._end = 0
+                return [[memoryview(self._buffer[_ONE.size : end])]]
+        messages = []
+        while (frames := self.next()) is not None:
+            messages.append(frames)
+        return messages
 
     def _cut(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
         """Take the frames from the buffer as far as they have arrived, and record what is missing."""
@@ -265,7 +279,7 @@ Listening: TypeAlias = socket.socket | LoopbackListener
 
 def widen(connection: socket.socket) -> None:
     """Enlarge a connection's send buffer for large messages; between hosts the kernel finds a better size."""
-    if connection.family == socket.AF_UNIX or isinstance(connection, LoopbackSocket):
+    if isinstance(connection, LoopbackSocket) or connection.family not in {socket.AF_INET, socket.AF_INET6}:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
 
 
