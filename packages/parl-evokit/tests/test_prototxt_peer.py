@@ -24,7 +24,12 @@ def message_class() -> Any:
     kinds = descriptor_pb2.FieldDescriptorProto
     scalars = {bool: kinds.TYPE_BOOL, int: kinds.TYPE_UINT64, float: kinds.TYPE_DOUBLE, str: kinds.TYPE_STRING}
 
+    added: set[Any] = set()
+
     def add(kind: Any) -> str:
+        if kind in added:  # used in two places
+            return str(kind.__name__)
+        added.add(kind)
         message = file.message_type.add(name=kind.__name__)
         for number, (name, hint) in enumerate(typing.get_type_hints(kind).items(), start=1):
             repeated = typing.get_origin(hint) is tuple

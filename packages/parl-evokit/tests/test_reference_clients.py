@@ -235,11 +235,11 @@ def test_a_hundred_thousand_samples_have_the_parameters_of_python(
     assert found == [str(number) for number in wanted]
 
 
-@pytest.mark.parametrize("kind", ["ARS", "PGPE", "SNES"])
+@pytest.mark.parametrize("kind", ["ARS", "PGPE", "SNES", "BASIC_ES"])
 def test_models_of_other_algorithms_are_perturbed_alike(
     cpp: Command, javascript: Command, tmp_path: Path, kind: str
 ) -> None:
-    es = agent(kind=kind)
+    es = agent(kind, schedule={"type": "EXPONENTIAL" if kind == "BASIC_ES" else "CONSTANT", "updates": 10})
     clone = es.clone()
     for _ in range(3):
         served = [clone.add_noise() for _ in range(6)]

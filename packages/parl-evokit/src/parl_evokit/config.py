@@ -6,6 +6,7 @@ prototxt (that form and the flat one of the original's public code), TOML, JSON 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from enum import Enum
 from math import isfinite
 from os import PathLike
@@ -31,12 +32,17 @@ __all__ = [
     "RestartKind",
     "SamplingConfig",
     "SamplingKind",
+    "ScheduleConfig",
+    "ScheduleKind",
     "ShapingKind",
     "SolverConfig",
     "SolverKind",
     "StaleKind",
     "UpdateConfig",
 ]
+
+
+POWERS = Context(prec=20)
 
 
 class SolverKind(Enum):
@@ -97,11 +103,48 @@ class RestartKind(Enum):
     BIPOP = "BIPOP"
 
 
+class ScheduleKind(Enum):
+    """How a setting goes from its value to a part of it, update by update."""
+
+    CONSTANT = "CONSTANT"
+    LINEAR = "LINEAR"
+    EXPONENTIAL = "EXPONENTIAL"
+
+
 class KeyKind(Enum):
     """The source of keys: the system's randomness, or (worker, counter) for runs that repeat."""
 
     SECRETS = "SECRETS"
     COUNTER = "COUNTER"
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """What the value beside it is multiplied with; the same bits on every machine.
+
+    Attributes:
+        type: CONSTANT for 1 always; LINEAR, or EXPONENTIAL (by the same factor each update).
+        final: What it ends at, above 0.
+        updates: After how many updates it is there and stays; 1 or more.
+    """
+
+    type: ScheduleKind = ScheduleKind.CONSTANT
+    final: float = 0.1
+    updates: int = 1000
+
+    def __post_init__(self) -> None:
+        _require(self.final > 0.0 and isfinite(self.final), "final", self.final, "above 0")
+        _require(self.updates >= 1, "updates", self.updates, "1 or more")
+
+    def factor(self, updates: int) -> float:
+        """Return the factor of the update after so many others."""
+        if self.type is ScheduleKind.CONSTANT:
+            return 1.0
+        done = min(updates, self.updates)
+        if self.type is ScheduleKind.LINEAR:
+            return 1.0 + (self.final - 1.0) * (done / self.updates)
+        # Decimal rounds powers correctly, which the machine's `pow` need not.
+        return float(POWERS.power(Decimal(self.final), POWERS.divide(Decimal(done), Decimal(self.updates))))
 
 
 @dataclass(frozen=True)
@@ -130,12 +173,13 @@ class AdamConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """`base_lr` is the learning rate; `momentum` and `adam` count where `type` names them."""
+    """`base_lr` is the learning rate, `schedule` how it goes; `momentum` and `adam` count where `type` names them."""
 
     type: OptimizerKind = OptimizerKind.SGD
     base_lr: float = 1e-3
     momentum: MomentumConfig = field(default_factory=MomentumConfig)
     adam: AdamConfig = field(default_factory=AdamConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
         _require(self.base_lr > 0.0 and isfinite(self.base_lr), "base_lr", self.base_lr, "above 0")
@@ -143,13 +187,17 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class GaussianConfig:
-    """`std` of the noise; `cached` and `cache_size` of its table; `mirrored` draws keys in pairs of opposite noise."""
+    """`std` of the noise; `cached` and `cache_size` of its table; `mirrored` draws keys in pairs of opposite noise.
+
+    `schedule` is how `std` goes, for BASIC_ES and ARS; the other algorithms adapt it themselves.
+    """
 
     std: float = 1.0
     cached: bool = False
     seed: int = 18
     cache_size: int = 100_000
     mirrored: bool = True
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
         _require(self.std > 0.0 and isfinite(self.std), "std", self.std, "above 0")
@@ -310,6 +358,11 @@ class SolverConfig:
             raise ConfigError(f"{kind.name} belongs to {wanted}; {self.type.name} has GAUSSIAN_SAMPLING")
         if self.update.stale is StaleKind.IMPORTANCE and self.type is not SolverKind.BASIC_ES:
             raise ConfigError(f"stale: IMPORTANCE belongs to BASIC_ES, not to {self.type.name}")
+        if self.sampling.gaussian_sampling.schedule.type is not ScheduleKind.CONSTANT:
+            if self.type not in {SolverKind.BASIC_ES, SolverKind.ARS}:
+                raise ConfigError(f"a schedule of std belongs to BASIC_ES and ARS; {self.type.name} has its own")
+            if self.update.stale is StaleKind.IMPORTANCE:
+                raise ConfigError("stale: IMPORTANCE takes samples of one std only: leave out the schedule of std")
         if self.type is SolverKind.GA and self.guard.max_update_ratio:
             raise ConfigError("max_update_ratio cannot go with GA, whose models are children and not steps")
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector
-from parl_evokit.config import OptimizerConfig, OptimizerKind
+from parl_evokit.config import OptimizerConfig, OptimizerKind, ScheduleConfig
 from parl_evokit.errors import EvolutionError, LayoutMismatch
 
 __all__ = ["SGD", "Adam", "Momentum", "Optimizer", "make_optimizer"]
@@ -38,11 +38,15 @@ class Optimizer(ABC):
         size: Length of the vector.
         base_lr: Learning rate, above 0.
 
+    Attributes:
+        schedule: What the learning rate is multiplied with as steps go by.
+
     Raises:
         EvolutionError: A setting is out of its range.
     """
 
     moments: tuple[str, ...] = ()
+    schedule = ScheduleConfig()
 
     def __init__(self, size: int, base_lr: float) -> None:
         if not base_lr > 0.0:
@@ -126,7 +130,10 @@ class Optimizer(ABC):
 
     def _rate(self) -> np.float32:
         """Return the learning rate of the step that `steps` counts."""
-        return np.float32(self.base_lr)
+        return np.float32(self._base_rate())
+
+    def _base_rate(self) -> float:
+        return self.base_lr * self.schedule.factor(self.steps - 1)
 
     @abstractmethod
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
@@ -189,7 +196,7 @@ class Adam(Optimizer):
 
     def _rate(self) -> np.float32:
         correction = sqrt(1.0 - _power(self.beta2, self.steps)) / (1.0 - _power(self.beta1, self.steps))
-        return np.float32(self.base_lr * correction)
+        return np.float32(self._base_rate() * correction)
 
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
         m, v, room = moments["m"], moments["v"], np.empty_like(gradient)  # one array for all that is in between
@@ -225,6 +232,12 @@ def _power(base: float, exponent: int) -> float:
 
 def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:
     """Return the optimizer that the settings name, for a vector of `size` parameters."""
+    optimizer = _unscheduled(settings, size)
+    optimizer.schedule = settings.schedule
+    return optimizer
+
+
+def _unscheduled(settings: OptimizerConfig, size: int) -> Optimizer:
     match settings.type:
         case OptimizerKind.SGD:
             return SGD(size, settings.base_lr)

@@ -43,9 +43,11 @@ NEXT_KEY = "next_key"  # of counted keys, in the state
 class Strategy(ABC):
     """Base of all algorithms.
 
+    `defaults` are the settings of a search that is given none; those that they leave out are the PARL 1.x manual's.
+
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; a `Config`, a dictionary, or a path (see `Config.load`).
+        config: Settings; a `Config`, a dictionary, or a path (see `Config.load`). Default: `defaults`.
         layout: Names and shapes of the vector's parts. Default: one part named `x`, or the named arrays' own.
 
     Raises:
@@ -54,6 +56,7 @@ class Strategy(ABC):
     """
 
     sampler_name = "gaussian"
+    defaults: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class Strategy(ABC):
         config: Config | Mapping[str, Any] | str | None = None,
         layout: ParameterLayout | None = None,
     ) -> None:
-        self.config = Config() if config is None else Config.load(config)
+        self.config = Config.load(self.defaults if config is None else config)
         try:
             arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
         except (TypeError, ValueError) as error:
