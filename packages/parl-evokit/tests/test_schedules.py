@@ -1,4 +1,4 @@
-"""Learning rate and deviation follow their schedules, in saved searches too; a search without settings gets somewhere."""
+"""Learning rate and deviation follow their schedules, in saved searches too; defaults solve a sphere."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,10 @@ def test_the_deviation_of_samples_follows_its_schedule(kind: type[Any]) -> None:
 
 
 def test_a_saved_search_goes_on_with_its_rates() -> None:
-    schedules = {"rate": {"type": "EXPONENTIAL", "updates": 6}, "std": {"type": "LINEAR", "final": 0.5, "updates": 6}}
+    schedules: dict[str, Any] = {
+        "rate": {"type": "EXPONENTIAL", "updates": 6},
+        "std": {"type": "LINEAR", "final": 0.5, "updates": 6},
+    }
     whole, first, second = (search(**schedules) for _ in range(3))
     for _ in range(3):
         step(first)

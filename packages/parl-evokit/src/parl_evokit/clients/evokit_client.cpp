@@ -601,7 +601,8 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     Descriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (directory.number < 0) throw Failure(system_error(path + " cannot be opened"));
     const Settings summary = Json(file_at(directory.number, "solver.json")).found;
-    if (setting(summary, "format", "") != "1") throw Failure(path + "/solver.json is of another format than 1");
+    const std::string format = setting(summary, "format", "");
+    if (format != "1" && format != "2") throw Failure(path + "/solver.json is of format " + format + ", not of 1 or 2");
     const Settings config = prototxt(setting(summary, "config", ""));
     auto model = std::make_shared<Model>();
     model->model_iter_id = static_cast<uint32_t>(std::strtoul(setting(summary, "model_iter_id", "").c_str(), nullptr, 10));
