@@ -282,6 +282,7 @@ def remote_class(
     max_concurrency: int | None = None,
     max_pending_calls: int | None = None,
     when_full: Literal["wait", "raise"] = "wait",
+    record: str = "",
     lease_timeout_s: float | None = None,
 ) -> Callable[[type[T]], type[T]]: ...
 @overload
@@ -301,6 +302,7 @@ def remote_class(
     max_concurrency: int | None = None,
     max_pending_calls: int | None = None,
     when_full: Literal["wait", "raise"] = "wait",
+    record: str = "",
     lease_timeout_s: float | None = None,
 ) -> Callable[[type[Any]], Any]: ...  # what methods return then, no type checker can be told; `submit` is typed
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
@@ -335,6 +337,8 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         max_pending_calls: How many calls of one caller may be unanswered (default: no limit, all are kept in memory).
         when_full: What a call above `max_pending_calls` does: "wait" for a slot (default), or "raise"
             `TooManyPendingCalls`.
+        record: A folder for a journal of the actor's calls, on the actor's host, which `xparl replay` carries out again
+            in a process of its own, under a debugger if need be (default: none).
         lease_timeout_s: Seconds that creating an object waits for free resources (default: that of `connect`).
 
     Raises:

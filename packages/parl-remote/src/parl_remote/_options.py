@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from parl_remote._resources import Placement, Resources
 
-__all__ = ["ActorOptions"]
+__all__ = ["RECORD_VARIABLE", "ActorOptions"]
+
+RECORD_VARIABLE = "PARL_RECORD"  # tells an actor's process the folder of its journal
 
 _MIB = 2**20
 _MOST_MIB = 2**27  # 128 TiB
@@ -41,6 +44,7 @@ class ActorOptions:
         max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
         max_pending_calls: How many calls of one caller may be unanswered. None has no limit.
         when_full: What a call above that limit does: "wait" for a slot, or "raise" `TooManyPendingCalls`.
+        record: A folder for a journal of the actor's calls, for `xparl replay`; empty for none.
         lease_timeout_s: Seconds to wait for free resources; None takes the value given to `connect`.
 
     Raises:
@@ -62,6 +66,7 @@ class ActorOptions:
     max_concurrency: int | None = None
     max_pending_calls: int | None = None
     when_full: str = "wait"
+    record: str = ""
     lease_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +86,7 @@ class ActorOptions:
         _check_labels(self.labels)
         if self.placement not in _PLACEMENTS:
             raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}, not {self.placement!r}")
-        for name in ("name", "node"):
+        for name in ("name", "node", "record"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} must be text, not {getattr(self, name)!r}")
         if len(self.name) > _LONGEST_NAME or not self.name.isprintable():
@@ -94,6 +99,10 @@ class ActorOptions:
             raise ValueError(f"when_full must be one of {', '.join(_WHEN_FULL)}, not {self.when_full!r}")
         if self.lease_timeout_s is not None:
             _check_amount("lease_timeout_s", self.lease_timeout_s)
+
+    def variables(self) -> dict[str, str]:
+        """Return environment variables that the options mean for the actor's process."""
+        return {RECORD_VARIABLE: os.path.abspath(os.path.expanduser(self.record))} if self.record else {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ActorOptions:

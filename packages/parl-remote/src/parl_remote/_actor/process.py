@@ -37,6 +37,7 @@ from parl_remote._data import object_places
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._death import DeathKind
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of, refusal_of
+from parl_remote._options import RECORD_VARIABLE
 from parl_remote._system import processes
 from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
@@ -560,6 +561,13 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     processes.set_name(f"parl:{settings['class_name']}")
     limit_numeric_threads(settings["threads"])
     os.environ.update(settings["environment"])  # after that, because the program's own thread counts win
+    if folder := os.environ.pop(RECORD_VARIABLE, ""):
+        from parl_remote._actor import journal  # numpy and asyncio, for those who want one
+
+        try:
+            journal.begin(host, folder, settings["class_name"], settings.get("lease_id", ""))
+        except OSError as error:
+            _log.warning("cannot keep a journal in %s: %s", folder, error)
     if settings["working_dir"]:
         try:
             os.chdir(settings["working_dir"])

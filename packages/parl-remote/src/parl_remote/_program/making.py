@@ -228,7 +228,11 @@ class Making:
         self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
     ) -> ActorConnection:
         start = StartActor(
-            record.lease_id, record.class_name, options.memory_limit, self._variables(), place.working_dir
+            record.lease_id,
+            record.class_name,
+            options.memory_limit,
+            {**self._variables(), **options.variables()},
+            place.working_dir,
         )
         try:
             record.channel, record.pid = self._workers.start(granted, start)

@@ -26,6 +26,7 @@ _MODULES = {
     "events": "events",
     "acknowledge": "events",
     "timeline": "timeline",
+    "replay": "replay",
     "kill": "end",
     "drain": "end",
     "doctor": "doctor",

@@ -1,0 +1,320 @@
+"""A journal of what an actor was asked, and its replay in another process.
+
+    actor, option `record`: begin --every message, its outcome--> <folder>/<class>-<id>.journal
+    xparl replay: Journal.read --> Replay: a host like the actor's, the same messages in the same order --> compared
+
+A journal is a line of JSON, then entries: a line of JSON each, and the frames that it announces. What a caller has sent
+is written before it is carried out, so that a journal ends with the call that ended the process. Before the constructor
+the states of the random number generators are written (`random`, numpy's global one, torch's where it is imported); a
+replay begins with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import pickle
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy
+
+from parl_remote import _current
+from parl_remote._actor.host import ActorHost, Concurrency, How, Run
+from parl_remote._actor.loop_runner import construct_on, new_loop
+from parl_remote._data import serialize
+from parl_remote._data.answers import Failure, rebuild
+from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
+from parl_remote._transport import Buffer
+from parl_remote.errors import RemoteError
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Entry", "Journal", "Outcome", "Replay", "begin"]
+
+_VERSION = 1
+_CREATE, _CALL = int(Kind.CREATE), int(Kind.CALL)
+_NAMES = {_CREATE: "__init__", int(Kind.GET): "(read)", int(Kind.SET): "(write)", int(Kind.NAMES): "(names)"}
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call ended: the error's name, or a digest of the pickled result, and how long it took."""
+
+    error: str = ""
+    digest: str = ""
+    took_s: float = 0.0
+
+    def equals(self, other: Outcome) -> bool:
+        """Return whether both ended alike."""
+        return (self.error, self.digest) == (other.error, other.digest)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message to an actor.
+
+    Attributes:
+        number: Its number, from 0, which is the constructor.
+        name: The method.
+        at: When it began, Unix time.
+        frames: The message.
+        outcome: How it ended; None if it never did.
+    """
+
+    number: int
+    name: str
+    at: float
+    frames: list[bytes] = field(repr=False)
+    outcome: Outcome | None = None
+
+    @property
+    def kind(self) -> int:
+        """The kind of the message."""
+        return int(header_of(memoryview(self.frames[0]))[0])
+
+
+class _Writer:
+    """Writes a journal; callable from any thread."""
+
+    def __init__(self, file: IO[bytes], host: ActorHost) -> None:
+        self._file = file
+        self._host = host
+        self._lock = threading.Lock()
+        self._number = 0
+        self._begun: dict[int, tuple[int, float]] = {}
+        self._serial = host.handle
+        self._start, self._finish = host.start, host.finish
+        # In the place of the methods, for this host alone: an actor that is not recorded has nothing to check.
+        for name in ("handle", "start", "finish"):
+            setattr(host, name, getattr(self, name))
+
+    def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:
+        """See `ActorHost.handle`."""
+        number, began = self._note_begin(frames), time.perf_counter()
+        reply = self._serial(frames)
+        self._note_end(number, reply, time.perf_counter() - began)
+        return reply
+
+    def start(self, run: Run) -> Any:
+        """See `ActorHost.start`."""
+        self._begun[id(run)] = self._note_begin(run.frames), time.perf_counter()
+        return self._start(run)
+
+    def finish(self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]) -> None:
+        """See `ActorHost.finish`."""
+        number, began = self._begun.pop(id(run), (-1, 0.0))
+
+        def note(reply: list[Buffer]) -> None:
+            self._note_end(number, reply, time.perf_counter() - began)
+            send(reply)
+
+        self._finish(run, value, error, note)
+
+    def _note_begin(self, frames: Sequence[memoryview]) -> int:
+        kind, _, index, _ = header_of(frames[0])
+        if kind == _CREATE:
+            self._write({"random": 1}, [_random_states()])
+        name = _NAMES.get(kind, "")
+        if not name:
+            methods = self._host._methods
+            name = methods[index] if 0 <= index < len(methods) else "(by name)"
+        with self._lock:
+            number, self._number = self._number, self._number + 1
+        self._write({"began": number, "name": name, "at": round(time.time(), 6)}, frames)
+        return number
+
+    def _note_end(self, number: int, reply: list[Buffer], took_s: float) -> None:
+        try:
+            outcome = outcome_of(reply, took_s)
+        except Exception as error:  # of the user's own pickling: the call goes on
+            outcome = Outcome(digest=f"unknown: {type(error).__name__}", took_s=took_s)
+        self._write({"ended": number, "error": outcome.error, "digest": outcome.digest, "took": outcome.took_s}, [])
+
+    def _write(self, entry: dict[str, Any], frames: Sequence[Any]) -> None:
+        line = json.dumps({**entry, "frames": [memoryview(frame).nbytes for frame in frames]}).encode()
+        with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk: the calls go on
+            self._file.write(line + b"\n")
+            for frame in frames:
+                self._file.write(frame)
+            self._file.flush()
+
+
+def begin(host: ActorHost, folder: str, class_name: str, lease_id: str) -> Path:
+    """Keep a journal of a host from now on; it must not have an object yet.
+
+    Raises:
+        OSError: The journal cannot be written.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    name = "".join(character if character.isalnum() else "_" for character in class_name)
+    path = Path(folder) / f"{name}-{lease_id.partition('-')[2][:8] or os.getpid()}.journal"
+    file = path.open("wb")
+    header = {"journal": _VERSION, "class": class_name, "lease_id": lease_id, "python": sys.version.split()[0]}
+    file.write(json.dumps(header).encode() + b"\n")
+    _Writer(file, host)
+    return path
+
+
+def outcome_of(reply: Sequence[Buffer], took_s: float = 0.0) -> Outcome:
+    """Return the outcome that a reply tells; errors are compared by name, since their texts may have addresses."""
+    frames = [memoryview(frame) for frame in reply]
+    kind, flags, _, _ = header_of(frames[0])
+    payload, buffers = payload_of(flags, frames)
+    if kind == Kind.FAILURE:
+        return Outcome(error=Failure(*serialize.loads(payload, buffers)).type_name, took_s=round(took_s, 6))
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    parts: list[Any] = [payload, *buffers]
+    if (kind == Kind.CREATED or flags & Flag.NAMES) and not flags & Flag.HANDLES:
+        told: Any = serialize.loads(payload, buffers)
+        value, names = (None, told) if kind == Kind.CREATED else told
+        parts = [*serialize.dumps(value), repr(sorted(names)).encode()]  # the names of attributes have no order
+    for part in parts:
+        digest.update(part)
+    return Outcome(digest=digest.hexdigest(), took_s=round(took_s, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A journal that was read.
+
+    Attributes:
+        class_name: The actor's class.
+        lease_id: Its id.
+        entries: What it was asked, in the order in which it began.
+        random_states: Pickle of the states of the random number generators before the constructor.
+    """
+
+    class_name: str
+    lease_id: str
+    entries: list[Entry]
+    random_states: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> Journal:
+        """Return the journal of a file; one whose end is missing has the entries before. Runs nothing of it.
+
+        Raises:
+            RemoteError: It is no journal.
+        """
+        entries: dict[int, Entry] = {}
+        random_states = b""
+        with path.open("rb") as file:
+            header = _line(file)
+            if header is None or header.get("journal") != _VERSION:
+                raise RemoteError(f"{path} is no journal of an actor")
+            while (line := _line(file)) is not None:
+                frames = [file.read(size) for size in line["frames"]]
+                if [len(frame) for frame in frames] != line["frames"]:
+                    break
+                if "random" in line:
+                    random_states = frames[0]
+                elif "began" in line:
+                    entries[line["began"]] = Entry(line["began"], line["name"], line["at"], frames)
+                elif line["ended"] in entries:
+                    entries[line["ended"]].outcome = Outcome(line["error"], line["digest"], line["took"])
+        return cls(header["class"], header["lease_id"], list(entries.values()), random_states)
+
+
+class Replay:
+    """Carries out a journal's messages in this process, on an object of its own.
+
+    Args:
+        journal: The journal. Its class, arguments and random states are unpickled, so it must be one to trust.
+
+    Remote classes that a method uses make ordinary objects here; handles of other actors cannot be used.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        _current.become_actor()
+        if journal.random_states:
+            _restore(pickle.loads(journal.random_states))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._host = ActorHost()
+        self._host.construct = self._construct
+
+    def carry_out(self, entry: Entry) -> tuple[Outcome, BaseException | None, Any]:
+        """Carry out one message; return the outcome, what was raised, and what was returned."""
+        frames = [memoryview(frame) for frame in entry.frames]
+        replies: list[list[Buffer]] = []
+        value, error = None, None
+        if entry.kind == _CREATE:
+            replies.append(self._host.handle(frames))
+            reply = [memoryview(frame) for frame in replies[0]]
+            kind, flags, _, _ = header_of(reply[0])
+            if kind == Kind.FAILURE:
+                error = rebuild(Failure(*serialize.loads(*payload_of(flags, reply))))
+        else:
+            run = self._host.accept(frames)
+            try:
+                value = self._host.start(run)
+                if inspect.isawaitable(value):
+                    value = self._await(value)
+            except Exception as raised:
+                error = raised
+            self._host.finish(run, value, error, replies.append)
+        return outcome_of(replies[0]), error, value
+
+    def step_into(self, entry: Entry, run_call: Callable[..., Any]) -> Any:
+        """Have a debugger's `runcall` make one call; return what it returned.
+
+        Raises:
+            RemoteError: The entry is no call of a method.
+        """
+        if entry.kind != _CALL:
+            raise RemoteError(f"entry {entry.number} is {entry.name}, which is no call of a method")
+        frames = [memoryview(frame) for frame in entry.frames]
+        _, flags, index, _ = header_of(frames[0])
+        name, args, kwargs = self._host._called(flags, index, frames)
+        value = run_call(getattr(self._host._instance, name), *args, **kwargs)
+        return self._await(value) if inspect.isawaitable(value) else value
+
+    def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
+        if concurrency.how is not How.LOOP:
+            return make()
+        self._loop = new_loop()
+        return construct_on(self._loop, make)
+
+    def _await(self, value: Any) -> Any:
+        async def awaited() -> Any:
+            return await value
+
+        loop = self._loop or new_loop()
+        return loop.run_until_complete(awaited())
+
+
+def _line(file: IO[bytes]) -> dict[str, Any] | None:
+    """Return the next line, None at the end or where the rest is damaged."""
+    try:
+        found = json.loads(file.readline())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _random_states() -> bytes:
+    states: dict[str, Any] = {"random": random.getstate(), "numpy": numpy.random.get_state()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return pickle.dumps(states)
+
+
+def _restore(states: Mapping[str, Any]) -> None:
+    random.setstate(states["random"])
+    numpy.random.set_state(states["numpy"])
+    if "torch" in states:
+        torch: Any = importlib.import_module("torch")
+        torch.set_rng_state(torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8))

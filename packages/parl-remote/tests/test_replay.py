@@ -1,0 +1,176 @@
+"""Recording an actor's calls, and `xparl replay`: the same calls again, in a process of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from parl_remote._actor.journal import Journal, Replay
+from parl_remote.errors import RemoteError
+
+MODULE = """
+import asyncio, os, random
+import numpy as np
+import parl_remote as parl
+
+class Plain:
+    def __init__(self, start):
+        self.total = start
+        self.made_with = random.random()
+
+    def add(self, array):
+        self.total += float(array.sum())
+        return self.total
+
+    def draw(self):
+        return random.random(), float(np.random.rand())
+
+    def fail(self, text):
+        raise ValueError(text)
+
+    def host(self):
+        return os.environ.get("WHERE", "")
+
+    def die(self):
+        os._exit(3)
+
+class Many:
+    async def twice(self, number):
+        await asyncio.sleep(0)
+        return 2 * number
+"""
+
+PROGRAM = """
+import sys
+import numpy as np
+import parl_remote as parl
+from work import Plain, Many
+
+parl.connect(cpu_num=2)
+Worker = parl.remote_class(Plain)
+worker = Worker.options(record="journals")(10)
+for number in range(3):
+    worker.add(np.full(5, number, np.float32))
+worker.add(np.ones(500_000))
+worker.draw()
+print(worker.total)
+worker.total = 7
+try:
+    worker.fail("on purpose")
+except ValueError:
+    pass
+worker.host()
+try:
+    worker.die()
+except parl.ActorLost:
+    pass
+many = parl.remote_class(Many).options(record="journals")()
+futures = [parl.submit(many.twice, number) for number in range(4)]
+print([future.result() for future in futures])
+quiet = Worker(1)
+quiet.add(np.ones(1))
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a program that has recorded two actors."""
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "work.py").write_text(textwrap.dedent(MODULE))
+    (folder / "program.py").write_text(PROGRAM)
+    done = run(folder, "program.py", WHERE="there")
+    assert done.stdout == "500025.0\n[0, 2, 4, 6]\n", done.stdout + done.stderr
+    return folder
+
+
+def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, **variables},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def replay(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return run(folder, "-m", "parl_remote.cli", "replay", *arguments, given=given, WHERE="there")
+
+
+def test_only_what_is_wanted_is_recorded_down_to_the_call_that_ended_the_process(home: Path) -> None:
+    assert sorted(path.stem.split("-")[0] for path in (home / "journals").glob("*.journal")) == ["Many", "Plain"]
+    done = replay(home, "Plain", "--list", "--json")
+    calls = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [call["name"] for call in calls[:6]] == ["__init__", "add", "add", "add", "add", "draw"]
+    assert calls[-1]["name"] == "die"
+    assert not calls[-1]["ended"]
+    assert [call["error"] for call in calls if call["error"]] == ["ValueError"]
+    assert calls[4]["bytes"] > 4_000_000
+
+
+def test_a_replay_has_the_same_outcomes_with_the_same_random_numbers(home: Path) -> None:
+    done = replay(home, "Plain", "--call", "9", "--json")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["number"] for row in rows] == list(range(10))
+    assert not [row for row in rows if row["differs"]], done.stderr
+    assert done.returncode == 0
+
+
+def test_the_call_that_ended_the_process_is_told_before_it_ends_the_replay(home: Path) -> None:
+    done = replay(home, "Plain")
+    assert done.returncode == 3
+    assert "die never ended: now again" in done.stderr
+
+
+def test_what_differs_is_shown_and_is_the_exit_status(home: Path) -> None:
+    calls = [json.loads(line) for line in replay(home, "Plain", "--list", "--json").stdout.splitlines()]
+    number = next(str(call["number"]) for call in calls if call["name"] == "host")
+    done = run(home, "-m", "parl_remote.cli", "replay", "Plain", "--call", number, WHERE="here")
+    assert done.returncode == 1
+    assert "host returned" in done.stdout
+    assert "returned 'here', there it returned" in done.stdout
+
+
+def test_coroutines_are_carried_out_again(home: Path) -> None:
+    done = replay(home, "Many")
+    assert (done.stdout, done.returncode) == ("5 calls of Many: as recorded\n", 0), done.stderr
+
+
+def test_a_debugger_begins_in_the_method(home: Path) -> None:
+    done = replay(home, "Plain", "--call", "2", "--pdb", given="p float(array.sum())\nc\n")
+    assert "work.py" in done.stdout
+    assert "(Pdb) 5.0" in done.stdout
+    post = replay(home, "Plain", "--pdb", given="p text\nq\n")
+    assert "'on purpose'" in post.stdout
+    assert "ValueError: on purpose" in post.stderr
+
+
+def test_a_journal_is_found_by_its_class_its_id_or_not_at_all(home: Path) -> None:
+    (path,) = (home / "journals").glob("Plain-*.journal")
+    for name in (str(path), path.stem.split("-")[1]):
+        assert replay(home, name, "--list").stdout.startswith("#0 __init__ returned")
+    assert "there is no journal 'Nobody'" in replay(home, "Nobody").stderr
+    assert "no journal of an actor" in replay(home, "work.py").stderr
+
+
+def test_a_journal_that_was_cut_off_has_the_calls_before(home: Path, tmp_path: Path) -> None:
+    (path,) = (home / "journals").glob("Plain-*.journal")
+    whole = Journal.read(path)
+    cut = tmp_path / "cut.journal"
+    cut.write_bytes(path.read_bytes()[:3_000_000])
+    entries = Journal.read(cut).entries
+    assert [entry.name for entry in entries] == [entry.name for entry in whole.entries[:4]]
+    cut.write_text("{}\n")
+    with pytest.raises(RemoteError, match="is no journal"):
+        Journal.read(cut)
+    assert Replay.__doc__
