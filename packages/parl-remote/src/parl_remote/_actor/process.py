@@ -262,8 +262,8 @@ class ActorProcess:
                 if len(frames[0]) < HEADER_BYTES:
                     raise RemoteProtocolError(f"a frame of {len(frames[0])} bytes is too short for a call")
                 kind = frames[0][0]
-                if kind == _CALL:
-                    self._queue.append((caller, caller.opened(frames)))
+                if kind == _CALL and not frames[0][1] & TICKETS:  # as most are
+                    self._queue.append((caller, frames))
                     continue
                 if kind in _OF_WORKER:
                     self._check_worker(caller, kind)

@@ -28,9 +28,9 @@ from typing import NamedTuple, cast
 
 from parl_remote._config import Limits
 from parl_remote._system.polling import IN, OUT, is_raised_by_handler, new_poller, wait_once
-from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
+from parl_remote._transport.unix.acceptor import Acceptor
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import UnixPeers
 from parl_remote._transport.unix.sockets import NOW, FrameReader, after, frame_prefix
@@ -411,29 +411,29 @@ class SealedListener:
         _cipher(bytes(32))
         self._limits = limits
         is_six = ":" in host
-        self._socket = socket.create_server(
+        listening = socket.create_server(
             (host, port),
             family=socket.AF_INET6 if is_six else socket.AF_INET,
             backlog=_BACKLOG,
             dualstack_ipv6=is_six and socket.has_dualstack_ipv6(),
         )
-        self._socket.setblocking(False)
+        self._acceptor = Acceptor(listening, anybody=True)
         self._host = host
+        self._port: int = listening.getsockname()[1]
         self._peers = UnixPeers()
         self._sealers: dict[int, Sealer] = {}
         self._openers: dict[int, Opener] = {}
         self._tickets: dict[bytes, tuple[bytes, float]] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._poller = new_poller()
-        self._poller.register(self._socket.fileno(), IN)
+        self._poller.register(self._acceptor.fileno(), IN)
         self._poller.register(self._peers.fileno(), IN)
         self._closed = False
 
     @property
     def port(self) -> int:
         """The port."""
-        port: int = self._socket.getsockname()[1]
-        return port
+        return self._port
 
     @property
     def address(self) -> str:
@@ -462,7 +462,7 @@ class SealedListener:
         """Return the events since the last call; see `Listener.poll`."""
         events: list[Event] = []
         for descriptor, _ in self._poller.poll(0):
-            if descriptor == self._socket.fileno():
+            if descriptor == self._acceptor.fileno():
                 self._accept()
             elif descriptor == self._peers.fileno():
                 events.extend(self._peers.poll())
@@ -474,23 +474,18 @@ class SealedListener:
         return events
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if not is_shortage(error) or not self._waiting:
-                    raise
-                self._drop_waiting(next(iter(self._waiting.values())))
-                return
+        for connection in self._acceptor.waiting():
             now = time.monotonic()
             for waiting in list(self._waiting.values()):
                 if waiting.until < now or len(self._waiting) >= _MOST_WAITING:
                     self._drop_waiting(waiting)
-            connection.setblocking(False)
-            self._waiting[connection.fileno()] = _Waiting(connection, now + self._limits.hello_timeout_s)
-            self._poller.register(connection.fileno(), IN)
+            try:
+                connection.setblocking(False)
+                self._poller.register(connection.fileno(), IN)
+            except OSError:  # no memory, or the limit of watched descriptors: it may come again
+                connection.close()
+            else:
+                self._waiting[connection.fileno()] = _Waiting(connection, now + self._limits.hello_timeout_s)
 
     def _look_at_ticket(self, waiting: _Waiting, events: list[Event]) -> None:
         try:
@@ -507,13 +502,17 @@ class SealedListener:
             self._drop_waiting(waiting)
             return
         self._let_go(waiting)
-        watch_over(waiting.connection, self._limits)
         sealer, opener = Sealer(_derived(key, _TO_CLIENT)), Opener(_derived(key, _TO_NODE))
-        peer = self._peers.add(
-            waiting.connection,
-            reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),
-            encode=lambda frames: list(sealer.records([frame_prefix(frames), *frames])),
-        )
+        try:
+            watch_over(waiting.connection, self._limits)
+            peer = self._peers.add(
+                waiting.connection,
+                reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),
+                encode=lambda frames: list(sealer.records([frame_prefix(frames), *frames])),
+            )
+        except OSError:  # it has gone already, or there is no memory
+            waiting.connection.close()
+            return
         self._sealers[peer], self._openers[peer] = sealer, opener
         events.append(Opened(peer))
 
@@ -556,5 +555,4 @@ class SealedListener:
             self._drop_waiting(waiting)
         self._peers.close()
         self._poller.close()
-        with contextlib.suppress(OSError):
-            self._socket.close()
+        self._acceptor.close()

@@ -20,7 +20,7 @@ _REST_S = 0.01  # where not even a refusal is possible, so that a loop does not 
 
 
 class Acceptor:
-    """Accepts the connections of this user's processes.
+    """Accepts the connections of this user's processes, or of anybody.
 
     One descriptor is kept in reserve. Where no other is left, it is given up for the moment that it takes to tell a
     peer why it is refused; a connection that nobody takes would keep the listening socket ready.
@@ -28,9 +28,11 @@ class Acceptor:
     Args:
         listening: The listening socket, which the acceptor owns from now on.
         refusal: Returns the only message to a peer for which there is no descriptor, from the reason.
+        anybody: Whether peers may be of other users and on other hosts; they have to prove themselves in another way.
     """
 
-    def __init__(self, listening: Listening, refusal: Refusal | None = None) -> None:
+    def __init__(self, listening: Listening, refusal: Refusal | None = None, *, anybody: bool = False) -> None:
+        self._anybody = anybody
         self._listening = listening
         self._listening.setblocking(False)
         self._refusal = refusal
@@ -54,7 +56,7 @@ class Acceptor:
                     raise
                 self._refuse_one(shortage_of(error))
                 return
-            if is_own_user(connection):
+            if self._anybody or is_own_user(connection):
                 yield connection
             else:
                 connection.close()

@@ -102,13 +102,12 @@ class UnixChannel:
         """Send one small message, without waiting, with a descriptor that the peer gets a copy of.
 
         Raises:
-            ChannelClosed: The peer is gone, or does not read; the connection is closed.
+            ChannelClosed: The peer is gone, does not read, or the kernel has no room; nothing was sent.
         """
         with self._send_lock:
             try:
                 send_with_descriptor(self._socket, b"".join(stream(frames)), descriptor)
             except OSError as error:
-                self._hang_up()
                 raise self._broken(error) from error
 
     @property

@@ -253,14 +253,12 @@ def _receive_with_descriptor(source: socket.socket, into: Buffer, flags: int, de
 
 
 def send_with_descriptor(connection: socket.socket, data: Buffer, descriptor: int) -> None:
-    """Write a small message together with a descriptor.
+    """Write a small message, which less than a page is as a whole, together with a descriptor.
 
     Raises:
         OSError: It cannot be written at once.
     """
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
-    if connection.sendmsg([data], rights, NOW) < len(data):
-        raise BlockingIOError(errno.EAGAIN, "the peer does not read")
+    connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))], NOW)
 
 
 with contextlib.suppress(ImportError):  # neither is there on Windows
