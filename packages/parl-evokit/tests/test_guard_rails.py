@@ -22,7 +22,8 @@ from parl_evokit import (
     mlp,
 )
 from parl_evokit.cli import main
-from parl_evokit.guard import Control, shortened
+from parl_evokit.config import GuardConfig
+from parl_evokit.guard import Control, Guard, Verdict, shortened
 
 
 def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str, Any]:
@@ -41,12 +42,18 @@ def control(es: Any, model: int | None = None) -> SamplingInfo:
     return SamplingInfo([0, 0], es.sampler.model_iter_id if model is None else model, es.sampler.fingerprint)
 
 
-def update(es: Any, controls: list[float], late: list[float] = ()) -> Any:  # type: ignore[assignment]
+def update(es: Any, controls: list[float], holdout: list[float] = ()) -> Any:  # type: ignore[assignment]
+    """One update, with rewards of the present model without noise, and of the trusted one."""
     count = max(8, getattr(es, "population", 0))
     infos = es.ask(count)
     rewards = [float(n) + 100 * es.sampler.model_iter_id for n in range(count)]
-    infos += [control(es) for _ in controls] + [control(es, es.sampler.model_iter_id - 1) for _ in late]
-    return es.tell(infos, [*rewards, *controls, *late])
+    trusted = es.guard.trusted
+    infos += [control(es) for _ in controls] + [control(es, trusted[0] if trusted else 0) for _ in holdout]
+    return es.tell(infos, [*rewards, *controls, *holdout])
+
+
+def rewards_of(mean: float, n: int, seed: int) -> list[float]:
+    return (mean + 0.1 * np.random.default_rng(seed).standard_normal(n)).tolist()
 
 
 def test_an_update_is_shortened_to_the_allowed_part_of_the_parameters_length() -> None:
@@ -65,41 +72,84 @@ def test_short_updates_and_models_of_zeros_are_left_alone() -> None:
     assert shortened(np.zeros(3, np.float32), after, 0.5) is after
 
 
-def test_the_interval_is_the_textbooks() -> None:
-    sums = Control.of([1.0, 2.0, 3.0]) + Control.of([4.0])
-    assert (sums.count, sums.mean) == (4, 2.5)
-    assert sums.lower == pytest.approx(2.5 - 1.96 * np.std([1, 2, 3, 4], ddof=1) / 2, abs=1e-3)
-    assert Control.of([1.0]).lower == -float("inf")
+def test_the_step_of_a_model_of_zeros_is_bounded_by_its_perturbations() -> None:
+    held = ES(np.zeros(50), settings(lr=100.0, max_update_ratio=0.5))
+    assert update(held, []).update_norm == pytest.approx(0.5 * 0.1 * np.sqrt(50), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["BASIC_ES", "CMA_ES", "SNES", "GA"])
-def test_a_model_whose_control_is_worse_is_replaced_by_the_one_before(kind: str) -> None:
+def test_models_that_are_worse_than_the_trusted_one_are_left_and_their_samples_count(kind: str) -> None:
     from parl_evokit.agent import solver_class
     from parl_evokit.config import SolverKind
 
     es = solver_class(SolverKind[kind])(np.ones(6), settings(kind, rollback=True, min_control=3))
-    update(es, [10.0, 10.1, 9.9])
     good, state = es.mean.copy(), es.state()
-    report = update(es, [10.0, 10.2, 9.8])
+    update(es, [10.0, 10.1, 9.9])
+    report, seed = update(es, rewards_of(10.0, 5, 1), rewards_of(10.0, 5, 2)), 3
     assert report.rolled_back == ""
     assert (es.mean != good).any()
-    report = update(es, [5.0, 5.5, 4.5])
-    assert "mean control reward is 5 (3 samples), below the 95 % interval" in report.rolled_back
-    assert (report.used, report.model_iter_id, es.sampler.model_iter_id) == (0, 3, 3)
-    assert (es.mean == good).all()
-    own = {name for name in state if not name.startswith("guard.")} - {"model_iter_id", "next_key"}  # these go on
-    assert all((es.state()[name] == state[name]).all() for name in own)
-    assert update(es, [1.0, 1.0, 1.0]).rolled_back == "", "there is none before the one that was reverted to"
+    while not report.rolled_back:
+        number = es.sampler.model_iter_id
+        report, seed = update(es, rewards_of(9.5, 10, seed), rewards_of(10.0, 10, seed + 1)), seed + 2
+        assert seed < 20
+    assert "rewards without noise since model 0 are -0." in report.rolled_back
+    if kind == "BASIC_ES":  # which can use samples around another centre
+        assert (report.used, report.model_iter_id, report.stale) == (8, number + 2, {1: 8})
+        assert (es.mean != good).any()
+        assert es.guard.trusted is not None
+        assert (es.guard.trusted[1] == good).all()
+    else:
+        assert (report.used, report.model_iter_id, es.sampler.model_iter_id) == (0, number + 1, number + 1)
+        assert (es.mean == good).all()
+        own = {name for name in state if not name.startswith("guard.")} - {"model_iter_id", "next_key"}  # these go on
+        assert all((es.state()[name] == state[name]).all() for name in own)
 
 
-def test_nothing_is_concluded_from_few_rewards_and_they_add_up_over_updates() -> None:
-    es = ES(np.ones(6), settings(rollback=True, min_control=4))
-    update(es, [10.0, 10.1])
-    assert update(es, [5.0, 5.0, 5.1, 4.9], late=[9.9]).rolled_back == "", "three of the last model are too few"
-    es = ES(np.ones(6), settings(rollback=True, min_control=4))
-    update(es, [10.0, 10.1])
-    report = update(es, [5.0, 5.0, 5.1, 4.9], late=[9.9, 10.0])
-    assert "(4 samples)" in report.rolled_back
+def test_the_hour_does_not_count_only_the_arms_of_the_same_hours_do() -> None:
+    es = ES(np.ones(6), settings(rollback=True, min_control=3))
+    update(es, [10.0, 10.1, 9.9])
+    for hour in range(60):
+        level = 10.0 + 3.0 * np.sin(hour / 4)
+        update(es, rewards_of(level, 5, hour), rewards_of(level, 5, 1000 + hour))
+        assert update(es, [level - 8.0] * 5).rolled_back == "", "there is no other arm to compare with"
+        assert es.guard.comparison.present.count == 5
+        es.guard.comparison = type(es.guard.comparison)(**{**vars(es.guard.comparison), "present": Control()})
+
+
+def test_a_model_that_is_no_worse_becomes_the_trusted_one() -> None:
+    es = ES(np.ones(6), settings(rollback=True, min_control=3, margin=0.5))
+    update(es, [10.0])
+    seed = 0
+    while es.guard.trusted[0] == 0:
+        report, seed = update(es, rewards_of(10.2, 20, seed), rewards_of(10.0, 20, seed + 1)), seed + 2
+        assert seed < 40
+    assert es.guard.trusted[0] > 0
+    assert es.guard.comparison.number == 2
+    assert report.holdout == 20
+    assert report.holdout_mean == pytest.approx(10.0, abs=0.2)
+    assert report.rolled_back == ""
+
+
+def test_false_alarms_are_as_rare_as_promised_and_worse_models_are_found() -> None:
+    """Twenty months of 720 hours, with daily cycles of 0.3 standard deviations."""
+
+    def month(effect: float, seed: int) -> int | None:
+        random = np.random.default_rng(seed)
+        guard = Guard(GuardConfig(rollback=True, min_control=30))
+        for hour in range(720):
+            guard.updated(hour, np.ones(2, np.float32), {})
+            level = 0.3 * np.sin(2 * np.pi * hour / 24)
+            arms = random.standard_normal((2, 40)) + level
+            guard = guard.noting((arms[0] + effect).tolist(), arms[1].tolist())
+            if guard.verdict() is Verdict.WORSE:
+                return hour
+            if guard.verdict() is Verdict.TRUSTED:
+                guard = guard.trust_present()
+        return None
+
+    assert [month(0.0, seed) for seed in range(20)] == [None] * 20
+    found = [month(-0.3, seed) for seed in range(20)]
+    assert all(hour is not None and hour < 48 for hour in found)
 
 
 def test_an_update_that_fails_counts_no_control_rewards() -> None:
@@ -107,8 +157,27 @@ def test_an_update_that_fails_counts_no_control_rewards() -> None:
     update(es, [10.0, 10.1])
     for _ in range(3):
         with pytest.raises(NothingToUpdate):
-            es.tell([control(es)], [5.0])
-    assert update(es, [9.0]).rolled_back == "", "one reward, whatever was read before and will be read again"
+            es.tell([control(es), control(es, 0)], [5.0, 10.0])
+    assert es.guard.comparison.present.count == 0
+
+
+def test_a_share_of_the_traffic_gets_the_trusted_model() -> None:
+    agent = ESAgent(settings(rollback=True, control_share=0.2, holdout_share=0.3), mlp([4, 2]))
+    clone = agent.clone()
+    trusted = {name: array.copy() for name, array in agent.parameters().items()}
+    infos = [clone.add_noise() for _ in range(400)]
+    assert {info.model_iter_id for info in infos} == {0}
+    agent.update(infos, np.arange(400.0))
+    infos = [clone.add_noise() for _ in range(2000)]
+    holdout = [info for info in infos if info.model_iter_id == 0]
+    assert len(holdout) / 2000 == pytest.approx(0.3, abs=0.04)
+    assert sum(info.noise_key == 0 for info in infos) / 2000 == pytest.approx(0.5, abs=0.04)
+    assert all(info.noise_key == 0 and info.identity for info in holdout)
+    while clone.add_noise().model_iter_id != 0:
+        pass
+    assert all((array == trusted[name]).all() for name, array in clone.parameters().items())
+    report = agent.update([*infos, *holdout], np.concatenate([np.arange(2000.0), np.zeros(len(holdout))]))
+    assert report.holdout == len(holdout)
 
 
 def test_a_share_of_the_traffic_is_control_the_same_for_a_key_everywhere() -> None:
@@ -128,16 +197,16 @@ def test_what_makes_no_sense_is_refused() -> None:
         ES(np.ones(3), settings("GA", max_update_ratio=0.1))
 
 
-def test_a_resumed_solver_remembers_the_model_before_and_its_control(tmp_path: Path) -> None:
-    config = settings(rollback=True, min_control=3)
+def test_a_resumed_solver_remembers_the_trusted_model_and_the_comparison() -> None:
     straight = CMAES(np.ones(6), settings("CMA_ES", rollback=True, min_control=3))
     update(straight, [10.0, 10.1, 9.9])
-    update(straight, [10.0, 10.2, 9.8])
+    update(straight, rewards_of(10.0, 10, 1), rewards_of(10.0, 10, 2))
     resumed = CMAES(straight.mean, straight.config)
     resumed.load_state(straight.state())
-    assert update(straight, [5.0, 5.0, 5.1]).rolled_back == update(resumed, [5.0, 5.0, 5.1]).rolled_back != ""
+    assert resumed.sampler.trusted is not None
+    found = [update(es, rewards_of(5.0, 10, 3), rewards_of(10.0, 10, 4)).rolled_back for es in (straight, resumed)]
+    assert found[0] == found[1] != ""
     assert (straight.mean == resumed.mean).all()
-    assert config["solver"]["guard"]["rollback"]
 
 
 def test_the_history_tells_of_every_update_and_shows_what_was_changed_in_it(tmp_path: Path) -> None:
@@ -227,14 +296,15 @@ def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -
             for n in range(6):
                 log.reward(clone.add_noise(), float(n))
             for n in range(3):
-                log.reward(clone.add_noise(evaluate=True), worth + 0.1 * n)
+                control = clone.add_noise(evaluate=True)
+                log.reward(control, worth + 0.1 * n)
+                control.model_iter_id = 0  # the trusted model, in the same hours
+                log.reward(control, 10.0 + 0.1 * n)
         models = ["--model_dir", str(tmp_path / f"m{epoch}"), "--updated_model_dir", str(tmp_path / f"m{epoch + 1}")]
         result = run.invoke(main, ["offline-update", "--log_path", str(tmp_path / "log"), *models, *common])
         codes.append(result.exit_code)
     assert codes == [0, 0, 5]
-    assert "reverted to the model before" in result.stderr
-    with np.load(tmp_path / "m1" / "params.npz") as first, np.load(tmp_path / "m3" / "params.npz") as last:
-        assert all((first[name] == last[name]).all() for name in first.files)
+    assert "reverted to the trusted model" in result.stderr
 
 
 def _made(path: Path) -> Path:

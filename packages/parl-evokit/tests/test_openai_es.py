@@ -139,7 +139,7 @@ def test_with_a_decay_of_zero_late_samples_change_nothing() -> None:
 
 def sgd(decay: float) -> dict[str, Any]:
     return {
-        "solver": {"optimizer": {"type": "SGD", "base_lr": 1.0}, "update": {"stale_decay": decay}},
+        "solver": {"optimizer": {"type": "SGD", "base_lr": 1.0}, "update": {"stale": "GROUPED", "stale_decay": decay}},
         "keys": "COUNTER",
     }
 

@@ -69,6 +69,12 @@ class UpdateReport:
         rolled_back: Why the model before is taken up again in place of an update; empty if it is not.
         refused: Tokens that were refused before this update, by reason.
         timed_out: Samples that count with a default because their reward did not come in time.
+        stale_rule: How samples of older models counted, such as IMPORTANCE (`config.StaleKind`); empty without any.
+        effective: How many samples of equal weight the used ones are worth, (sum of weights)^2 / sum of squares.
+        holdout: Samples of the trusted model, without noise.
+        holdout_mean: Mean reward of these; None without any.
+        advantage: How much better than the trusted model those since are: an interval that holds at all times
+            (`guard.level`); None while there is none.
         rejected: Why the step was not taken, so that the new model is the present one again; empty if it was.
     """
 
@@ -89,6 +95,11 @@ class UpdateReport:
     rejected: str = ""
     refused: dict[str, int] = field(default_factory=dict)
     timed_out: int = 0
+    stale_rule: str = ""
+    effective: float = 0.0
+    holdout: int = 0
+    holdout_mean: float | None = None
+    advantage: tuple[float, float] | None = None
 
     @functools.cached_property
     def parameters_sha256(self) -> str:

@@ -109,6 +109,8 @@ class Sampler:
             place of `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
         control_share: Part of the keys that clones turn into control traffic, 0 to below 1.
+        holdout_share: Part of the keys for which clones serve the trusted model, 0 to below 1.
+        trusted: Number and parameters of that model; None while it is this one.
     """
 
     noise: GaussianNoise
@@ -120,10 +122,25 @@ class Sampler:
     parents: NDArray[np.float32] | None = None
     bounds: Bounds | None = None
     control_share: float = 0.0
+    holdout_share: float = 0.0
+    trusted: tuple[int, FlatVector] | None = None
+
+    @property
+    def quiet_share(self) -> float:
+        """The part of the keys without noise."""
+        return self.control_share + self.holdout_share
 
     def is_control(self, key: int) -> bool:
-        """Return whether a clone that drew this key serves the model without noise; both halves of a pair do."""
-        return splitmix64(key >> 1, CONTROL_INDEX) < self.control_share * 2**64
+        """Return whether a clone that drew this key serves a model without noise; both halves of a pair do."""
+        return splitmix64(key >> 1, CONTROL_INDEX) < self.quiet_share * 2**64
+
+    def is_holdout(self, key: int) -> bool:
+        """Return whether that model is the trusted one."""
+        return (
+            self.trusted is not None
+            and self.is_control(key)
+            and (splitmix64(key >> 1, CONTROL_INDEX) >= self.control_share * 2**64)
+        )
 
     def parent_of(self, key: int) -> int:
         """Return which parent a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.

@@ -293,12 +293,16 @@ class Intake:
         controls: Rewards without noise, sorted, by the age of their model.
         repeated: Rewards beyond the first of a sample.
         set_aside: How many others there were, by reason.
+        stale_rule: How samples of older models counted; the algorithm says.
+        effective: How many samples of equal weight the used ones are worth; None where the algorithm does not say.
     """
 
     groups: list[Group] = field(default_factory=list)
     controls: dict[int, list[float]] = field(default_factory=dict)
     repeated: int = 0
     set_aside: SetAside = field(default_factory=SetAside)
+    stale_rule: str = ""
+    effective: float | None = None
 
     @property
     def control(self) -> list[float]:
@@ -316,7 +320,9 @@ class Intake:
         return sum(int(np.count_nonzero(group.keys[:-1] ^ np.uint64(1) == group.keys[1:])) for group in self.groups)
 
 
-def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int) -> Intake:
+def sort_samples(
+    samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int, trusted: int | None = None
+) -> Intake:
     """Sort samples for an update.
 
     Args:
@@ -324,6 +330,7 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         model_iter_id: Of the model that is to be updated.
         fingerprint: Of that model; a sample without one (0) is not checked.
         max_age: Samples of models more than this many updates older are set aside.
+        trusted: A model of which samples without noise may be of any age.
     """
     if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
         return Intake([usual])
@@ -342,7 +349,7 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         bad_key=take(samples.keys == NO_KEY),
         foreign=take((samples.fingerprints != fingerprint) & (samples.fingerprints != 0)),
         orphan=take(ages < 0),
-        too_old=take(ages > max_age),
+        too_old=take((ages > max_age) & ~(samples.without_noise & (samples.models == trusted))),
         not_finite=take(~np.isfinite(samples.rewards)),
     )
     repeated = 0

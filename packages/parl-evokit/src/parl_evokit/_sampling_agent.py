@@ -58,7 +58,9 @@ class SamplingAgent:
         self._model.bind(self._buffer)
 
     def add_noise(self, info: SamplingInfo | None = None, *, evaluate: bool = False) -> SamplingInfo:
-        """Perturb the newest parameters with new noise; a share of the samples has none (`guard.control_share`).
+        """Perturb the newest parameters with new noise.
+
+        A share of the samples has none (`guard.control_share`), and a share the trusted model (`guard.holdout_share`).
 
         Args:
             info: Filled and returned; what it held is forgotten. Default: a new one.
@@ -69,12 +71,16 @@ class SamplingAgent:
         """
         sampler = self._source.sampler
         drawn = CONTROL_KEY if evaluate else self._source.keys.draw()
-        control = sampler.control_share > 0.0 and drawn != CONTROL_KEY and sampler.is_control(drawn)
-        key = CONTROL_KEY if control else drawn
-        sampler.perturb(key, self._buffer)
+        control = sampler.quiet_share > 0.0 and drawn != CONTROL_KEY and sampler.is_control(drawn)
+        key, model = CONTROL_KEY if control else drawn, sampler.model_iter_id
+        if control and sampler.trusted is not None and sampler.is_holdout(drawn):
+            model, parameters = sampler.trusted
+            np.copyto(self._buffer, parameters)
+        else:
+            sampler.perturb(key, self._buffer)
         self._model.refresh()
         info = SamplingInfo() if info is None else info
-        info.fill(key, sampler.model_iter_id, sampler.fingerprint)
+        info.fill(key, model, sampler.fingerprint)
         if control:
             info.identity = drawn
         return info
@@ -83,7 +89,7 @@ class SamplingAgent:
         """Return records as `n` calls of `add_noise` would, to be evaluated elsewhere (see `apply_noise`)."""
         sampler = self._source.sampler
         keys = self._source.keys.draw_many(n)
-        if sampler.control_share:
+        if sampler.quiet_share:
             keys[[sampler.is_control(key) for key in keys.tolist()]] = CONTROL_KEY
         return sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
 

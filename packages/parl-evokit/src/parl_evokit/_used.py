@@ -71,7 +71,9 @@ class UsedSamples:
                 found[rows] |= known[places] == keys
         return found
 
-    def adding(self, keys: NDArray[np.uint64], models: NDArray[np.int64], update: int, oldest: int) -> "UsedSamples":
+    def adding(
+        self, keys: NDArray[np.uint64], models: NDArray[np.int64], update: int, oldest: int, trusted: int | None = None
+    ) -> "UsedSamples":
         """Return these and those that an update has used.
 
         Args:
@@ -79,9 +81,14 @@ class UsedSamples:
             models: Of each.
             update: The number of the model that it made.
             oldest: Models before this one are forgotten.
+            trusted: But not this one.
         """
-        kept = [batch for batch in self._batches if max(batch.ranges) >= oldest and batch.update != update]
-        rows = (keys != CONTROL_KEY) & (keys != NO_KEY) & (models >= oldest)
+        kept = [
+            batch
+            for batch in self._batches
+            if (max(batch.ranges) >= oldest or trusted in batch.ranges) and batch.update != update
+        ]
+        rows = (keys != CONTROL_KEY) & (keys != NO_KEY) & ((models >= oldest) | (models == trusted))
         if not rows.all():
             keys, models = keys[rows], models[rows]
         ranges: dict[int, tuple[int, int]] = {}

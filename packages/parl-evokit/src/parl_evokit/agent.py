@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,7 +28,7 @@ from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource, SamplingAgent
 from parl_evokit._solver_dir import history_line, read_history, write_history
-from parl_evokit.config import Config, SolverKind
+from parl_evokit.config import CensorKind, Config, SolverKind
 from parl_evokit.errors import EvolutionError, LogError, SolverError
 from parl_evokit.log import LogContents, SegmentReport, read_log
 from parl_evokit.models._find import adapt, model_in
@@ -378,17 +379,19 @@ class ESAgent:
         now_us = now_us if until is None else int(until.get("now_us", 0))
         model_iter_id, max_age = self.model_iter_id, self._ready("update")[0].max_age
         samples, aside = self._fresh(contents)
-        report = self._tell(samples, aside, refusals(contents.refused))
+        samples, timed_out = self._timed_out(contents, samples, now_us)
+        report = self._tell(samples, aside, refusals(contents.refused), timed_out)
         contents.expire(report.model_iter_id, max_age)
         counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
         keys, models = samples.keys[counted], samples.models[counted]
+        trusted = None if (kept := self._ready("update")[0].guard.trusted) is None else kept[0]
         seen = {segment.segment for segment in contents.segments}
         missing = {name: before.missing.get(name, model_iter_id) for name in contents.ledger if name not in seen}
         gone = {name for name, model in missing.items() if model_iter_id - model > max(max_age, REMEMBERED)}
         self._progress = _solver_dir.Progress(
             {name: place for name, place in contents.ledger.items() if name not in gone},
             contents.waiting,
-            before.used.adding(keys, models, report.model_iter_id, report.model_iter_id - max_age),
+            before.used.adding(keys, models, report.model_iter_id, report.model_iter_id - max_age, trusted),
             {name: model for name, model in missing.items() if name not in gone},
             now_us,
         )
@@ -415,11 +418,45 @@ class ESAgent:
             contents.waiting = contents.waiting.where(~waiting)
         return samples, aside
 
-    def _tell(self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None) -> UpdateReport:
-        """Update from samples; those in `aside` could not be used, and so many tokens were refused before."""
+    def _timed_out(self, contents: LogContents, samples: Samples, now_us: int) -> tuple[Samples, int]:
+        """Return the samples and those whose reward did not come in time, and how many these are.
+
+        They are not waited for any more.
+        """
+        update = self._ready("update")[0].config.solver.update
+        waiting = contents.waiting
+        if not update.reward_timeout_s or not len(waiting):
+            return samples, 0
+        late = (waiting.times > 0) & (waiting.times <= now_us - int(update.reward_timeout_s * 1e6))
+        if not late.any():
+            return samples, 0
+        contents.waiting = waiting.where(~late)
+        if update.censoring is CensorKind.DROP:
+            contents.expired += int(np.count_nonzero(late))
+            return samples, 0
+        default = update.default_reward
+        if update.censoring is CensorKind.WORST:
+            finite = samples.rewards[np.isfinite(samples.rewards)]
+            default = float(finite.min()) if len(finite) else default
+        censored = waiting.where(late)
+        censored = replace(censored, rewards=np.full(len(censored), default, np.float32))
+        return Samples.concatenated([samples, censored]), len(censored)
+
+    def _tell(
+        self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None, timed_out: int = 0
+    ) -> UpdateReport:
+        """Update from samples.
+
+        Args:
+            samples: In columns.
+            aside: Of those that could not be used.
+            refused: Tokens that were refused before.
+            timed_out: How many of the samples count without their own reward.
+        """
         strategy, _ = self._ready("update")
         report = strategy.tell_samples(samples, aside)
         report.refused.update(refused or {})
+        report = replace(report, timed_out=timed_out) if timed_out else report
         self._note(report)
         self._bind()
         return report

@@ -158,15 +158,18 @@ class AsyncESAgent(ESAgent):
 
         return restore
 
-    def _tell(self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None) -> UpdateReport:
-        there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
+    def _tell(
+        self, samples: Samples, aside: SetAside, refused: Mapping[str, int] | None = None, timed_out: int = 0
+    ) -> UpdateReport:
+        trusted = self._ready("update")[0].guard.trusted
+        there = np.array([*self.warehouse.models(), self.model_iter_id, *(trusted or ())[:1]], np.int64)
         gone = ~np.isin(samples.models, there)
         if not gone.any():
-            return super()._tell(samples, aside, refused)
+            return super()._tell(samples, aside, refused, timed_out)
         orphans = int(np.count_nonzero(gone))
         aside.orphan += orphans
         try:
-            report = super()._tell(samples.where(~gone), aside, refused)
+            report = super()._tell(samples.where(~gone), aside, refused, timed_out)
         except NothingToUpdate as error:
             raise NothingToUpdate(f"{error}; {orphans} samples are of models that are gone", error.report) from error
         self.warehouse.keep_orphans(samples.where(gone))

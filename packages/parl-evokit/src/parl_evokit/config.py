@@ -20,6 +20,7 @@ __all__ = [
     "AdamConfig",
     "AdaptiveStdConfig",
     "AsyncConfig",
+    "CensorKind",
     "CmaConfig",
     "Config",
     "GaConfig",
@@ -87,12 +88,30 @@ class StaleKind(Enum):
     """The rule by which samples of an older model count.
 
     Attributes:
+        AUTO: That of the others which the samples of an update speak for; the report says which. See `openai_es`.
         GROUPED: Ranked among themselves, weighted by `stale_decay` to the power of age.
+        POOLED: Ranked together with all others, weighted in the same way.
         IMPORTANCE: By clipped ratios of densities, for up to 100 parameters; see `openai_es`.
     """
 
+    AUTO = "AUTO"
     GROUPED = "GROUPED"
+    POOLED = "POOLED"
     IMPORTANCE = "IMPORTANCE"
+
+
+class CensorKind(Enum):
+    """The reward of a sample whose own did not come in time.
+
+    Attributes:
+        DEFAULT: `default_reward`: no click is a reward of 0.
+        WORST: The smallest reward of the update's other samples: what took longest is not known, but no good sign.
+        DROP: None: the sample does not count, and is waited for no longer.
+    """
+
+    DEFAULT = "DEFAULT"
+    WORST = "WORST"
+    DROP = "DROP"
 
 
 class RestartKind(Enum):
@@ -294,19 +313,25 @@ class UpdateConfig:
         weight_decay: This times the parameters is added to the gradient; 0 or more.
         max_age: Samples of models more than this many updates old are left out; 0 or more.
         stale: How older samples count.
-        stale_decay: With GROUPED, the weight of a sample beside the others is this to the power of its age; 0 to 1.
+        stale_decay: With GROUPED and POOLED, a sample's weight is this to the power of its age; 0 to 1.
         min_samples: With fewer usable samples nothing is updated; 1 or more.
         only_tokens: Whether rewards in a log count only where they came with a token.
+        reward_timeout_s: Seconds after which a sample that was served counts without its reward; 0: never.
+        censoring: What it counts with.
+        default_reward: With `censoring: DEFAULT`, this.
     """
 
     shaping: ShapingKind = ShapingKind.CENTERED_RANK
     top_k: int = 8
     weight_decay: float = 0.0
     max_age: int = 8
-    stale: StaleKind = StaleKind.GROUPED
+    stale: StaleKind = StaleKind.AUTO
     stale_decay: float = 0.8
     min_samples: int = 2
     only_tokens: bool = False
+    reward_timeout_s: float = 0.0
+    censoring: CensorKind = CensorKind.DEFAULT
+    default_reward: float = 0.0
 
     def __post_init__(self) -> None:
         _require(
@@ -315,6 +340,9 @@ class UpdateConfig:
         _require(self.max_age >= 0, "max_age", self.max_age, "0 or more")
         _require(0.0 <= self.stale_decay <= 1.0, "stale_decay", self.stale_decay, "0 to 1")
         _require(self.min_samples >= 1, "min_samples", self.min_samples, "1 or more")
+        timeout = self.reward_timeout_s
+        _require(timeout >= 0.0 and isfinite(timeout), "reward_timeout_s", timeout, "0 or more")
+        _require(isfinite(self.default_reward), "default_reward", self.default_reward, "finite")
 
 
 @dataclass(frozen=True)
@@ -323,21 +351,34 @@ class GuardConfig:
 
     Attributes:
         max_update_ratio: An update changes the parameters by at most this part of their length; 0 for no limit.
-        control_share: Part of the traffic that gets the model without noise, 0 to below 1.
-        rollback: Whether to go back to the last model when the present one's control rewards are worse.
-        min_control: Control rewards that both models must have before that is decided; 2 or more.
+        control_share: Part of the traffic that gets the present model without noise, 0 to below 1.
+        holdout_share: Part of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95 new models
+            are a canary of 5 %.
+        rollback: Whether to go back to the trusted model when the present ones' rewards are worse.
+        min_control: Rewards of both arms that make one difference; 2 or more.
+        level: The probability of ever going back from a model that is no worse; above 0 to 0.5.
+        margin: The present model is trusted once it is not worse than the trusted one by more than this part of a
+            reward's standard deviation; above 0.
     """
 
     max_update_ratio: float = 0.0
     control_share: float = 0.0
+    holdout_share: float = 0.0
     rollback: bool = False
     min_control: int = 30
+    level: float = 0.01
+    margin: float = 0.1
 
     def __post_init__(self) -> None:
         ratio = self.max_update_ratio
         _require(ratio >= 0.0 and isfinite(ratio), "max_update_ratio", ratio, "0 or more")
         _require(0.0 <= self.control_share < 1.0, "control_share", self.control_share, "0 to below 1")
+        _require(0.0 <= self.holdout_share < 1.0, "holdout_share", self.holdout_share, "0 to below 1")
+        together = self.control_share + self.holdout_share
+        _require(together < 1.0, "control_share and holdout_share together", together, "below 1")
         _require(self.min_control >= 2, "min_control", self.min_control, "2 or more")
+        _require(0.0 < self.level <= 0.5, "level", self.level, "above 0 to 0.5")
+        _require(self.margin > 0.0 and isfinite(self.margin), "margin", self.margin, "above 0")
 
 
 @dataclass(frozen=True)

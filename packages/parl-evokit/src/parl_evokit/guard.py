@@ -1,17 +1,28 @@
-"""Guard rails: how far an update may go, and back to the last model when the present one turns out to be worse.
+"""Guard rails: how far an update may go, and back to the trusted model when the present ones turn out to be worse.
 
-    control traffic (no noise) --> mean reward of each model --> present one below the last one's interval? --> revert
-    update --> longer than max_update_ratio allows? --> shortened
+    traffic ─┬─ noise, around the present model          what is learned from
+             ├─ control_share: the present model         ┐ rewards of the same hours,
+             └─ holdout_share: the trusted model         ┘ compared at each update
+                                                              │
+    worse, for sure ─► back to the trusted model      better, or no worse by more than a margin ─► trusted from now on
 
-Control rewards are collected over any number of updates until a model has `min_control` of them; before that nothing is
-concluded. A model that is reverted is not come back to: the next one has the last one's parameters and a number of its
-own, so that samples of the bad one are known as such.
+Both arms are served side by side, so that neither the hour nor the season counts. Each update adds the difference of
+the arms' means with the weight 1 / (s^2 * (1/n + 1/m)), s^2 being the variance that updates before it have shown. The
+sum is compared with a boundary that holds at all times at once (a normal mixture; Howard et al. 2021, "Time-uniform,
+nonparametric, nonasymptotic confidence sequences", equation 3.7; Waudby-Smith et al. 2024 for estimated variances), so
+looking at it after each update costs nothing:
+
+    |sum - truth * I| <= sqrt((I + r) * log((I + r) / (r * a^2)))   at all times, with probability 1 - a          (1)
+
+with I the sum of the weights. Each comparison with another trusted model, the k-th, has a = level * 6 / (pi * k)^2, so
+that all of them together raise a false alarm with a probability of at most `level`.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, sqrt
+from enum import Enum
+from math import fsum, log, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,16 +31,16 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector, under, within
 from parl_evokit.config import GuardConfig
 
-__all__ = ["Control", "Guard", "shortened"]
+__all__ = ["Control", "Guard", "Verdict", "shortened"]
 
-NORMAL_975 = 1.959963984540054  # between minus and plus this lie 95 % of a normal distribution
 PIECE = 2**16
+TIGHTEST = 100.0  # r of (1), in units of the reward's variance: after so many rewards of each arm it is narrowest
 _PREFIX = "guard."
 
 
 @dataclass(frozen=True)
 class Control:
-    """Control rewards of one model, as sums: those of several updates can be added up.
+    """Rewards of one arm, as sums: those of several updates can be added up.
 
     Attributes:
         count: How many.
@@ -55,16 +66,89 @@ class Control:
         return self.total / self.count if self.count else 0.0
 
     @property
-    def lower(self) -> float:
-        """The lower end of the 95 % interval of the mean."""
-        if self.count < 2:
-            return -float("inf")
-        variance = max(0.0, self.squares - self.count * self.mean**2) / (self.count - 1)
-        return self.mean - NORMAL_975 * sqrt(variance / self.count)
+    def spread(self) -> float:
+        """The sum of squared differences from the mean."""
+        return max(0.0, self.squares - self.count * self.mean**2)
+
+
+class Verdict(Enum):
+    """The outcome of the comparison so far."""
+
+    OPEN = "OPEN"
+    WORSE = "WORSE"
+    TRUSTED = "TRUSTED"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The present models beside the trusted one.
+
+    Attributes:
+        number: 1 for the first trusted model.
+        present: Rewards that wait until both arms have enough for one difference.
+        holdout: The same of the trusted model.
+        information: I of (1).
+        total: The weighted sum of differences.
+        spread: Squared differences from the mean within arms and updates.
+        freedom: Over how many degrees of freedom.
+        seen_present: Rewards of the present models that have been compared.
+        seen_holdout: The same of the trusted one.
+    """
+
+    number: int = 1
+    present: Control = Control()
+    holdout: Control = Control()
+    information: float = 0.0
+    total: float = 0.0
+    spread: float = 0.0
+    freedom: int = 0
+    seen_present: int = 0
+    seen_holdout: int = 0
+
+    def with_rewards(self, present: Sequence[float], holdout: Sequence[float], fewest: int) -> "Comparison":
+        """Return this with the rewards of one update, or of those since the last time that both arms had `fewest`."""
+        a, b = self.present + Control.of(present), self.holdout + Control.of(holdout)
+        waiting = Comparison(**{**vars(self), "present": a, "holdout": b})
+        if min(a.count, b.count) < fewest:
+            return waiting
+        spread, freedom = self.spread + a.spread + b.spread, self.freedom + a.count + b.count - 2
+        # The weight is of what was known before: it must not depend on the differences that it weighs.
+        before = (self.spread / self.freedom) if self.freedom else spread / freedom
+        after = Comparison(**{**vars(self), "present": Control(), "holdout": Control()})
+        if before <= 0.0:
+            return Comparison(**{**vars(after), "spread": spread, "freedom": freedom})
+        weight = 1.0 / (before * (1.0 / a.count + 1.0 / b.count))
+        return Comparison(
+            self.number,
+            information=self.information + weight,
+            total=self.total + weight * (a.mean - b.mean),
+            spread=spread,
+            freedom=freedom,
+            seen_present=self.seen_present + a.count,
+            seen_holdout=self.seen_holdout + b.count,
+        )
+
+    @property
+    def variance(self) -> float:
+        """Of one reward, within arms and updates."""
+        return self.spread / self.freedom if self.freedom else 0.0
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Return the bounds of (1) for how much better the present models are."""
+        if self.information <= 0.0:
+            return -float("inf"), float("inf")
+        a = level * 6.0 / (pi * self.number) ** 2
+        r = TIGHTEST / (2.0 * self.variance) if self.variance else 1.0
+        width = sqrt((self.information + r) * log((self.information + r) / (r * a * a)))
+        return (self.total - width) / self.information, (self.total + width) / self.information
+
+    def next(self) -> "Comparison":
+        """Return the comparison with the next trusted model; the variance is known already."""
+        return Comparison(self.number + 1, spread=self.spread, freedom=self.freedom)
 
 
 class Guard:
-    """Remembers the last model, and decides whether the present one may stay.
+    """Remembers the trusted model, and decides whether the present one may stay.
 
     Args:
         settings: What is allowed.
@@ -72,85 +156,116 @@ class Guard:
 
     def __init__(self, settings: GuardConfig) -> None:
         self._settings = settings
-        self._present = Control()
-        self._last = Control()
+        self.comparison = Comparison()
+        self._number: int | None = None
         self._parameters: FlatVector | None = None
         self._state: dict[str, NDArray[Any]] = {}
 
-    def noting(self, present: Sequence[float], last: Sequence[float]) -> "Guard":
-        """Return a guard that also knows these control rewards of the present model and of the one before it.
+    @property
+    def trusted(self) -> tuple[int, FlatVector] | None:
+        """Number and parameters of the trusted model; None while that is the present one."""
+        return None if self._number is None or self._parameters is None else (self._number, self._parameters)
+
+    def noting(self, present: Sequence[float], holdout: Sequence[float]) -> "Guard":
+        """Return a guard that also knows these rewards, of the present models and of the trusted one.
 
         This one stays as it is: what an update that fails has read will be read again.
         """
-        if not self._settings.rollback:  # then nothing is ever concluded from them
+        if not self._settings.rollback or self._parameters is None:  # then there is nothing to compare
             return self
         guard = copy.copy(self)
-        guard._present = self._present + Control.of(present)
-        if self._parameters is not None:
-            guard._last = self._last + Control.of(last)
+        guard.comparison = self.comparison.with_rewards(present, holdout, self._settings.min_control)
         return guard
 
-    def verdict(self) -> str:
-        """Return why the present model has to go; empty while it may stay."""
-        few = min(self._present.count, self._last.count) < self._settings.min_control
-        if not self._settings.rollback or self._parameters is None or few:
-            return ""
-        if self._present.mean >= self._last.lower:
-            return ""
+    def verdict(self) -> Verdict:
+        """Return whether the present model has to go, or can be trusted."""
+        if not self._settings.rollback or self._parameters is None:
+            return Verdict.OPEN
+        low, high = self.comparison.interval(self._settings.level)
+        if high < 0.0:
+            return Verdict.WORSE
+        margin = self._settings.margin * sqrt(self.comparison.variance)
+        return Verdict.TRUSTED if low > -margin and self.comparison.information > 0.0 else Verdict.OPEN
+
+    def reason(self) -> str:
+        """Return the comparison in words."""
+        low, high = self.comparison.interval(self._settings.level)
+        c = self.comparison
         return (
-            f"its mean control reward is {self._present.mean:.6g} ({self._present.count} samples), below the 95 % "
-            f"interval of the model before it, which begins at {self._last.lower:.6g} ({self._last.count} samples)"
+            f"rewards without noise since model {self._number} are {c.total / c.information:.6g} beside it "
+            f"({c.seen_present} and {c.seen_holdout} samples of the same hours); the interval that holds at all times, "
+            f"from {low:.6g} to {high:.6g}, is below 0"
         )
 
-    def updated(self, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> None:
-        """Note that a new model takes the place of one with these parameters and this solver state."""
-        self._last, self._present = self._present, Control()
-        if self._settings.rollback:
-            self._parameters, self._state = parameters.copy(), dict(state)
+    def updated(self, number: int, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> None:
+        """Note that a new model takes the place of this one, which is trusted if none is."""
+        if self._settings.rollback and self._parameters is None:
+            self._number, self._parameters, self._state = number, parameters.copy(), dict(state)
+
+    def trust_present(self) -> "Guard":
+        """Return a guard that trusts the present model."""
+        guard = copy.copy(self)
+        guard.comparison = self.comparison.next()
+        guard._number, guard._parameters, guard._state = None, None, {}
+        return guard
 
     def revert(self) -> tuple[FlatVector, dict[str, NDArray[Any]]]:
-        """Return parameters and solver state of the last model, which becomes the present one, with none before it."""
+        """Return parameters and solver state of the trusted model, which becomes the present one."""
         assert self._parameters is not None
         parameters, state = self._parameters, self._state
-        self._present, self._last = self._last, Control()
-        self._parameters, self._state = None, {}
+        self.comparison = self.comparison.next()
+        self._number, self._parameters, self._state = None, None, {}
         return parameters, state
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays for a file; nothing where no rule needs it."""
         if not self._settings.rollback:
             return {}
+        c = self.comparison
+        arms = [[arm.count, arm.total, arm.squares] for arm in (c.present, c.holdout)]
+        numbers = [c.number, c.information, c.total, c.spread, c.freedom, c.seen_present, c.seen_holdout]
         arrays: dict[str, NDArray[Any]] = {
-            _PREFIX + "control": np.array([[c.count, c.total, c.squares] for c in (self._present, self._last)])
+            _PREFIX + "waiting": np.array(arms, np.float64),
+            _PREFIX + "comparison": np.array(numbers, np.float64),
         }
         if self._parameters is not None:
+            arrays[_PREFIX + "number"] = np.array(self._number, np.int64)
             arrays[_PREFIX + "parameters"] = self._parameters
             arrays |= under(f"{_PREFIX}state.", self._state)
         return arrays
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Take over what `state` gave, and return the rest of the arrays."""
+        """Take over what `state` gave, and return the rest of the arrays.
+
+        Of format 1, which compared hours with earlier ones, nothing is taken over.
+        """
         own = within(_PREFIX, state)
-        if "control" in own:
-            present, last = own["control"].tolist()
-            self._present = Control(int(present[0]), present[1], present[2])
-            self._last = Control(int(last[0]), last[1], last[2])
-        self._parameters = own.get("parameters")
-        self._state = within("state.", own)
+        if "comparison" in own:
+            number, information, total, spread, freedom, seen_present, seen_holdout = own["comparison"].tolist()
+            present, holdout = (Control(int(n), total_, squares) for n, total_, squares in own["waiting"].tolist())
+            self.comparison = Comparison(
+                int(number), present, holdout, information, total, spread, int(freedom), int(seen_present),
+                int(seen_holdout),
+            )  # fmt: skip
+            self._parameters = own.get("parameters")
+            self._number = int(own["number"]) if self._parameters is not None else None
+            self._state = within("state.", own)
         return {name: array for name, array in state.items() if not name.startswith(_PREFIX)}
 
 
-def shortened(before: FlatVector, after: FlatVector, ratio: float) -> FlatVector:
+def shortened(before: FlatVector, after: FlatVector, ratio: float, std: float | FlatVector = 0.0) -> FlatVector:
     """Return `after`, or as far in its direction as `ratio` times the length of `before` reaches.
 
     Args:
         before: Parameters `[n]`.
         after: The next ones `[n]`.
-        ratio: 0 for no limit; a model that is all zero is not limited, for it has no length to go by.
+        ratio: 0 for no limit.
+        std: Of the noise: the typical length of a perturbation takes the place of a model's that is all zero.
     """
     if not ratio:
         return after
-    length, step = _length(before), _length(after, before)
+    length = _length(before) or sqrt(fsum(np.square(np.broadcast_to(std, before.shape).astype(np.float64)).tolist()))
+    step = _length(after, before)
     if not length or step <= ratio * length:
         return after
     factor = ratio * length / step

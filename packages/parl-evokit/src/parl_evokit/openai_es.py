@@ -19,6 +19,16 @@ u being the utilities, ranked over all samples together. For present samples w i
 Ratios of densities grow and vanish with the number of parameters, so this is for few of them. Equal samples give equal
 bits here as well: sums are rounded once or run in the order of the keys, and exp is the correctly rounded one.
 
+With `stale: POOLED`, all samples of an update are ranked together, and (1) is as it is. That is right where late
+rewards are not like early ones: visitors who stay long are often content. Ranked among themselves, the early ones
+of a model have as many winners as the late ones, and each batch of late ones teaches little, or nothing if it is one
+sample. `stale: AUTO`, the default, decides at each update that has stale samples, and reports what it took:
+
+    up to 100 parameters: IMPORTANCE if the weights (3) leave at least half of the samples, by sum(w)^2 / sum(w^2); else
+                          POOLED
+    more parameters:      POOLED if there are fewer than 4 samples a model, or if the models differ more than their
+                          samples do (more than half of the variance of all ranks lies between them); else GROUPED
+
 Augmented random search (Mania, Guy, Recht 2018, arXiv 1803.07055), algorithm 1 in its version V1-t, is the same with
 other utilities:
 
@@ -40,6 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal
+from fractions import Fraction
 from math import fsum
 from typing import Any
 
@@ -62,6 +73,7 @@ __all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "uti
 
 MOST_PARAMETERS = 100  # for `stale: IMPORTANCE`
 CLIP = 2.0  # above 1, since what lies nearer to the present centre tells more of it; without a limit few samples rule
+FEWEST_EACH = 4  # samples of a model, for their ranks among themselves to say something
 EXP = Context(prec=20)
 MODELS, CENTRES = "stale.models", "stale.centres"
 STD = "std"  # of the present model, where it follows a schedule: for services, which do not count updates
@@ -101,8 +113,10 @@ class ES(Strategy):
         super().__init__(mean0, config, layout)
         self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
         self._centres: Centres | None = None
-        if self.config.solver.update.stale is StaleKind.IMPORTANCE:
-            if self.layout.size > MOST_PARAMETERS:
+        stale = self.config.solver.update.stale
+        few = self.layout.size <= MOST_PARAMETERS
+        if stale is StaleKind.IMPORTANCE or (stale is StaleKind.AUTO and few and type(self) is ES):
+            if not few:
                 raise ConfigError(
                     f"stale: IMPORTANCE is for up to {MOST_PARAMETERS} parameters, not {self.layout.size}: ratios of "
                     "densities say nothing beyond; use GROUPED"
@@ -123,6 +137,16 @@ class ES(Strategy):
         if self._centres is not None:
             self._centres.load_state(state)
         super()._load_own_state(state)
+
+    def _revert(self) -> None:
+        """See `Strategy._revert`; the centres of the models since stay known, for their samples are to count."""
+        if self._centres is None:
+            super()._revert()
+            return
+        self._centres.remember(self._sampler)
+        since = self._centres.state()
+        super()._revert()
+        self._centres.load_state(since)
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -146,36 +170,53 @@ class ES(Strategy):
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
         """Return the gradient of equation (1), or of equation (4)."""
         update = self.config.solver.update
-        if self._centres is not None:
-            gradient = self._centres.gradient(intake.groups, sampler, self._utilities).astype(np.float32)
-        else:
-            gradient = self._grouped(intake, sampler)
+        self._note_stale(intake, "", _effective(intake, update))
+        gradient = self._late(intake, sampler) if any(group.age for group in intake.groups) else None
+        if gradient is None:
+            gradient = self._summed(intake, sampler, [self._utilities(group) for group in intake.groups])
         if update.weight_decay:
             gradient += np.float32(update.weight_decay) * sampler.parameters
         return gradient
 
-    def _grouped(self, intake: Intake, sampler: Sampler) -> FlatVector:
-        """Return the gradient of samples that are ranked within their own model."""
+    def _late(self, intake: Intake, sampler: Sampler) -> FlatVector | None:
+        """Return the gradient of samples some of which are stale; None for that of ranks within each model."""
+        update, rule = self.config.solver.update, self.config.solver.update.stale
+        if self._centres is not None:
+            weighted, effective = self._centres.gradient(intake.groups, sampler, self._utilities)
+            if rule is StaleKind.IMPORTANCE or effective >= intake.used / 2:
+                self._note_stale(intake, StaleKind.IMPORTANCE.name, effective)
+                return weighted.astype(np.float32)
+            rule = StaleKind.POOLED
+        elif rule is StaleKind.AUTO and type(self) is ES:
+            rule = StaleKind.POOLED if _models_differ(intake.groups) else StaleKind.GROUPED
+        self._note_stale(intake, StaleKind.POOLED.name if rule is StaleKind.POOLED else StaleKind.GROUPED.name)
+        if rule is not StaleKind.POOLED:
+            return None
+        together = _together(intake.groups)
+        utilities = utilities_of(together, update)
+        stops = np.cumsum([len(group.keys) for group in intake.groups])[:-1]
+        shares = [shaping.Utilities(weights, utilities.unit) for weights in np.split(utilities.weights, stops)]
+        return self._summed(intake, sampler, shares)
+
+    def _note_stale(self, intake: Intake, rule: str, effective: float | None = None) -> None:
+        """Have the report say how stale samples counted."""
+        intake.stale_rule = rule
+        intake.effective = intake.effective if effective is None else effective
+
+    def _summed(self, intake: Intake, sampler: Sampler, utilities: Sequence[shaping.Utilities]) -> FlatVector:
+        """Return the gradient of equation (1)."""
         update = self.config.solver.update
         terms: list[tuple[ExactSum, float]] = []
-        for group in intake.groups:
-            utilities = self._utilities(group)
-            factor = self._scale(group, intake) * utilities.unit * _weight(group, update)
-            terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
+        for group, own in zip(intake.groups, utilities, strict=True):
+            factor = self._scale(group, intake) * own.unit * _weight(group, update)
+            terms.append((ExactSum(sampler.noise, group.keys, own.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         size = min(PART, len(gradient))
-        term, total = np.empty(size), np.empty(size if len(terms) != 1 else 0)
+        term, total = np.empty(size), np.empty(size)
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
             if count < size:
                 term, total = term[:count], total[:count]
-            if len(terms) == 1:  # the usual case, to the same bits in fewer steps
-                ((exact, factor),) = terms
-                exact.part(start, count, term)
-                term *= factor
-                term += 0.0  # which makes 0 of -0
-                gradient[start : start + count] = term
-                continue
             total.fill(0.0)
             for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
                 exact.part(start, count, term)
@@ -227,6 +268,33 @@ def _weight(group: Group, update: UpdateConfig) -> float:
     return weight
 
 
+def _together(groups: Sequence[Group]) -> Group:
+    """Return all samples as if they were of one model."""
+    return Group(
+        0,
+        np.concatenate([group.keys for group in groups] or [np.zeros(0, np.uint64)]),
+        np.concatenate([group.rewards for group in groups] or [np.zeros(0)]),
+    )
+
+
+def _effective(intake: Intake, update: UpdateConfig) -> float:
+    """Return how many samples of equal weight those of an update are worth."""
+    sizes = [(_weight(group, update), len(group.keys)) for group in intake.groups]
+    total, squares = sum(weight * size for weight, size in sizes), sum(weight**2 * size for weight, size in sizes)
+    return total**2 / squares if squares else 0.0
+
+
+def _models_differ(groups: Sequence[Group]) -> bool:
+    """Return whether rewards are to be compared across models, in whole numbers, so that all machines agree."""
+    sizes = [len(group.keys) for group in groups]
+    if sum(sizes) < FEWEST_EACH * len(sizes):
+        return True
+    ranks = shaping.centered_rank(_together(groups).rewards).weights  # which add up to 0
+    within = np.split(ranks, np.cumsum(sizes)[:-1])
+    between = sum(Fraction(int(own.sum()) ** 2, size) for own, size in zip(within, sizes, strict=True))
+    return bool(2 * between > sum(rank * rank for rank in ranks.tolist()))
+
+
 def importance_weights(noise: NDArray[np.float64], shift: NDArray[np.float64]) -> list[float]:
     """Return the weights of equation (3).
 
@@ -263,8 +331,10 @@ class Centres:
 
     def gradient(
         self, groups: Sequence[Group], sampler: Sampler, shape: Callable[[Group], shaping.Utilities]
-    ) -> NDArray[np.float64]:
-        """Return the gradient of equation (4); samples around an unknown centre count nothing.
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the gradient of equation (4), and how many samples its weights leave.
+
+        Samples around an unknown centre count nothing.
 
         Args:
             groups: The samples by model.
@@ -273,11 +343,7 @@ class Centres:
         """
         std = float(np.float32(sampler.std))
         known = [group for group in groups if group.age == 0 or sampler.model_iter_id - group.age in self._centres]
-        together = Group(
-            0,
-            np.concatenate([group.keys for group in known] or [np.zeros(0, np.uint64)]),
-            np.concatenate([group.rewards for group in known] or [np.zeros(0)]),
-        )
+        together = _together(known)
         utilities = shape(together).values.tolist()
         weights: list[float] = []
         noises: list[NDArray[np.float64]] = []
@@ -294,12 +360,12 @@ class Centres:
         total = fsum(weights)
         gradient = np.zeros(self._size)
         if total <= 0.0:
-            return gradient
+            return gradient, 0.0
         mean = fsum(w * u for w, u in zip(weights, utilities, strict=True)) / total
         rows = (row for noise in noises for row in noise)
         for weight, utility, row in zip(weights, utilities, rows, strict=True):
             gradient += (-std * weight * (utility - mean) / total) * row
-        return gradient
+        return gradient, total**2 / fsum(weight * weight for weight in weights)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return the centres, as arrays for a file."""

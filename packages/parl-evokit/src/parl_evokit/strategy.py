@@ -27,7 +27,7 @@ from parl_evokit._sampler import Advance, Best, Sampler
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
-from parl_evokit.guard import Guard, shortened
+from parl_evokit.guard import Guard, Verdict, shortened
 from parl_evokit.noise._gaussian import GaussianNoise
 from parl_evokit.noise._keys import HALF_BITS, HALF_MASK, CounterKeys, KeySource, RandomKeys
 from parl_evokit.optimizers import StepDiverged
@@ -89,6 +89,7 @@ class Strategy(ABC):
             0,
             gaussian.noise.fingerprint(self.layout, self.sampler_name),
             control_share=self.config.solver.guard.control_share,
+            holdout_share=self.config.solver.guard.holdout_share,
         )
         self.keys = self._new_keys()
         self._ahead = _Ahead(self._sampler, np.empty(0, np.uint64))
@@ -195,30 +196,37 @@ class Strategy(ABC):
             model_iter_id=before.model_iter_id,
             fingerprint=before.fingerprint,
             max_age=self._max_age,
+            trusted=None if before.trusted is None else before.trusted[0],
         )
         if aside is not None:
             intake.set_aside.add(aside)
-        guard = self.guard.noting(intake.controls.get(0, []), intake.controls.get(1, []))
-        if reason := guard.verdict():
-            self.guard = guard
-            reverted = self._revert()
-            return _report(intake, before, used=0, update_norm=reverted, parameters=self.mean, rolled_back=reason)
+        arms = self._arms(intake, before)
+        compared = guard = copy.copy(self.guard.noting(*arms))
+        verdict = guard.verdict()
+        if verdict is Verdict.WORSE:
+            return self._roll_back(intake, before, guard)
+        if verdict is Verdict.TRUSTED:
+            guard = guard.trust_present()
         if (used := intake.used) < self._min_samples:
             raise NothingToUpdate(
                 f"{used} samples could be used, {self._min_samples} are needed; set aside: {intake.set_aside}",
                 _report(intake, before, used),
             )
-        state_before = self._own_state() if self.config.solver.guard.rollback else {}
+        state_before = self._own_state() if self.config.solver.guard.rollback and guard.trusted is None else {}
         try:
             step = self._advance(intake, before)
         except StepDiverged as error:
             return self._not_taken(intake, before, guard, str(error))
-        parameters = shortened(before.parameters, step.parameters, self.config.solver.guard.max_update_ratio)
+        parameters = shortened(
+            before.parameters, step.parameters, self.config.solver.guard.max_update_ratio, before.std
+        )
         parameters.flags.writeable = False
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._rejected = ""
         self._note_best(intake, before)
+        guard.updated(before.model_iter_id, before.parameters, state_before)
+        self.guard = guard
         self._sampler = replace(
             before,
             parameters=parameters,
@@ -226,11 +234,57 @@ class Strategy(ABC):
             transform=step.transform,
             parents=step.parents,
             model_iter_id=before.model_iter_id + 1,
+            trusted=guard.trusted,
         )
-        self.guard = guard
-        self.guard.updated(before.parameters, state_before)
         self.keys.start_pair()
-        return _report(intake, before, used, step.gradient_norm, update_norm, parameters)
+        report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
+        return self._with_comparison(report, compared, arms[1])
+
+    def _arms(self, intake: Intake, before: Sampler) -> tuple[list[float], list[float]]:
+        """Return the rewards without noise of the models since the trusted one, and of that one."""
+        trusted = self.guard.trusted
+        if trusted is None:
+            return [], []
+        age = before.model_iter_id - trusted[0]
+        present = [reward for own, rewards in intake.controls.items() if own < age for reward in rewards]
+        return present, intake.controls.get(age, [])
+
+    def _with_comparison(self, report: UpdateReport, compared: Guard, holdout: list[float]) -> UpdateReport:
+        """Return the report with what the arms of this update have shown."""
+        if not self.config.solver.guard.rollback:
+            return report
+        low, high = compared.comparison.interval(self.config.solver.guard.level)
+        return replace(
+            report,
+            holdout=len(holdout),
+            holdout_mean=fsum(holdout) / len(holdout) if holdout else None,
+            advantage=(low, high) if isfinite(low) else None,
+        )
+
+    def _roll_back(self, intake: Intake, before: Sampler, guard: Guard) -> UpdateReport:
+        """Go back to the trusted model, and learn from the samples around the one that was left."""
+        reason = guard.reason()
+        self.guard = guard
+        self._revert()
+        reverted = self._sampler
+        intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
+        if intake.used < self._min_samples:
+            norm = _distance(reverted.parameters, before.parameters)
+            return _report(intake, before, used=0, update_norm=norm, parameters=self.mean, rolled_back=reason)
+        state = self._own_state()
+        try:
+            step = self._advance(intake, reverted)
+        except StepDiverged as error:
+            return self._not_taken(intake, reverted, self.guard, str(error), reason)
+        ratio = self.config.solver.guard.max_update_ratio
+        parameters = shortened(reverted.parameters, step.parameters, ratio, reverted.std)
+        parameters.flags.writeable = False
+        self.guard.updated(reverted.model_iter_id, reverted.parameters, state)
+        self._sampler = replace(
+            reverted, parameters=parameters, model_iter_id=reverted.model_iter_id + 1, trusted=self.guard.trusted
+        )
+        norm = _distance(parameters, before.parameters)
+        return _report(intake, reverted, intake.used, step.gradient_norm, norm, parameters, rolled_back=reason)
 
     def snapshot(self) -> Callable[[], None]:
         """Return a function that puts everything back as it is now, without reading a file."""
@@ -245,13 +299,15 @@ class Strategy(ABC):
 
         return restore
 
-    def _not_taken(self, intake: Intake, before: Sampler, guard: Guard, reason: str) -> UpdateReport:
+    def _not_taken(
+        self, intake: Intake, before: Sampler, guard: Guard, reason: str, rolled_back: str = ""
+    ) -> UpdateReport:
         """Go on with the present parameters under the next number, and report the samples as set aside."""
         self._rejected = reason
         self._sampler = replace(before, model_iter_id=before.model_iter_id + 1)
         self.guard = guard
         self.keys.start_pair()
-        report = _report(intake, before, used=0, parameters=before.parameters, rejected=reason)
+        report = _report(intake, before, used=0, parameters=before.parameters, rejected=reason, rolled_back=rolled_back)
         report.set_aside.diverged = intake.used
         return report
 
@@ -289,6 +345,7 @@ class Strategy(ABC):
         """
         own = {name: array for name, array in state.items() if name != NEXT_KEY}
         self._load_own_state(self.guard.load_state(own))
+        self._sampler = replace(self._sampler, trusted=self.guard.trusted)
         if isinstance(self.keys, CounterKeys) and NEXT_KEY in state:
             self.keys.go_on_from(int(state[NEXT_KEY]))
 
@@ -333,16 +390,15 @@ class Strategy(ABC):
             return CounterKeys(self.config.worker, self._mirrored)
         return RandomKeys(self._mirrored)
 
-    def _revert(self) -> float:
-        """Go back to the model before the present one, under a new number; return how far that was."""
+    def _revert(self) -> None:
+        """Go back to the trusted model, under a new number."""
         bad = self._sampler
         parameters, state = self.guard.revert()
         parameters.flags.writeable = False
         self._sampler = replace(bad, parameters=parameters)
         self._load_own_state(state)
-        self._sampler = replace(self._sampler, model_iter_id=bad.model_iter_id + 1)
+        self._sampler = replace(self._sampler, model_iter_id=bad.model_iter_id + 1, trusted=None)
         self.keys.start_pair()
-        return _distance(parameters, bad.parameters)
 
     def _note_best(self, intake: Intake, sampler: Sampler) -> None:
         present = next((group for group in intake.groups if group.age == 0), None)
@@ -438,6 +494,8 @@ def _report(
         parameters=parameters,
         rolled_back=rolled_back,
         rejected=rejected,
+        stale_rule=intake.stale_rule,
+        effective=float(intake.used) if intake.effective is None else intake.effective,
     )
 
 

@@ -406,7 +406,7 @@ def secret_rotate(path: Path, keep: int, as_json: bool) -> None:
 
 def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) -> None:
     if report.rolled_back:
-        _say(f"reverted to the model before: {report.rolled_back}")
+        _say(f"reverted to the trusted model: {report.rolled_back}")
     unread = sum(segment.unread for segment in contents.segments)
     if unread:
         _say(f"{unread} bytes at the ends of segments are not whole records: not yet written, or cut off")

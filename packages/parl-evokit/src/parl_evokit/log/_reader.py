@@ -137,7 +137,7 @@ class LogContents:
         """Wait no longer for the rewards of models more than `max_age` updates older than this one."""
         before = len(self.waiting)
         self.waiting = young(self.waiting, model_iter_id, max_age)
-        self.expired = before - len(self.waiting)
+        self.expired += before - len(self.waiting)
 
     @property
     def pending(self) -> int:

@@ -1,0 +1,151 @@
+"""Late rewards count for what they say: by weights that the update reports, and with a default where none comes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_evokit import ES, LogWriter, SamplingInfo
+from parl_evokit._records import Record
+from parl_evokit.agent import ESAgent
+from parl_evokit.log._frames import Header, frame
+
+D, N = 20, 40
+
+
+def left(stale: str, most: int, updates: int) -> tuple[float, int, set[str]]:
+    """The distance from a target that remains where good samples are rewarded late, and how many steps were zero."""
+    settings = {
+        "optimizer": {"type": "ADAM", "base_lr": 0.05},
+        "sampling": {"gaussian_sampling": {"std": 0.3}},
+        "update": {"max_age": max(8, most), "stale": stale},
+    }
+    es = ES(np.zeros(D, np.float32), {"keys": "COUNTER", "solver": settings})
+    random = np.random.default_rng(0)
+    target = random.standard_normal(D) / np.sqrt(D)
+    due: dict[int, list[tuple[SamplingInfo, float]]] = {}
+    zero, rules = 0, set()
+    for update in range(updates):
+        infos = es.ask(N)
+        rewards = -((es.candidates(infos) - target) ** 2).sum(1)
+        dwell = 0.89 * (rewards - rewards.mean()) / rewards.std() + 0.46 * random.standard_normal(N)
+        delays = np.rint(np.argsort(np.argsort(dwell)) / (N - 1) * most).astype(int)
+        for delay, info, reward in zip(delays.tolist(), infos, rewards.tolist(), strict=True):
+            due.setdefault(update + delay, []).append((info, reward))
+        now = due.pop(update, [])
+        if len(now) < 2:
+            continue
+        report = es.tell([info for info, _ in now], [reward for _, reward in now])
+        zero += report.update_norm == 0.0
+        rules.add(report.stale_rule)
+        assert 0.0 < report.effective <= report.used
+    return float(((es.mean - target) ** 2).sum()), zero, rules
+
+
+def test_where_good_samples_are_rewarded_late_the_default_learns_as_importance_weights_do() -> None:
+    """Ranked among themselves, the early samples of a model have as many winners as the late ones."""
+    grouped, default, weighted = (left(stale, 4, 150)[0] for stale in ("GROUPED", "AUTO", "IMPORTANCE"))
+    assert default < 0.25 * grouped
+    assert default < 1.5 * weighted
+
+
+def test_delays_of_39_updates_leave_no_step_at_zero() -> None:
+    remaining, zero, rules = left("AUTO", 39, 120)
+    assert zero == 0
+    assert remaining < 0.5
+    assert rules <= {"", "IMPORTANCE", "POOLED"}
+
+
+def test_large_models_are_pooled_where_models_differ_and_grouped_where_not() -> None:
+    for shift, rule in ((0.0, "GROUPED"), (10.0, "POOLED")):
+        es = ES(np.zeros(200, np.float32), {"keys": "COUNTER"})
+        old = es.ask(10)
+        es.tell(es.ask(4), [1.0, 2.0, 3.0, 4.0])
+        fresh = es.ask(10)
+        random = np.random.default_rng(1)
+        rewards = random.standard_normal(20)
+        rewards[:10] += shift
+        assert es.tell([*old, *fresh], rewards).stale_rule == rule
+    single = [es.ask(1)[0] for _ in range(3)]
+    es.tell(es.ask(2), [1.0, 2.0])
+    assert es.tell([*single, *es.ask(1)], [1.0, 2.0, 3.0, 4.0]).stale_rule == "POOLED"
+
+
+def agent_of(**update: Any) -> ESAgent:
+    update = {"reward_timeout_s": 100.0, "shaping": "CENTERED"} | update
+    return ESAgent({"keys": "COUNTER", "solver": {"update": update}}, ({"w": np.zeros(8)}, lambda arrays, x: arrays))
+
+
+def log_of(place: Path, agent: ESAgent, served: list[tuple[int, float | None]], name: str = "a") -> None:
+    """A log of samples that were served at these seconds, with these rewards."""
+    clone = agent.clone()
+    head = frame(Header(name * 32, agent._ready("test")[0].sampler.fingerprint).encode())
+    records = []
+    for second, reward in served:
+        info = clone.add_noise()
+        records.append(Record(info, None, second * 10**6))
+        if reward is not None:
+            records.append(Record(info, reward, (second + 1) * 10**6))
+    place.mkdir(exist_ok=True)
+    (place / f"{name}.evl").write_bytes(head + head + b"".join(frame(record.encode()) for record in records))
+
+
+@pytest.mark.parametrize(
+    ("settings", "used", "timed_out", "mean"),
+    [
+        ({}, 5, 2, 1.2),
+        ({"default_reward": -1.0}, 5, 2, 0.8),
+        ({"censoring": "WORST"}, 5, 2, 1.6),
+        ({"censoring": "DROP"}, 3, 0, 2.0),
+        ({"reward_timeout_s": 0.0}, 3, 0, 2.0),
+        ({"reward_timeout_s": 1e6}, 3, 0, 2.0),
+    ],
+)
+def test_samples_whose_reward_does_not_come_count_as_the_settings_say(
+    tmp_path: Path, settings: dict[str, Any], used: int, timed_out: int, mean: float
+) -> None:
+    agent = agent_of(**settings)
+    log_of(tmp_path / "log", agent, [(1000, 1.0), (1000, None), (1001, None), (1150, 2.0), (1150, None), (1150, 3.0)])
+    report, contents = agent.update_from_log(tmp_path / "log")
+    assert (report.used, report.timed_out) == (used, timed_out)
+    assert report.mean_reward == pytest.approx(mean)
+    waiting = 3 if settings.get("reward_timeout_s") in {0.0, 1e6} else 1
+    assert contents.pending == waiting
+
+
+def test_a_reward_that_comes_after_the_timeout_changes_nothing(tmp_path: Path) -> None:
+    agent = agent_of()
+    clone = agent.clone()
+    late = clone.add_noise()
+    head = frame(Header("c" * 32, late.fingerprint).encode())
+    (tmp_path / "late.evl").write_bytes(head + head + frame(Record(late, None, 10**6).encode()))
+    log_of(tmp_path, agent, [(500, 1.0), (500, 2.0)])
+    assert agent.update_from_log(tmp_path)[0].timed_out == 1
+    with LogWriter(tmp_path) as log:
+        log.reward(late, 5.0)
+        log.reward(clone.add_noise(), 1.0)
+        log.reward(clone.add_noise(), 2.0)
+    report, _ = agent.update_from_log(tmp_path)
+    assert (report.used, report.set_aside.used) == (2, 1)
+
+
+def test_a_clock_that_is_ahead_does_not_let_everything_time_out(tmp_path: Path) -> None:
+    import time
+
+    agent = agent_of()
+    now = int(time.time())
+    log_of(tmp_path, agent, [(now, 1.0), (now, None), (now, 2.0), (now + 10**6, 3.0)])
+    report, contents = agent.update_from_log(tmp_path)
+    assert (report.used, report.timed_out, contents.pending) == (3, 0, 1)
+
+
+def test_an_update_with_timeouts_can_be_replayed(tmp_path: Path) -> None:
+    agent = agent_of()
+    agent.save(tmp_path / "old")
+    log_of(tmp_path / "log", agent, [(1000, 1.0), (1000, None), (1150, 2.0), (1150, None)])
+    report, _ = agent.update_from_log(tmp_path / "log")
+    agent.save(tmp_path / "new")
+    log_of(tmp_path / "log", agent, [(5000, 1.0)], "b")
+    before = agent_of()
+    assert before.replay_log(tmp_path / "log", tmp_path / "new")[0].parameters_sha256 == report.parameters_sha256
