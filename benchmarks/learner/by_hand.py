@@ -1,9 +1,11 @@
-"""DQN and PPO by hand in eager PyTorch, as fast as a hand can write them.
+"""Algorithms by hand in eager PyTorch, as fast as a hand can write them.
 
 Parameters are plain tensors, without modules around them; gradients are asked for by name, so that nothing accumulates;
-Adam is one call of PyTorch's fused kernel for all parameters, and a target network one call of its foreach kernel.
+Adam is one call of PyTorch's fused kernel for all parameters, and a target network one call of its foreach kernel. The
+layers of two critics are one batched product.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -51,25 +53,54 @@ def layers(*sizes: int) -> list[Tensor]:
     return [part.detach().requires_grad_() for layer in drawn for part in (layer.weight, layer.bias)]
 
 
+def twin_layers(*sizes: int) -> list[Tensor]:
+    """Return weights `[2, inputs, outputs]` and biases `[2, 1, outputs]` of two networks of dense layers."""
+    first, second = layers(*sizes), layers(*sizes)
+    found = []
+    for one, other in zip(first, second, strict=True):
+        both = torch.stack((one.detach(), other.detach()))
+        found.append((both.mT.contiguous() if both.dim() == 3 else both[:, None]).requires_grad_())
+    return found
+
+
+def chain(p: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Return the output of two hidden layers and a linear one."""
+    hidden = torch.relu_(F.linear(x, p[0], p[1]))
+    return F.linear(torch.relu_(F.linear(hidden, p[2], p[3])), p[4], p[5])
+
+
+def twins(p: Sequence[Tensor], obs: Tensor, action: Tensor) -> Tensor:
+    """Return the values `[2, rows]` of two critics."""
+    x = torch.cat((obs, action), dim=1).expand(2, -1, -1)
+    hidden = torch.relu_(torch.baddbmm(p[1], x, p[0]))
+    hidden = torch.relu_(torch.baddbmm(p[3], hidden, p[2]))
+    return torch.baddbmm(p[5], hidden, p[4])[:, :, 0]
+
+
+def copies(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return a target network."""
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+_OBS, _ACT, _TAU, _GAMMA = batches.CHEETAH_OBS, batches.CHEETAH_ACT, 0.005, 0.99
+_HIDDEN = batches.CHEETAH_HIDDEN
+_LOG_STD_LEAST, _LOG_STD_MOST = -20.0, 2.0
+
+
 class Floor:
-    """Only for the small networks, where what a library adds shows most."""
+    """The networks without convolutions, where what a library adds shows most."""
 
     def dqn(self) -> Run:
         q = layers(batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM)
-        target = [parameter.detach().clone() for parameter in q]
-        adam, batch = Adam(q, lr=1e-3), batches.transitions()
-
-        def values(p: list[Tensor], obs: Tensor) -> Tensor:
-            hidden = torch.relu_(F.linear(obs, p[0], p[1]))
-            return F.linear(torch.relu_(F.linear(hidden, p[2], p[3])), p[4], p[5])
+        target, adam, batch = copies(q), Adam(q, lr=1e-3), batches.transitions()
 
         def run(updates: int) -> None:
             for step in range(updates):
                 obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
                 with torch.no_grad():
-                    best = values(target, next_obs).amax(1)
+                    best = chain(target, next_obs).amax(1)
                     value = torch.addcmul(reward, 1.0 - terminal, best, value=0.99)
-                loss = F.mse_loss(values(q, obs).gather(1, action[:, None])[:, 0], value)
+                loss = F.mse_loss(chain(q, obs).gather(1, action[:, None])[:, 0], value)
                 adam.step(torch.autograd.grad(loss, q))
                 loss.item()
                 if step % batches.SYNC_EVERY == 0:
@@ -112,5 +143,138 @@ class Floor:
                     with torch.no_grad():  # the figures that the libraries report
                         (ratio - 1.0 - log_ratio).mean()
                         ((ratio - 1.0).abs() > 0.2).float().mean()
+
+        return run
+
+    def sac(self) -> Run:
+        return self._soft_actor_critic(fixed=False)
+
+    def sac_fixed(self) -> Run:
+        return self._soft_actor_critic(fixed=True)
+
+    def _soft_actor_critic(self, *, fixed: bool) -> Run:
+        actor, critic = layers(_OBS, *_HIDDEN, 2 * _ACT), twin_layers(_OBS + _ACT, *_HIDDEN, 1)
+        target = copies(critic)
+        log_alpha = torch.tensor(math.log(0.2), requires_grad=not fixed)
+        adam, adam_critic, adam_alpha = Adam(actor, lr=3e-4), Adam(critic, lr=3e-4), Adam([log_alpha], lr=3e-4)
+        batch = batches.cheetah_transitions()
+
+        def sampled(obs: Tensor) -> tuple[Tensor, Tensor]:
+            mean, log_std = chain(actor, obs).chunk(2, dim=1)
+            log_std = log_std.clamp(_LOG_STD_LEAST, _LOG_STD_MOST)
+            noise = torch.randn_like(mean)
+            before = torch.addcmul(mean, log_std.exp(), noise)
+            squashing = 2.0 * (math.log(2.0) - before - F.softplus(-2.0 * before))
+            log_p = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi) - squashing
+            return torch.tanh(before), log_p.sum(1)
+
+        def run(updates: int) -> None:
+            for _ in range(updates):
+                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                with torch.no_grad():
+                    alpha = log_alpha.exp()
+                    next_action, log_p = sampled(next_obs)
+                    best = twins(target, next_obs, next_action).amin(0) - alpha * log_p
+                    value = torch.addcmul(reward, 1.0 - terminal, best, value=_GAMMA)
+                error = (twins(critic, obs, action) - value).square().mean(1).sum()
+                adam_critic.step(torch.autograd.grad(error, critic))
+                new_action, log_p = sampled(obs)
+                loss = (alpha * log_p - twins(critic, obs, new_action).amin(0)).mean()
+                adam.step(torch.autograd.grad(loss, actor))
+                if not fixed:
+                    entropy = -(log_alpha * (log_p.detach() - _ACT).mean())
+                    adam_alpha.step(torch.autograd.grad(entropy, [log_alpha]))
+                torch._foreach_lerp_(target, [part.detach() for part in critic], _TAU)
+                error.item(), loss.item()
+
+        return run
+
+    def td3(self) -> Run:
+        actor, critic = layers(_OBS, *_HIDDEN, _ACT), twin_layers(_OBS + _ACT, *_HIDDEN, 1)
+        target, target_actor = copies(critic), copies(actor)
+        adam, adam_critic = Adam(actor, lr=1e-3), Adam(critic, lr=1e-3)
+        batch = batches.cheetah_transitions()
+
+        def run(updates: int) -> None:
+            for step in range(updates):
+                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                with torch.no_grad():
+                    noise = torch.randn_like(action).mul_(0.2).clamp_(-0.5, 0.5)
+                    next_action = torch.tanh(chain(target_actor, next_obs)).add_(noise).clamp_(-1.0, 1.0)
+                    best = twins(target, next_obs, next_action).amin(0)
+                    value = torch.addcmul(reward, 1.0 - terminal, best, value=_GAMMA)
+                error = (twins(critic, obs, action) - value).square().mean(1).sum()
+                adam_critic.step(torch.autograd.grad(error, critic))
+                error.item()
+                if step % 2:
+                    loss = -self._first_of(critic, obs, torch.tanh(chain(actor, obs))).mean()
+                    adam.step(torch.autograd.grad(loss, actor))
+                    with torch.no_grad():
+                        torch._foreach_lerp_(target + target_actor, critic + actor, _TAU)
+                    loss.item()
+
+        return run
+
+    @staticmethod
+    def _first_of(critic: Sequence[Tensor], obs: Tensor, action: Tensor) -> Tensor:
+        hidden = torch.cat((obs, action), dim=1)
+        for layer in range(0, 4, 2):
+            hidden = torch.relu_(torch.addmm(critic[layer + 1][0], hidden, critic[layer][0]))
+        return torch.addmm(critic[5][0], hidden, critic[4][0])
+
+    def ddpg(self) -> Run:
+        actor, critic = layers(_OBS, *_HIDDEN, _ACT), layers(_OBS + _ACT, *_HIDDEN, 1)
+        target, target_actor = copies(critic), copies(actor)
+        adam, adam_critic = Adam(actor, lr=1e-3), Adam(critic, lr=1e-3)
+        batch = batches.cheetah_transitions()
+
+        def run(updates: int) -> None:
+            for _ in range(updates):
+                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                with torch.no_grad():
+                    next_action = torch.tanh(chain(target_actor, next_obs))
+                    best = chain(target, torch.cat((next_obs, next_action), dim=1))[:, 0]
+                    value = torch.addcmul(reward, 1.0 - terminal, best, value=_GAMMA)
+                error = F.mse_loss(chain(critic, torch.cat((obs, action), dim=1))[:, 0], value)
+                adam_critic.step(torch.autograd.grad(error, critic))
+                loss = -chain(critic, torch.cat((obs, torch.tanh(chain(actor, obs))), dim=1)).mean()
+                adam.step(torch.autograd.grad(loss, actor))
+                with torch.no_grad():
+                    torch._foreach_lerp_(target + target_actor, critic + actor, _TAU)
+                error.item(), loss.item()
+
+        return run
+
+
+class WithoutAutograd:
+    """DQN with its gradients written down: products of matrices, and nothing recorded."""
+
+    @torch.no_grad()
+    def dqn(self) -> Run:
+        parameters = layers(batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM)
+        q = [parameter.detach() for parameter in parameters]
+        target, adam, batch = copies(q), Adam(q, lr=1e-3), batches.transitions()
+        rows = torch.arange(batches.DQN_BATCH)
+        slope = 2.0 / batches.DQN_BATCH
+
+        @torch.no_grad()
+        def run(updates: int) -> None:
+            for step in range(updates):
+                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                best = chain(target, next_obs).amax(1)
+                value = torch.addcmul(reward, 1.0 - terminal, best, value=_GAMMA)
+                first = torch.relu_(torch.addmm(q[1], obs, q[0].t()))
+                second = torch.relu_(torch.addmm(q[3], first, q[2].t()))
+                values = torch.addmm(q[5], second, q[4].t())
+                error = values[rows, action] - value
+                at_values = torch.zeros_like(values)
+                at_values[rows, action] = error * slope
+                at_second = torch.ops.aten.threshold_backward(at_values @ q[4], second, 0)
+                at_first = torch.ops.aten.threshold_backward(at_second @ q[2], first, 0)
+                gradients = [at_first.t() @ obs, at_first.sum(0), at_second.t() @ first, at_second.sum(0)]
+                adam.step([*gradients, at_values.t() @ second, at_values.sum(0)])
+                error.square().mean().item()
+                if step % batches.SYNC_EVERY == 0:
+                    torch._foreach_copy_(target, q)
 
         return run

@@ -21,6 +21,7 @@ LIBRARIES: dict[str, dict[str, tuple[str, str, dict[str, Any]]]] = {
         "ours, compiled": ("ours", "Parl", {"compile": True}),
         "ours, bfloat16": ("ours", "Reduced", {}),
         "by hand": ("by_hand", "Floor", {}),
+        "without autograd": ("by_hand", "WithoutAutograd", {}),
         "SB3": ("sb3", "StableBaselines3", {}),
         "PARL 2.2.1": ("parl2", "Parl2", {}),
     },
