@@ -52,8 +52,8 @@ def test_ctrl_c_before_the_first_read_lets_other_threads_read(
     echo = Echo()
     reference = reference_of(echo)
     assert reference is not None
-    assert isinstance(reference._path, Connection)
-    monkeypatch.setattr(reference._path, "_reading", InterruptedLock())
+    assert isinstance(reference.outbox.path, Connection)
+    monkeypatch.setattr(reference.outbox.path, "_reading", InterruptedLock())
     with pytest.raises(KeyboardInterrupt):
         echo.echo(1)
     with concurrent.futures.ThreadPoolExecutor(1) as other:

@@ -118,7 +118,7 @@ def test_memory_stays_bounded_while_results_are_thrown_away(shared_cluster: None
     most = 0
     for _ in range(20_000):
         add(worker)
-        most = max(most, len(worker._parl_ref._path._pending))
+        most = max(most, len(worker._parl_ref.outbox.path._pending))
     assert most <= 100
     assert add(worker).result(PATIENCE_S) == 20_001
 
@@ -199,9 +199,23 @@ def test_wait_as_completed_and_await_work_with_a_limit(shared_cluster: None) -> 
     assert sorted(future.result() for future in completed) == list(range(51, 101))
 
     async def main() -> list[int]:
-        return await asyncio.gather(*(add(worker) for _ in range(50)))
+        return [number for _ in range(10) for number in await asyncio.gather(*(add(worker) for _ in range(4)))]
 
-    assert asyncio.run(main()) == list(range(101, 151))
+    assert asyncio.run(main()) == list(range(101, 141))
+
+
+def test_an_event_loop_is_not_kept_from_turning(shared_cluster: None, gate: Gate) -> None:
+    worker = Worker()
+
+    async def main() -> None:
+        futures = fill(worker, gate)
+        with pytest.raises(TooManyPendingCalls, match=r"4 calls are unanswered.*event loop"):
+            add(worker)
+        await asyncio.to_thread(gate.open)
+        assert [await future for future in futures] == ["", 1, 2, 3]
+        assert await add(worker) == 4
+
+    asyncio.run(main())
 
 
 def test_a_callback_may_call_again(shared_cluster: None) -> None:

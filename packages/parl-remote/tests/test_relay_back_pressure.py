@@ -32,6 +32,13 @@ class Link:
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         self.sent.append([bytes(frame) for frame in frames])
 
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        self.send(frames)
+        return True
+
+    def flush(self) -> bool:
+        return True
+
     def bring(self, *frames: bytes) -> None:
         self.to_come.append([memoryview(frame) for frame in frames])
         self.arrived.release()
@@ -67,6 +74,23 @@ def test_a_full_window_is_not_passed() -> None:
     link.bring(credit(size_of([bytes(WINDOW)])))
     channel.send([b"\2more"], 5.0)
     assert link.sent[1] == [b"\2more"]
+
+
+def test_what_is_posted_waits_for_the_window_and_nothing_overtakes_it() -> None:
+    link = Link()
+    channel = filled(link)
+    content = bytearray(b"\2 one")
+    assert not channel.post([content])
+    assert not channel.post([b"\2 two"])
+    content[:] = b"later"
+    assert not channel.flush()
+    assert len(link.sent) == 1
+    link.bring(credit(WINDOW))
+    link.bring(b"\x11answer")
+    channel.receive(5.0)
+    channel.send([b"\2 three"], 5.0)
+    assert link.sent[1:] == [[b"\2 one"], [b"\2 two"], [b"\2 three"]]
+    assert channel.flush()
 
 
 def test_what_comes_while_sending_waits_is_kept_in_order() -> None:

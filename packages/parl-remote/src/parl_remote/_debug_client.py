@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import _current
 from parl_remote._actor.host import ActorHost, Concurrency, Creation, How
@@ -25,21 +25,26 @@ from parl_remote._actor.state import ActorState
 from parl_remote._current import FoundActor
 from parl_remote._data import serialize
 from parl_remote._data.answers import Answer, read_answer
+from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, dumps_class
 from parl_remote._death import DeathCause, DeathKind
 from parl_remote._display import ConnectionDisplay
-from parl_remote._future import Announced, RemoteFuture
+from parl_remote._future import RemoteFuture, Waiter
 from parl_remote._links.call_messages import Kind, header_of, pack
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
+from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
+from parl_remote._program.outbox import Outbox
 from parl_remote._resources import Resources
 from parl_remote._transport import Buffer
 from parl_remote.errors import ActorLost, NameTaken, NoResources, NoSuchActor, NotConnected
 
+if TYPE_CHECKING:
+    import asyncio
+
 __all__ = ["DebugClient", "DebugPlace", "LocalCalls"]
 
 
-class LocalCalls(Announced):
+class LocalCalls:
     """Runs calls, carries their futures, and receives their answers.
 
     Args:
@@ -48,7 +53,6 @@ class LocalCalls(Announced):
     """
 
     def __init__(self, host: ActorHost, on_names: Callable[[tuple[str, ...]], None]) -> None:
-        super().__init__()
         self._host = host
         self._on_names = on_names
         self._runner: ClosableRunner | None = None
@@ -98,7 +102,25 @@ class LocalCalls(Announced):
                     self._on_names(answer.names)
                 future.settle(answer.value, answer.error, cancelled=answer.cancelled)
 
-    # -- future.Carrier, beside what `Announced` has -----------------------------------------------------------------
+    # -- future.Carrier --------------------------------------------------------------------------------------------
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """Wait for the thread that settles the future; see `Carrier.wait_for`."""
+        waiter = Waiter()
+        future.block(waiter)
+        if not future.settled:  # looked at now that whoever settles it can see us
+            waiter.sleep(timeout_s)
+        future.unblock(waiter)
+        return future.settled
+
+    def look(self) -> None:
+        """Do nothing: no answer has to be read. See `Carrier.look`."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """Do nothing: the future is settled without being read. See `Carrier.watch`."""
+
+    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
+        """Do nothing, as above. See `Carrier.await_in`."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
@@ -140,37 +162,39 @@ class _LocalPath:
         self._calls = LocalCalls(self._host, names.set)
         self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
 
-    def submit(
-        self,
-        kind: int,
-        flags: int,
-        index: int,
-        payload: Sequence[Buffer],
-        method: str,
-        owner: object,
-        future: RemoteFuture[Any] | None = None,
-    ) -> RemoteFuture[Any]:
-        """See `actor_ref.CallPath`."""
-        if future is None:
-            future = RemoteFuture(None, owner)
-            future.method = method
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+        """Run a call; see `outbox.CallPath`."""
         with self._turn, _current.acting():
             if self._host.machine.state is ActorState.CLOSED:
                 future.settle(None, self._lost())
-                return future
-            call = [memoryview(bytearray(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
+                return True
+            packed = pack(call.kind, call.flags, call.target, next(self._numbers), call.payload)
+            frames = [memoryview(bytearray(frame)) for frame in packed]
             if self._calls.used:
                 future._carrier = self._calls
-                self._calls.submit(call, future)
-                return future
-            sent = self._host.handle(call)
+                self._calls.submit(frames, future)
+                return True
+            sent = self._host.handle(frames)
             reply = [memoryview(bytearray(frame)) for frame in sent]
-        answer: Answer = read_answer(reply, method)
+        answer: Answer = read_answer(reply, call.method)
         del sent  # the actors whose handles are in the reply; now it has been read
         if answer.names is not None:
             self._names.set(answer.names)
         future.settle(answer.value, answer.error)
-        return future
+        return True
+
+    def attach(self, outbox: Outbox) -> None:
+        """Do nothing: the path always takes calls. See `outbox.CallPath`."""
+
+    def is_full(self) -> bool:
+        """Return False."""
+        return False
+
+    def met_loss(self) -> None:
+        """Do nothing: no call meets it, see `send`."""
+
+    def tend(self) -> None:
+        """Do nothing: no answer has to be read."""
 
     def names_changed(self) -> bool:
         """Return False: all callers share one list of names."""
@@ -268,13 +292,16 @@ class DebugClient(ConnectionDisplay):
 
         try:
             payload = [*serialize.dumps(tuple(creation)), *arguments[1:]]
-            path.submit(Kind.CREATE, 0, 0, payload, "__init__", None).result()
+            created: RemoteFuture[Any] = RemoteFuture(None)
+            path.send(Call(Kind.CREATE, 0, 0, payload, "__init__"), created)
+            created.result()
         except BaseException:
             end()
             raise
         place = DebugPlace(id(self), next(self._numbers))
-        make = kind_of_reference(options)
-        ref = self._refs[place] = make(spec, path, let_go=end, destroy=end, attributes=names, place=place)
+        ref = self._refs[place] = ActorRef(
+            spec, Outbox(path), let_go=end, destroy=end, attributes=names, place=place, options=options
+        )
         if options.name:
             self._names[options.name] = weakref.ref(ref), options.wait
         return ref

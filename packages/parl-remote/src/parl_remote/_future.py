@@ -8,13 +8,14 @@ condition is held, as the standard library's waiters require.
 A future without a carrier is settled by whoever made it, with `set_result` and its kind: the futures of pools and
 executors.
 
-`wait_any` waits for the first of several and reads in the caller's own thread. `Announced` is a future that this
-process itself settles.
+`wait_any` waits for the first of several and reads in the caller's own thread. Who awaits a future on an event loop has
+that loop read, in its own thread.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -26,7 +27,10 @@ from parl_remote._streams import RemoteIterator
 from parl_remote._system.polling import wait_for_input
 from parl_remote.errors import ResultTimeout, SerializationError, unraised
 
-__all__ = ["Announced", "Carrier", "FutureTravels", "RemoteFuture", "wait_any"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Carrier", "FutureTravels", "RemoteFuture", "Waiter", "wait_any"]
 
 
 _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
@@ -110,6 +114,48 @@ _STATE_NAMES = {
 }
 
 
+class Waiter:
+    """A thread that sleeps until another one has news for it; one thread sleeps at a time."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, timeout_s: float | None) -> None:
+        """Wait for `wake`, or until the time has passed."""
+        self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+
+    def wake(self) -> None:
+        """End the sleep, or the next one; a second call does nothing."""
+        with contextlib.suppress(RuntimeError):  # somebody else woke it already
+            self._lock.release()
+
+
+class _Awaiting:
+    """A task of an event loop that awaits a future."""
+
+    __slots__ = ("_loop", "_thread", "news")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self.news: asyncio.Future[None] = loop.create_future()
+
+    def wake(self) -> None:
+        """Have the task look again."""
+        if threading.get_ident() == self._thread:
+            self._tell()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the task with it
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        if not self.news.done():
+            self.news.set_result(None)
+
+
 class FutureTravels(SerializationError):
     """A future was pickled; as a call's own argument it is awaited instead, anywhere else this is an error."""
 
@@ -125,6 +171,9 @@ class Carrier(Protocol):
 
     def watch(self, future: RemoteFuture[Any]) -> None:
         """Settle the future in the background, for waiters that do not call `wait_for`."""
+
+    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
+        """Settle the future in the thread of an event loop, which runs there, or in the background."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """Settle the future as cancelled unless its result has arrived, and tell the actor."""
@@ -267,9 +316,39 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return carrier.cancel(self) if carrier is not None else super().cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
-        import asyncio
+        while not self.settled:
+            from asyncio import CancelledError, get_running_loop, wrap_future  # whoever awaits has imported it
 
-        return asyncio.wrap_future(self).__await__()
+            carrier, loop = self._carrier, get_running_loop()
+            if carrier is None:
+                return (yield from wrap_future(self).__await__())
+            waiting = _Awaiting(loop)
+            self.block(waiting)
+            try:
+                carrier.await_in(loop, self)
+                if not self.settled and self._carrier is carrier:  # looked at after `waiting` can be seen
+                    yield from waiting.news
+            except CancelledError:
+                self.cancel()
+                raise
+            finally:
+                self.unblock(waiting)
+        return self.result()
+
+    def block(self, waiter: Any) -> None:
+        """Call `wake` of a waiter when the future is settled, or is carried by another carrier."""
+        self.__dict__.setdefault("_blocked", []).append(waiter)  # in one step: several threads may begin to wait
+
+    def unblock(self, waiter: Any) -> None:
+        """Undo `block`."""
+        if self._blocked is not None:
+            self._blocked.remove(waiter)
+
+    def wake_blocked(self) -> None:
+        """Have all waiters look again, because the future has another carrier."""
+        if self._blocked is not None:
+            for waiter in tuple(self._blocked):
+                waiter.wake()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise FutureTravels(
@@ -351,51 +430,3 @@ class RemoteFuture(concurrent.futures.Future[T]):
         self._result = result
         self._exception = exception
         self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
-
-
-class _Waiter:
-    """A waiting thread."""
-
-    def __init__(self) -> None:
-        event = threading.Event()
-        self.wake = event.set
-        self.sleep = event.wait
-
-
-class Announced:
-    """Fills `future.Carrier` for futures that some thread of this process settles.
-
-    Attributes:
-        future: Settled by `settle`.
-    """
-
-    def __init__(self, what: str = "") -> None:
-        self.future: RemoteFuture[Any] = RemoteFuture(self)
-        self.future.method = what
-
-    def settle(self) -> None:
-        """Settle the future and wake all waiting threads; a second call does nothing."""
-        if not self.future.settled:
-            self.future.settle(None)
-
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """See `Carrier.wait_for`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        waiter = _Waiter()
-        if future._blocked is None:
-            future._blocked = []
-        future._blocked.append(waiter)
-        while not future.settled:  # looked at again now that whoever settles it can see us
-            if not waiter.sleep(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                return future.settled
-        return True
-
-    def look(self) -> None:
-        """Do nothing: no answer has to be read. See `Carrier.look`."""
-
-    def watch(self, future: RemoteFuture[Any]) -> None:
-        """Do nothing: the future is settled without being read. See `Carrier.watch`."""
-
-    def cancel(self, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # as the protocol has it
-        """Return False: such a future cannot be cancelled. See `Carrier.cancel`."""
-        return False

@@ -31,11 +31,12 @@ from parl_remote._links.identity import host_id
 from parl_remote._links.loop import Loop
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_record import ActorRecord, Made
-from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames, kind_of_reference
+from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
 from parl_remote._program.connection import Connection
+from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, unpacked
 from parl_remote._program.rendezvous import given_key, publish_manager_key
-from parl_remote._program.restarts import Comeback, NoRestart
+from parl_remote._program.restarts import NoRestart, Restarts
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import Waker
 from parl_remote._transport import Buffer, Closed, Listener, Opened, Received
@@ -68,6 +69,15 @@ class PeerChannel:
             raise ChannelClosed(self._over)
         copied = [bytes(frame) for frame in frames]
         self._loop.call_soon(lambda: self._send(copied))
+
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        """Send one message; the listener queues it."""
+        self.send(frames)
+        return True
+
+    def flush(self) -> bool:
+        """Return True: nothing is kept."""
+        return True
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message and return it."""
@@ -202,8 +212,10 @@ class ServedObject:
         self._given = 0  # how often it was given out
         self.is_over = False
         self._made = self._make(channel)
-        self._comeback = Comeback(
+        self._outbox = Outbox(self._made.path)
+        self._restarts = Restarts(
             self._made,
+            self._outbox,
             limit=None,
             again=self._again,
             on_made=self._note,
@@ -220,13 +232,15 @@ class ServedObject:
     def reference(self, options: ActorOptions) -> ActorRef:
         """Return a reference for handles of the object."""
         self._given = given = self._given + 1
-        return kind_of_reference(options)(
+        self._outbox.limit(None, waits=True)  # a handle that was given back may have had one
+        return ActorRef(
             ClassSpec.of_shipped(self.shipped),
-            self._comeback,
+            self._outbox,
             let_go=lambda: self._free(lambda: self._given_back(given)),
             destroy=self._destroy,
             attributes=self._names,
             place=self._made.place,
+            options=options,
         )
 
     def connection_lost(self, channel: PeerChannel, reason: str) -> None:
@@ -254,8 +268,7 @@ class ServedObject:
 
     def _lose(self, cause: DeathCause) -> None:
         record = self._made.record
-        self._comeback.lost(record, cause)
-        record.end(cause)
+        record.lose(cause)
         record.hang_up()
 
     def _make(self, channel: PeerChannel) -> Made:
@@ -264,7 +277,6 @@ class ServedObject:
         record.connection = connection = Connection(
             channel, background=self._background, lost=record.error, on_names=self._names.set
         )
-        connection.gives_back = True
         return Made(record, connection, ActorPlace(self.object_id, "", (), "", self._host_id))
 
     def _again(self, lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG002  # nobody counts
@@ -287,7 +299,7 @@ class ServedObject:
 
     def _destroy(self) -> None:
         channel = self._channel
-        self._comeback.end()
+        self._restarts.end()
         self._made.record.end(DeathCause(DeathKind.KILLED_BY_USER))
         if channel is not None:
             with contextlib.suppress(ChannelClosed):

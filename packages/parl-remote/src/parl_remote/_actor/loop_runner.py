@@ -16,12 +16,11 @@ import inspect
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from parl_remote._actor.host import ActorHost
-from parl_remote._actor.runners import Answerer, Job, Process, Runner, drop_waiting
+from parl_remote._actor.runners import Answerer, Job, JobQueue, Process, Runner
 from parl_remote._system.facilities import is_portable
 
 __all__ = ["LoopRunner", "LoopServing", "LoopThread", "construct_on", "new_loop", "run_forever", "wind_up"]
@@ -61,7 +60,7 @@ class LoopRunner:
         self._limit = limit
         self._loop = loop
         self._tell_idle = idle
-        self._waiting: deque[Job] = deque()
+        self._waiting = JobQueue()
         self._pumping = False
         self._tasks: dict[asyncio.Task[_Outcome], tuple[Job, Any]] = {}
         self._without_reply: set[asyncio.Task[_Outcome]] = set()
@@ -78,18 +77,20 @@ class LoopRunner:
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
         """Drop a waiting call, or cancel the task of a running one."""
-        self._cancel(lambda job: job.is_from(caller, call_id))
+        self._cancel(self._waiting.remove(caller, call_id), lambda job: job.is_from(caller, call_id))
 
     def forget(self, caller: Answerer) -> None:
         """Drop or cancel all calls of a caller, without a reply."""
-        self._cancel(lambda job: job.caller is caller, replies=False)
+        self._cancel(self._waiting.remove(caller, None), lambda job: job.caller is caller, replies=False)
 
     def cancel_all(self) -> None:
         """Drop or cancel all calls, without a reply: nobody cancelled them, they are lost with the actor."""
-        self._cancel(lambda _: True, replies=False)
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self._cancel(waiting, lambda _: True, replies=False)
 
-    def _cancel(self, is_meant: Callable[[Job], bool], *, replies: bool = True) -> None:
-        for job in drop_waiting(self._waiting, is_meant):
+    def _cancel(self, dropped: Sequence[Job], is_meant: Callable[[Job], bool], *, replies: bool = True) -> None:
+        """Drop the given calls, and cancel the tasks of those that are meant."""
+        for job in dropped:
             self._drop(job, replies=replies)
         for task, (job, _) in list(self._tasks.items()):
             if is_meant(job):

@@ -203,6 +203,7 @@ class ActorProcess:
         self._owner: _Caller | None = None
         self._worker: _Caller | None = None
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
+        self._cancelled: set[tuple[_Caller, int]] = set()  # calls in the queue
         # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._flush_timer = FlushTimer()
@@ -415,14 +416,19 @@ class ActorProcess:
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Drop a call that has not started, or cancel a coroutine; any other call is answered as usual."""
         call_id = header_of(frames[0])[3]
-        for waiting in self._queue:
-            if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
-                self._queue.remove(waiting)
-                caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
-                self.flush_all()
-                return
+        if self._queue:
+            self._cancelled.add((caller, call_id))  # dropped when its turn comes: looking for it would take too long
         if self._serving is not None:
             self._serving.runner.cancel(caller, call_id)
+
+    def _drop_if_cancelled(self, caller: _Caller, frames: list[memoryview]) -> bool:
+        """Answer a call that was cancelled before it started; return whether it was."""
+        call_id = header_of(frames[0])[3]
+        if (caller, call_id) not in self._cancelled:
+            return False
+        self._cancelled.discard((caller, call_id))
+        caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
+        return True
 
     def _work(self) -> None:
         """Run the queued calls; replies of quick calls are sent together."""
@@ -430,7 +436,8 @@ class ActorProcess:
         while queue and not self._leaving:
             caller, frames = queue.popleft()
             started = time.perf_counter()
-            self._serve(caller, frames)
+            if not self._cancelled or not self._drop_if_cancelled(caller, frames):
+                self._serve(caller, frames)
             del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
             if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
@@ -441,6 +448,7 @@ class ActorProcess:
                 for other in list(self._callers.values()):
                     self._read(other)
                 self._host.meter.waiting(len(queue))
+        self._cancelled.clear()  # the rest had been answered when they were cancelled
         if self._host.meter.has_waiting:
             self._host.meter.waiting(0)
         if self._leaving:
@@ -532,7 +540,7 @@ class ActorProcess:
             kind = frames[0][0]
             if kind in (_CLOSE, _CONFIGURE, _CREATE):
                 self._serve(caller, frames)
-            else:
+            elif not self._cancelled or not self._drop_if_cancelled(caller, frames):
                 try:
                     serving.runner.take(Job(self._host.accept(frames), caller))
                 except RemoteProtocolError as error:
@@ -544,7 +552,7 @@ class ActorProcess:
             try:
                 caller.outbox.flush()
             except ChannelClosed:
-                self._forget(caller)
+                caller.outbox.held.clear()  # the caller has left; what it sent before is read and run all the same
             else:
                 if caller.channel.has_read_ahead:
                     self._read(caller)

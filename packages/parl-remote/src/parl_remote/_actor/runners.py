@@ -16,8 +16,7 @@ An actor's process (`actor.process`) has its calls served in one of two ways:
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict
 from typing import Protocol
 
 from parl_remote._actor.host import ActorHost, Run
@@ -30,11 +29,11 @@ __all__ = [
     "ClosableRunner",
     "ConcurrentServing",
     "Job",
+    "JobQueue",
     "Process",
     "Runner",
     "ThreadRunner",
     "ThreadServing",
-    "drop_waiting",
 ]
 
 
@@ -82,12 +81,33 @@ class ClosableRunner(Runner, Protocol):
         """Drop waiting calls, and let the threads end."""
 
 
-def drop_waiting(waiting: deque[Job], is_meant: Callable[[Job], bool]) -> list[Job]:
-    """Remove matching jobs from a queue and return them."""
-    dropped = [job for job in waiting if is_meant(job)]
-    for job in dropped:
-        waiting.remove(job)
-    return dropped
+class JobQueue:
+    """Calls that have not started, in order; one to be cancelled is found in one step."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[tuple[Answerer, int], Job] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def append(self, job: Job) -> None:
+        """Add a call behind all others."""
+        self._jobs[job.caller, job.run.call_id] = job
+
+    def popleft(self) -> Job:
+        """Remove the first call and return it."""
+        return self._jobs.popitem(last=False)[1]
+
+    def clear(self) -> None:
+        """Remove all calls."""
+        self._jobs.clear()
+
+    def remove(self, caller: Answerer, call_id: int | None) -> list[Job]:
+        """Remove the caller's call of that number, or all of its calls if it is None; return those removed."""
+        if call_id is not None:
+            found = self._jobs.pop((caller, call_id), None)
+            return [] if found is None else [found]
+        return [self._jobs.pop(key) for key in list(self._jobs) if key[0] is caller]
 
 
 class ThreadRunner:
@@ -101,7 +121,7 @@ class ThreadRunner:
     def __init__(self, host: ActorHost, limit: int) -> None:
         self._host = host
         self._limit = limit
-        self._waiting: deque[Job] = deque()
+        self._waiting = JobQueue()
         self._changed = threading.Condition()
         self._threads = 0
         self._idle = 0
@@ -123,11 +143,11 @@ class ThreadRunner:
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
         """Drop a waiting call; a running one is answered as usual."""
-        self._drop(lambda job: job.is_from(caller, call_id))
+        self._drop(caller, call_id)
 
     def forget(self, caller: Answerer) -> None:
         """Drop a caller's waiting calls; running ones run to their end."""
-        self._drop(lambda job: job.caller is caller)
+        self._drop(caller, None)
 
     def drain(self) -> None:
         """Wait until all calls taken are answered."""
@@ -141,9 +161,9 @@ class ThreadRunner:
             self._waiting.clear()
             self._changed.notify_all()
 
-    def _drop(self, is_meant: Callable[[Job], bool]) -> None:
+    def _drop(self, caller: Answerer, call_id: int | None) -> None:
         with self._changed:
-            dropped = drop_waiting(self._waiting, is_meant)
+            dropped = self._waiting.remove(caller, call_id)
         for job in dropped:
             job.caller.answer(self._host.drop(job.run))
             job.caller.flush()

@@ -24,7 +24,7 @@ from parl_remote._transport import Pollable
 
 __all__ = ["Loop", "Timer"]
 
-Action = Callable[[], None]
+Action = Callable[[], object]  # whose result is ignored
 
 _log = logging.getLogger("parl.remote")
 _REST_S = 0.02  # a source that stays readable would keep the loop, and the log, busy

@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from parl_remote._data.calls import Call
 from parl_remote._death import DeathCause, DeathKind
 from parl_remote._future import RemoteFuture
 from parl_remote._messages import LeaseGranted
-from parl_remote._program.actor_ref import ActorPlace, CallPath
+from parl_remote._program.actor_ref import ActorPlace
+from parl_remote._program.outbox import CallPath, Outbox
 from parl_remote._transport import Channel
 from parl_remote.errors import ActorLost, NotConnected
 
 __all__ = [
+    "CAUSE_PATIENCE_S",
     "NEWS_S",
     "ActorConnection",
     "ActorRecord",
-    "GonePath",
     "Made",
     "RestartPolicy",
     "granted_at",
@@ -30,7 +32,7 @@ NEWS_S = 1.0
 """News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
 
 _UNKNOWN = "the connection to it broke without a reported cause; Ctrl-C in the middle of a transfer does that"
-_CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death use different links, microseconds apart
+CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death use different links, microseconds apart
 
 
 def _nobody(names: tuple[str, ...]) -> None:
@@ -42,6 +44,9 @@ class ActorConnection(CallPath, Protocol):
 
     is_read_out: threading.Event
 
+    def submit(self, call: Call) -> RemoteFuture[Any]:
+        """Send a call that comes before all others: that of the constructor."""
+
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
         """Pass each state that the actor saves to `on_state`."""
 
@@ -51,18 +56,24 @@ class ActorConnection(CallPath, Protocol):
     def read_out(self, timeout_s: float) -> None:
         """Read what the actor sent before it ended."""
 
+    def write(self) -> None:
+        """Write what the channel takes of what it did not take before."""
+
     def look(self) -> None:
-        """Read what has arrived, unless another thread does."""
+        """Settle the futures whose answers have arrived, without waiting."""
 
     def hang_up(self) -> None:
         """Close the channel; calls without an answer fail."""
 
 
 class RestartPolicy(Protocol):
-    """The policy that restarts an actor when it is lost; see `restarts.Comeback`."""
+    """The policy that restarts an actor when it is lost; see `restarts.Restarts`."""
 
-    def lost(self, record: ActorRecord, cause: DeathCause) -> None:
-        """Handle the end of an actor, before any caller learns of it."""
+    def lost(self, record: ActorRecord, cause: DeathCause) -> Callable[[], None]:
+        """Handle the end of an actor before any caller learns of it; return what to do when the cause is recorded."""
+
+    def connection_closed(self, record: ActorRecord) -> None:
+        """Handle a broken connection of which no cause has become known in time."""
 
 
 class ActorRecord:
@@ -79,7 +90,8 @@ class ActorRecord:
         on_names: Called with the names of its attributes when they change.
         is_detached: Whether it outlives this program.
         forked: Whether it belongs to the process that this one was forked from.
-        comeback: Restarts it when it is lost; None for an actor that is not restarted.
+        restarts: Restarts it when it is lost; None for an actor that is not restarted.
+        outbox: The way of calls to it, which ends with it unless it is restarted; None before there is one.
     """
 
     def __init__(
@@ -95,7 +107,8 @@ class ActorRecord:
         self.connection: ActorConnection | None = None
         self.forked = False
         self.on_names: Callable[[tuple[str, ...]], None] = _nobody
-        self.comeback: RestartPolicy | None = None
+        self.restarts: RestartPolicy | None = None
+        self.outbox: Outbox | None = None
         self._note = ""
         self._comes_back = False
         self._cause: DeathCause | None = None
@@ -127,6 +140,8 @@ class ActorRecord:
                 at=cause.at or round(time.time(), 3),
             )
             self._ended.set()
+            if self.restarts is None and self.outbox is not None:
+                self.outbox.end(self.unsent)
 
     def cannot_be_reached(self, reason: str) -> None:
         """Record that this process has no connection to the actor, which lives on."""
@@ -134,9 +149,10 @@ class ActorRecord:
 
     def lose(self, cause: DeathCause) -> None:
         """Record that the actor ended without being asked to, and have it restarted if it is restartable."""
-        if self.comeback is not None:
-            self.comeback.lost(self, cause)
+        proceed = None if self.restarts is None else self.restarts.lost(self, cause)
         self.end(cause)
+        if proceed is not None:
+            proceed()
 
     def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
         """Set the note on restarts in errors of the actor's calls; called before `end`, so that no error lacks it.
@@ -150,19 +166,34 @@ class ActorRecord:
 
     def await_end(self) -> bool:
         """Wait a moment for the cause of the end, and return whether it is known."""
-        return self._ended.wait(_CAUSE_PATIENCE_S)
+        return self._ended.wait(CAUSE_PATIENCE_S)
+
+    def end_without_news(self) -> None:
+        """Fail the calls that met the actor's loss, because no news of its end has come in time."""
+        if self.restarts is not None:
+            self.restarts.connection_closed(self)
+        elif self.outbox is not None:
+            self.outbox.end(self.unsent)
 
     def error(self, running: str) -> ActorLost | NotConnected:
         """Return the error for a call that will not be answered; see `Connection`."""
+        if not self.forked:
+            self.await_end()
+        return self._error_of(running)
+
+    def _error_of(self, running: str) -> ActorLost | NotConnected:
         if self.forked:
             return NotConnected(
                 f"this {self.class_name} belongs to the process that this one was forked from; "
                 "make another one here, or send a handle of it to this process"
             )
-        self.await_end()
         cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         told = dataclasses.replace(cause, last_call=running or cause.last_call)
         return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
+
+    def unsent(self) -> ActorLost | NotConnected:
+        """Return the error for a call that did not reach the actor; does not wait for the cause."""
+        return self._error_of("")
 
     def hang_up(self) -> None:
         """Close the connection or the channel to the actor."""
@@ -172,39 +203,11 @@ class ActorRecord:
             self.channel.close()
 
 
-class GonePath:
-    """The path to an actor that ended before it could be reached; implements `actor_ref.CallPath`."""
-
-    def __init__(self, record: ActorRecord) -> None:
-        self._record = record
-
-    def submit(
-        self,
-        kind: int,  # noqa: ARG002  # as the protocol has it
-        flags: int,  # noqa: ARG002
-        index: int,  # noqa: ARG002
-        payload: object,  # noqa: ARG002
-        method: str,
-        owner: object,  # noqa: ARG002
-        future: RemoteFuture[Any] | None = None,
-    ) -> RemoteFuture[Any]:
-        """Return a future that has failed with the cause."""
-        if future is None:
-            future = RemoteFuture(None)
-            future.method = method
-        future.settle(None, self._record.error(""))
-        return future
-
-    def names_changed(self) -> bool:
-        """Return False: the names cannot change any more."""
-        return False
-
-
 class Made(NamedTuple):
-    """A newly made actor, the path to it, and its address for others."""
+    """A newly made actor, the connection to it (None if it has ended already), and its address for others."""
 
     record: ActorRecord
-    path: CallPath
+    path: ActorConnection | None
     place: ActorPlace
 
 

@@ -10,6 +10,7 @@ One thread listens to master and workers; another one, started with the first ca
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -31,14 +32,15 @@ from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Status, StatusRequest
 from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_record import ActorConnection, ActorRecord, GonePath, Made
-from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames, CallPath, kind_of_reference, settled
+from parl_remote._program.actor_record import CAUSE_PATIENCE_S, ActorConnection, ActorRecord, Made
+from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames, settled
 from parl_remote._program.connection import Connection, OwnConnection
 from parl_remote._program.known_actors import Borrowing, OwnActors, Releaser, find_named, kill_named, send_close
 from parl_remote._program.log_forwarding import LogForwarder
 from parl_remote._program.making import Making, Recipe
 from parl_remote._program.master_client import MasterClient
-from parl_remote._program.restarts import Comeback, NoRestart, SupervisorLink
+from parl_remote._program.outbox import Outbox
+from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.thread_counts import chosen_variables
 from parl_remote._transport import Channel
@@ -49,11 +51,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
+_log = logging.getLogger("parl.remote")
+
 
 _FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
 _STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
 _NEWS_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
 _STATUS_S = 2.0  # somebody looks at a cell of a notebook meanwhile
+_LAST_CALLS_S = 10.0  # for an actor that goes on to take the next of the calls that this program leaves behind
+_SEND_AGAIN_S = 0.002
 _SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends; long enough to write a file
 
 
@@ -201,7 +207,7 @@ class Client(ConnectionDisplay):
         if options.max_restarts:
             return _restarting_reference(self, recipe, made)
         recipe.references = None
-        ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
+        ref = self._reference(spec, made.record, Outbox(made.path), recipe.names, made.place, options)
         self._refs[made.record.lease_id] = ref
         return ref
 
@@ -229,7 +235,7 @@ class Client(ConnectionDisplay):
             connection = self._borrowing.reach(place, record)
             if place.may_return and record.is_borrowed:
                 return _following_reference(self, record, connection, spec, names, place)
-            ref = self._reference(spec, record, connection or GonePath(record), names, place)
+            ref = self._reference(spec, record, Outbox(connection), names, place)
             self._refs[place.lease_id] = ref
             return ref
 
@@ -252,19 +258,23 @@ class Client(ConnectionDisplay):
         self,
         spec: ClassSpec,
         record: ActorRecord,
-        path: CallPath,
+        outbox: Outbox,
         names: AttributeNames,
         place: ActorPlace,
         options: ActorOptions | None = None,
     ) -> ActorRef:
         channel = record.channel
-        return kind_of_reference(options, place)(
+        record.outbox = outbox
+        if record.has_ended:  # before it had one
+            outbox.end(record.unsent)
+        return ActorRef(
             spec,
-            path,
+            outbox,
             let_go=lambda: self._let_go(record, channel),
             destroy=lambda: self._destroy(record),
             attributes=names,
             place=place,
+            options=options,
         )
 
     def _variables(self) -> dict[str, str]:
@@ -283,7 +293,12 @@ class Client(ConnectionDisplay):
             objects=lambda: self._objects_on(record.node_id),
             ended=record.await_end,
             refused=record.cannot_be_reached,
+            closed=lambda: self._await_news(record),
         )
+
+    def _await_news(self, record: ActorRecord) -> None:
+        """Fail the calls that met an actor's loss even if no news of it comes."""
+        self._loop.call_soon(partial(self._loop.call_later, CAUSE_PATIENCE_S, record.end_without_news))
 
     def _objects_on(self, node_id: str) -> NodeObjects:
         """Return the transfers of `put` values to a worker that shares no memory with this process."""
@@ -356,6 +371,7 @@ class Client(ConnectionDisplay):
         if self._closed:
             return
         self._closed = True
+        self._send_rest()
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
         for record in list(self.own.records.values()):
             record.end(cause)
@@ -385,12 +401,42 @@ class Client(ConnectionDisplay):
             if not thread.is_alive():
                 loop.close()
 
+    def _send_rest(self) -> None:
+        """Write calls that sockets have not taken yet: a moment for actors that end now, and for others as long as
+        they take something.
+        """
+        now = time.monotonic()
+        last = dict.fromkeys((*self.own.records.values(), *self._borrowing.records.values()), (-1, now))
+        while last:
+            for record, (unsent, since) in list(last.items()):
+                if record.connection is None or record.outbox is None or not record.connection.is_full():
+                    del last[record]
+                    continue
+                record.connection.write()
+                record.connection.look()
+                if record.outbox.unsent != unsent:
+                    last[record] = record.outbox.unsent, time.monotonic()
+                patience_s = _LAST_CALLS_S if record.outlives_us else _SHUTDOWN_S
+                if time.monotonic() > (since if record.outlives_us else now) + patience_s:
+                    del last[record]
+                    if record.outlives_us:
+                        _log.warning(
+                            "%d calls of %s were not sent: it took none for %g s, and this program ends",
+                            record.outbox.unsent,
+                            record.class_name,
+                            patience_s,
+                        )
+            if last:
+                time.sleep(_SEND_AGAIN_S)
+
     def abandon(self) -> None:
         """Mark the connection as the parent's, in the child of a fork; its channels close themselves there."""
         self._closed = True
         self._cluster.abandon()
         for record in (*self.own.records.values(), *self._borrowing.records.values()):
             record.forked = True
+            if record.outbox is not None:
+                record.outbox.abandon(record.unsent)
 
 
 def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
@@ -400,22 +446,24 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
         client._check_open()
         if recipe.saves and lost.connection is not None:
             lost.connection.is_read_out.wait(_STATE_S)
-        return _returnable(client.making.make(recipe, lost.lease_id, restarts))
+        return client.making.make(recipe, lost.lease_id, restarts)
 
     def give_up(record: ActorRecord) -> None:
         client._master.release(record.lease_id)  # others may wait for it
 
-    comeback = Comeback(
-        _returnable(made),
+    outbox = Outbox(made.path)
+    restarts = Restarts(
+        made,
+        outbox,
         limit=recipe.options.max_restarts,
         again=again,
         on_made=lambda made: note(made),
         part=lambda made: client._let_go(made.record, made.record.channel),
         give_up=give_up,
     )
-    ref, note = _reference_to(client, comeback, recipe.spec, recipe.names, made.place, recipe.options)
+    ref, note = _reference_to(client, restarts, outbox, recipe.spec, recipe.names, made.place, recipe.options)
     if made.record.cause is not None:  # it ended before anybody could make it again
-        comeback.lost(made.record, made.record.cause)
+        restarts.lost(made.record, made.record.cause)()
     return ref
 
 
@@ -448,19 +496,21 @@ def _following_reference(
         if connection is None:
             client._borrowing.records.pop(found.lease_id, None)
             raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart
-        return _returnable(Made(record, connection, found))
+        return Made(record, connection, found)
 
-    comeback = Comeback(
-        _returnable(Made(record, path or GonePath(record), place)),
+    outbox = Outbox(path)
+    restarts = Restarts(
+        Made(record, path, place),
+        outbox,
         limit=None,
         again=again,
         on_made=lambda made: note(made),
         part=lambda made: client._let_go(made.record, made.record.channel),
         give_up=lambda _: None,
     )
-    ref, note = _reference_to(client, comeback, spec, names, place, None)
+    ref, note = _reference_to(client, restarts, outbox, spec, names, place, None)
     if record.cause is not None:
-        comeback.lost(record, record.cause)
+        restarts.lost(record, record.cause)()
     return ref
 
 
@@ -484,15 +534,10 @@ def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
         time.sleep(_NEWS_S)
 
 
-def _returnable(made: Made) -> Made:
-    if isinstance(made.path, Connection):
-        made.path.gives_back = True
-    return made
-
-
 def _reference_to(
     client: Client,
-    comeback: Comeback,
+    restarts: Restarts,
+    outbox: Outbox,
     spec: ClassSpec,
     names: AttributeNames,
     place: ActorPlace,
@@ -505,12 +550,12 @@ def _reference_to(
             client._loop.call_soon(part)
 
     def part() -> None:
-        made = comeback.let_go()
+        made = restarts.let_go()
         if made is not None:
             client._let_go(made.record, made.record.channel)
 
     def destroy() -> None:
-        made = comeback.end()
+        made = restarts.end()
         if made is not None:
             client._destroy(made.record)
 
@@ -522,8 +567,14 @@ def _reference_to(
             known.place = made.place._replace(may_return=True, limit=before.limit, waits=before.waits)
             client._refs[made.record.lease_id] = known
 
-    ref = kind_of_reference(options, place)(
-        spec, comeback, let_go=let_go, destroy=destroy, attributes=names, place=place._replace(may_return=True)
+    ref = ActorRef(
+        spec,
+        outbox,
+        let_go=let_go,
+        destroy=destroy,
+        attributes=names,
+        place=place._replace(may_return=True),
+        options=options,
     )
     where = weakref.ref(ref)
     client._refs[place.lease_id] = ref

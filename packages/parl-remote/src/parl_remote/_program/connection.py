@@ -1,11 +1,13 @@
 """The caller's end of a connection to one actor: sends calls, and matches results to them by number.
 
-    any thread --submit--> channel.send
+    any thread --send--> channel.post, which does not wait; what the socket does not take goes out from the background
     waiters    --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
                              result it wakes one waiter, who leads on
-    futures with callbacks, wait(), await  --> the background loop reads, while no thread leads
+    await                --> the event loop reads in its own thread, while no other thread leads
+    futures with callbacks, wait()  --> the background loop reads, while no thread leads
 
-A blocking call therefore writes and reads in its own thread, and no other thread has to wake up for it.
+A blocking call therefore writes and reads in its own thread, and no other thread has to wake up for it. Answers that
+nobody waits for are read from time to time, so that the actor never waits until it can write them.
 
 Ctrl-C may interrupt the main thread between any two steps. The leader's lock is re-entrant, so a lock left behind by an
 interrupt is released by the main thread's next wait.
@@ -20,20 +22,27 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._data.answers import read_answer, unreadable
+from parl_remote._data.calls import Call
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._data.object_places import reading_from
 from parl_remote._data.serialize import loads
-from parl_remote._future import RemoteFuture
+from parl_remote._future import Carrier, RemoteFuture, Waiter
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._links.loop import Loop
+from parl_remote._program.outbox import Outbox
+from parl_remote._system.polling import IN, OUT, new_poller, wait_for_input
 from parl_remote._transport import Buffer, Channel
+from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 
 if TYPE_CHECKING:
+    import asyncio
+
     from parl_remote._program.object_transfer import NodeObjects
 
 __all__ = ["Connection", "OwnConnection"]
@@ -49,24 +58,65 @@ _CHANGED = int(Kind.CHANGED)
 _STATE = int(Kind.STATE)
 _REFUSED = int(Kind.REFUSED)
 _MOST_CALLS = 2**32
+_FULL_POLL_S = 0.002  # between looks at a channel that does not tell when it can be written to
+_TURN_S = 0.005  # how long an event loop reads before its tasks have their turn
+_TEND_S = 0.05
+_TEND_AGAIN_S = 0.001  # after a look that found something
+_LONGEST_TEND_S = 1.0
+_UNSENT = "what the channel did not take"  # among what is watched: it reads while it cannot write
 _weak = weakref.ref
 
 
-class _Waiter:
-    """A thread that waits while another one reads."""
+class _Writable:
+    """A source for a loop that is readable while a socket can be written to."""
 
-    __slots__ = ("_lock",)
+    def __init__(self, channel: UnixChannel) -> None:
+        self._poller = new_poller()
+        self._poller.register(channel.fileno(), OUT)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+    def fileno(self) -> int:
+        return self._poller.fileno()
 
-    def sleep(self, timeout_s: float | None) -> None:
-        self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+    def pending(self) -> bool:
+        return False
 
-    def wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # somebody else woke it already
-            self._lock.release()
+    def close(self) -> None:
+        self._poller.close()
+
+
+class _EventLoop:
+    """An event loop that reads a connection while tasks of it await futures."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, read: Callable[[], None]) -> None:
+        self.loop = loop
+        self.awaited: weakref.WeakSet[RemoteFuture[Any]] = weakref.WeakSet()
+        # A poller of its own: its descriptor stays open until the event loop has forgotten it, whoever closes the
+        # connection.
+        self._poller = new_poller()
+        self._poller.register(descriptor, IN)
+        self._read = read
+        self._is_reading = False
+
+    def resume(self) -> None:
+        """Read whenever something arrives; called in the loop's thread."""
+        if not self._is_reading:
+            self.loop.add_reader(self._poller.fileno(), self._read)
+            self._is_reading = True
+
+    def pause(self) -> None:
+        """Do not read until `resume`; called in the loop's thread."""
+        if self._is_reading:
+            self.loop.remove_reader(self._poller.fileno())
+            self._is_reading = False
+
+    def close(self) -> None:
+        """Stop reading for good; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self.pause()
+        self._poller.close()
 
 
 class Connection:
@@ -82,10 +132,9 @@ class Connection:
             it.
         ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the report.
         refused: Called with the reason why the actor does not take this connection.
+        closed: Called when a call met the loss of the actor; must not wait. See `outbox.CallPath.met_loss`.
 
     Attributes:
-        gives_back: Whether `submit` raises `ChannelClosed` for what could not be sent, because there may be another
-            actor to send it to; if not, the call's future gets the error.
         is_read_out: Set when `read_out` has been called.
     """
 
@@ -99,7 +148,9 @@ class Connection:
         objects: Callable[[], NodeObjects] | None = None,
         ended: Callable[[], bool] = bool,
         refused: Callable[[str], None] = lambda _: None,
+        closed: Callable[[], object] = bool,
     ) -> None:
+        self._on_closed = closed
         self._channel = channel
         self._objects = objects
         self._has_ended = ended
@@ -118,76 +169,158 @@ class Connection:
         self._arrived: deque[list[memoryview]] = deque()
         self._reading = threading.RLock()
         self._reader = 0  # the thread that holds it; not yet known, or no longer, for a moment at either end
-        self._followers: list[_Waiter] = []
-        self._watched: set[RemoteFuture[Any]] = set()
+        self._followers: list[Waiter] = []
+        self._watched: set[object] = set()  # futures, and `_UNSENT`
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._is_lost = False
-        self.gives_back = False
+        self._sending = threading.RLock()  # a finalizer may call the actor while this thread is in here
+        self._outbox: Outbox | None = None
+        self._is_writing = False  # from the background
+        self._end_writing: Callable[[], None] | None = None
+        self._is_full = False  # the channel has the rest of a message; the background writes it
+        self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that it is the rest of
+        self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
+        self._tended_s = 0.0  # the time between looks at answers that nobody waits for; 0 while nobody looks
+        self._event_loop: _EventLoop | None = None
         self.is_read_out = threading.Event()
         self._on_state: Callable[[Sequence[memoryview]], None] | None = None
         self._names_changed = False
 
     # -- out -----------------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        kind: int,
-        flags: int,
-        index: int,
-        payload: Sequence[Buffer],
-        method: str,
-        owner: object,
-        future: RemoteFuture[Any] | None = None,
-    ) -> RemoteFuture[Any]:
-        """Send a message that will be answered.
+    def attach(self, outbox: Outbox) -> None:
+        """See `outbox.CallPath`."""
+        self._outbox = outbox
 
-        Args:
-            kind: The kind of message.
-            flags: How its payload is to be read.
-            index: Number of the method.
-            payload: The result of `serialize.dumps`, or nothing.
-            method: The method's name, for messages.
-            owner: Kept alive until the answer is there.
-            future: Settled with the answer; a new one if None.
+    def submit(self, call: Call) -> RemoteFuture[Any]:
+        """Send a call that comes before all others: that of the constructor.
 
         Raises:
-            ChannelClosed: See `gives_back`.
+            ChannelClosed: The actor is gone.
+        """
+        future: RemoteFuture[Any] = RemoteFuture(None, call.owner)
+        future.method = call.method
+        self.send(call, future)
+        return future
+
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+        """Send a call; see `outbox.CallPath`.
+
+        Raises:
+            ChannelClosed: The actor is gone, and the call did not reach it.
             ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
         """
-        is_ours = future is None
-        former = None
-        if future is None:
-            future = RemoteFuture(self, owner)
-            future.method = method
+        if self._is_full:
+            return False
+        kind, flags, index, payload, _, owner = call
+        if self._sharing is None and type(owner) is tuple and self._objects is not None:
+            self._deliver(self._objects(), owner)
+        call_id = next(self._numbers) % _MOST_CALLS
+        if self._sharing is None:
+            frames = pack(kind, flags, index, call_id, payload)
         else:
+            frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
+            if len(frames) > 1:
+                frames = self._sharing.stow(frames)
+        with self._sending:
+            if self._is_lost:
+                raise ChannelClosed("the connection to the actor is closed")
             former = future._carrier
-            self._adopt(future, owner)
-        future.call_id = call_id = next(self._numbers) % _MOST_CALLS
-        self._pending[call_id] = _weak(future)
-        try:
-            if self._sharing is None:
-                if type(owner) is tuple and self._objects is not None:
-                    self._deliver(self._objects(), owner)
-                self._channel.send(pack(kind, flags, index, call_id, payload))
-            else:
-                frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
-                self._channel.send(self._sharing.stow(frames) if len(frames) > 1 else frames)
-        except ChannelClosed:
-            # Answers to earlier calls may still be there to be read; only this one has no hope.
-            is_open = self._pending.pop(call_id, None) is not None
-            if self.gives_back and (is_open or is_ours):  # who reads may have settled it, and nobody has seen that
-                if former is not None:
-                    future._carrier = former  # threads that wait for it continue there
+            future.call_id = call_id
+            self._pending[call_id] = _weak(future)
+            future._carrier = self
+            try:
+                if not self._channel.post(frames):
+                    self._is_full = True
+                    self._unsent = call.frozen(), future
+            except BaseException:
+                self._pending.pop(call_id, None)  # answers to earlier calls may still be there to be read
+                future._carrier = former
                 raise
-            if is_open:
-                self.look()  # the actor may have told why it does not take this connection
-                self._settle(future, None, self._make_lost(""))
-        except BaseException:
-            self._pending.pop(call_id, None)
-            raise
+        if self._is_full:
+            self._write_soon()
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
-        return future
+        return True
+
+    def is_full(self) -> bool:
+        """See `outbox.CallPath`."""
+        return self._is_full
+
+    def met_loss(self) -> None:
+        """See `outbox.CallPath`."""
+        self._on_closed()
+        with contextlib.suppress(RuntimeError):  # no thread can be started any more
+            self._background().call_soon(self.look)  # the actor may have told why it does not take this connection
+
+    def _tell(self, frames: list[Buffer]) -> None:
+        """Send a message that has no answer, without waiting."""
+        with self._sending, contextlib.suppress(ChannelClosed):  # then nobody needs it any more
+            if self._is_full:
+                self._notices.append(frames)
+            elif not self._channel.post(frames):
+                self._is_full = True
+        if self._is_full:
+            self._write_soon()
+
+    def write(self) -> None:
+        """Write what the channel takes of what it did not take before."""
+        with self._sending:
+            if not self._is_full:
+                return
+            try:
+                is_full = not self._channel.flush()
+                if not is_full:
+                    self._unsent = None
+                while self._notices and not is_full:
+                    is_full = not self._channel.post(self._notices.popleft())
+            except ChannelClosed:
+                return  # who reads notices it as well
+            if is_full:
+                return
+            self._is_full = False
+        if self._outbox is not None:
+            self._outbox.on_writable()
+
+    def _write_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # no thread can be started any more: the client writes the rest
+            loop = self._background()
+            loop.call_soon(lambda: self._start_writing(loop))
+
+    def _start_writing(self, loop: Loop) -> None:
+        """Write from the background until the channel takes messages again, and read meanwhile: the actor may wait
+        until it can write its answers.
+        """
+        if not self._is_full or self._is_lost or self._is_writing:
+            return
+        self._is_writing = True
+        self._watched.add(_UNSENT)
+        self._start_watching(loop)
+        writable: _Writable | None = None
+
+        def write() -> None:
+            self.write()
+            if self._is_full and not self._is_lost:
+                if writable is None:
+                    loop.call_later(_FULL_POLL_S, write)
+                return
+            if not self._is_writing:
+                return
+            if writable is not None:
+                loop.remove(writable)
+                writable.close()
+            self._is_writing = False
+            self._watched.discard(_UNSENT)
+            if self._is_full and not self._is_lost:  # filled again since
+                self._write_soon()
+
+        self._end_writing = write
+        if isinstance(self._channel, UnixChannel):
+            with contextlib.suppress(OSError, ValueError):  # no descriptor is left, or it is closed
+                writable = _Writable(self._channel)
+                loop.add(writable, write)
+                return
+        loop.call_later(_FULL_POLL_S, write)
 
     def _deliver(self, objects: NodeObjects, refs: tuple[object, ...]) -> None:
         """Transfer the values that a call refers to.
@@ -224,13 +357,6 @@ class Connection:
         """The channel to the actor."""
         return self._channel
 
-    def _adopt(self, future: RemoteFuture[Any], owner: object) -> None:
-        """Take over a future whose call was deferred; threads may be waiting for it already."""
-        future._owner = owner
-        future._carrier = self
-        if future._made_condition is not None:
-            self.watch(future)
-
     def join(self, *, holds: bool) -> None:
         """Announce this caller to an actor that another process has made.
 
@@ -246,12 +372,17 @@ class Connection:
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
         if self._pending.pop(future.call_id, None) is None:
-            self.wait_for(future, None)  # another thread is just settling it
-            return future.cancelled()
+            carrier = self._settling(future)
+            return future.cancelled() if carrier is None else carrier.cancel(future)
         self._settle(future, None, cancelled=True)
-        with contextlib.suppress(ChannelClosed, ResultTimeout):  # if it cannot be told, its answer finds nobody
-            self._channel.send(pack(Kind.CANCEL, 0, 0, future.call_id), 0.0)
+        self._tell(pack(Kind.CANCEL, 0, 0, future.call_id))
         return True
+
+    def _settling(self, future: RemoteFuture[Any]) -> Carrier | None:
+        """Wait until another thread has settled a future, or given it back; return who carries it now, if anybody."""
+        while not future.settled and future._carrier is self:
+            self.wait_for(future, None)
+        return None if future.settled else future._carrier
 
     # -- in ------------------------------------------------------------------------------------------------------
 
@@ -260,10 +391,12 @@ class Connection:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         me = get_ident()
         leads = self._reader == me  # called by a callback that this same thread runs while it reads
+        if self._is_full:
+            self.write()
         try:
             while not future.settled:
                 if future._carrier is not self and future._carrier is not None:
-                    break  # given back by `submit`; it leaves by another connection
+                    break  # given back; it leaves by another connection
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
                     if not self._lead(future, deadline):
@@ -275,10 +408,7 @@ class Connection:
                 self._hand_over()
             else:
                 self.leave()
-        carrier = future._carrier
-        if future.settled or carrier is None:
-            return True
-        return carrier.wait_for(future, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return True
 
     # -- what `future.wait_any` needs, by which one thread reads several connections ----------------------------
 
@@ -297,8 +427,10 @@ class Connection:
         """See `future.Readable`."""
         if self._reader == get_ident():
             self._reader = 0
-        self._release_reading()
-        self._hand_over()
+        while self._reading._is_owned():  # type: ignore[attr-defined]  # see `_release_reading`; in place for speed
+            self._reading.release()
+        if self._followers or self._watched or self._event_loop is not None:
+            self._hand_over()
 
     def has_read_ahead(self) -> bool:
         """See `future.Readable`."""
@@ -322,17 +454,15 @@ class Connection:
 
     def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Sleep until the future is settled or the leader has left; return False once the deadline has passed."""
-        waiter = _Waiter()
-        if future._blocked is None:
-            future._blocked = []
-        future._blocked.append(waiter)
+        waiter = Waiter()
+        future.block(waiter)
         self._followers.append(waiter)
         try:
             # Looked at again now that others can see us: see RemoteFuture.settle and _hand_over.
             if not future.settled and self._reader:
                 waiter.sleep(None if deadline is None else deadline - time.monotonic())
         finally:
-            future._blocked.remove(waiter)
+            future.unblock(waiter)
             if waiter in self._followers:
                 self._followers.remove(waiter)
         return deadline is None or time.monotonic() < deadline
@@ -344,6 +474,10 @@ class Connection:
                 self._followers[0].wake()
         if self._watched and self._loop is None:
             self._watch_soon()
+        event_loop = self._event_loop
+        if event_loop is not None and event_loop.awaited:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                event_loop.loop.call_soon_threadsafe(self._resume, event_loop)
 
     def look(self) -> None:
         """See `Carrier.look`."""
@@ -387,7 +521,9 @@ class Connection:
             self._take_unasked(kind, flags, call_id, frames, dropped=pending is not None)
             return
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
-            self._settle(future, None)
+            future.settle(None)
+            if self._watched:
+                self._watched.discard(future)
             return
         if kind == _RESULT and not flags:  # a value and nothing else to know, as most others
             try:
@@ -395,7 +531,9 @@ class Connection:
             except Exception as error:
                 self._settle(future, None, unreadable(error, future.method))
             else:
-                self._settle(future, value)
+                future.settle(value)
+                if self._watched:
+                    self._watched.discard(future)
             return
         if flags & _HANDLES:
             with reading_from(None if self._sharing is not None or self._objects is None else self._objects()):
@@ -426,12 +564,13 @@ class Connection:
 
     def _confirm(self, call_id: int) -> None:
         """Confirm that the handles in an answer are connected, so that the actor that sent them may release them."""
-        with contextlib.suppress(ChannelClosed, ResultTimeout):  # then it holds them as long as this connection
-            self._channel.send(pack(Kind.RECEIVED, 0, 0, call_id), 0.0)
+        self._tell(pack(Kind.RECEIVED, 0, 0, call_id))
 
     def names_changed(self) -> bool:
         """See `actor_ref.CallPath.names_changed`."""
         self.look()
+        if self._pending:
+            return True  # one of these calls may change them
         changed, self._names_changed = self._names_changed, False
         return changed
 
@@ -443,17 +582,22 @@ class Connection:
             self._watched.discard(future)
 
     def _lose(self) -> None:
-        """Fail all pending calls, and all later ones: the actor will not answer any more."""
-        self._is_lost = True
+        """Fail all pending calls, and refuse later ones: the actor will not answer any more."""
+        with self._sending:  # what another thread is sending either counts as sent, or meets the loss
+            self._is_lost = True
+            unsent, self._unsent = self._unsent, None
+            if unsent is not None and self._pending.pop(unsent[1].call_id, None) is None:
+                unsent = None  # it was cancelled
+        pending = self._pending
+        if unsent is not None and self._outbox is not None:
+            self._outbox.give_back(*unsent)  # the actor has not got it whole
         running = ""
-        with contextlib.suppress(StopIteration, RuntimeError):  # another thread may be doing the same
-            oldest = next(iter(self._pending.values()))()  # calls run in order, so it was the one
-            running = oldest.method if oldest is not None else ""
-        while self._pending:
-            with contextlib.suppress(KeyError):
-                future = self._pending.popitem()[1]()
-                if future is not None:
-                    self._settle(future, None, self._make_lost(running))
+        for call_id in list(pending):
+            found = pending.pop(call_id, None)  # another thread may be doing the same
+            future = None if found is None else found()
+            if future is not None:
+                running = running or future.method  # calls run in order, so it was the oldest
+                self._settle(future, None, self._make_lost(running))
 
     # -- the background ------------------------------------------------------------------------------------------
 
@@ -464,6 +608,102 @@ class Connection:
             self._watched.discard(future)
         elif self._loop is None:
             self._watch_soon()
+
+    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
+        """See `Carrier.await_in`."""
+        event_loop = self._event_loop
+        if event_loop is None and not self._is_lost:
+            event_loop = _EventLoop(loop, self._channel.fileno(), self._read_in_event_loop)
+            try:
+                event_loop.resume()
+            except (OSError, ValueError, NotImplementedError):  # no descriptors, closed, a loop that cannot do it
+                event_loop = None
+            else:
+                self._event_loop = event_loop
+        elif event_loop is not None and event_loop.loop is not loop and event_loop.loop.is_closed():
+            self._event_loop = None
+            return self.await_in(loop, future)
+        if event_loop is None or event_loop.loop is not loop:
+            return self.watch(future)
+        event_loop.awaited.add(future)
+        self._resume(event_loop)
+        return None
+
+    def _resume(self, event_loop: _EventLoop) -> None:
+        """Have an event loop read, unless another thread does, which then hands over."""
+        if self._is_lost:
+            self._lose_in_background()
+        elif event_loop.awaited and not self._reader:
+            event_loop.resume()
+            if self.has_read_ahead():
+                event_loop.loop.call_soon(self._read_in_event_loop)
+
+    def _read_in_event_loop(self) -> None:
+        """Settle answers for a moment, in the thread of an event loop."""
+        event_loop = self._event_loop
+        if event_loop is None:
+            return
+        if self._reader or not event_loop.awaited or not self._reading.acquire(blocking=False):
+            event_loop.pause()  # another thread leads and will hand over, or the answers are for others
+            if self._reader:
+                return
+            self._resume(event_loop)  # it has just left
+            return
+        self._reader = get_ident()
+        until = time.monotonic() + _TURN_S
+        is_more = True
+        try:
+            while is_more and time.monotonic() < until:
+                is_more = self._take_one()
+        except (ChannelClosed, RemoteProtocolError):
+            self._is_lost = True
+            event_loop.pause()
+            self._lose_in_background()
+            is_more = False
+        finally:
+            self._reader = 0
+            self._release_reading()
+        if is_more:
+            event_loop.loop.call_soon(self._read_in_event_loop)
+        if self._followers:
+            self._hand_over()
+
+    def _take_one(self) -> bool:
+        """Settle one answer without waiting; return False if there is none."""
+        arrived = self._arrived
+        if not arrived:
+            try:
+                arrived.extend(self._receive_all(0.0))
+            except ResultTimeout:
+                return False
+        self._dispatch(arrived.popleft())
+        return True
+
+    def _lose_in_background(self) -> None:
+        """Fail all calls in the background, because the cause may have to be waited for."""
+        self._background().call_soon(self._lose)
+
+    def tend(self) -> None:
+        """Read answers from time to time although nobody waits for them, or the actor would wait to write them."""
+        if not self._tended_s:
+            self._tended_s = _TEND_S
+            loop = self._background()
+            loop.call_soon(partial(loop.call_later, _TEND_S, self._look_after))
+
+    def _look_after(self) -> None:
+        if self._is_lost or not self._pending:
+            self._tended_s = 0.0
+            if not self._pending or self._is_lost:  # looked at again: `tend` may not have seen it
+                return
+            self._tended_s = _TEND_S
+        try:
+            has_input = not self._reader and bool(wait_for_input([self._channel.fileno()], 0))
+        except (OSError, ValueError):  # closed a moment ago
+            has_input = True
+        if has_input:
+            self.look()
+        self._tended_s = _TEND_AGAIN_S if has_input else min(2 * self._tended_s, _LONGEST_TEND_S)
+        self._background().call_later(self._tended_s, self._look_after)
 
     def _watch_soon(self) -> None:
         loop = self._background()
@@ -513,12 +753,16 @@ class Connection:
 
         The news of an actor's end may come before anybody has read what the actor answered last.
         """
-        loop = self._loop
+        loop, event_loop = self._loop, self._event_loop
         if loop is not None:
             loop.call_soon(self._stop_watching)
+        if event_loop is not None:
+            event_loop.close()
         self.look()  # if another thread reads, it meets the end itself
         self._channel.close()
         self.look()
+        if self._is_writing and self._end_writing is not None:
+            self._background().call_soon(self._end_writing)
         if self._sharing is not None:
             self._sharing.close()
 

@@ -183,7 +183,7 @@ class OwnActors:
         record = self.records.get(lease_id)
         if record is not None:
             record.lose(cause)
-            if record.comeback is not None and record.connection is not None:
+            if record.restarts is not None and record.connection is not None:
                 record.connection.read_out(NEWS_S)
             self.forget(record, cause)
 
@@ -300,10 +300,11 @@ class Releaser:
         except ChannelClosed:  # it has ended already, and its worker says so
             self._done(record, channel)
             return
-        if said and record.outlives_us:
-            self._done(record, channel)
-        elif said:
-            self._loop.add(channel, lambda: self._read_on(record, channel))  # nobody else will
+        if said:
+            if record.outlives_us:
+                self._forget(record)
+            # Nobody else will; and an actor that could not answer any more would not read what it was sent before.
+            self._loop.add(channel, lambda: self._read_on(record, channel))
         elif self._discard_answers(record, channel):
             self._loop.call_later(_RETRY_S, lambda: self._part(record, channel))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
 from parl_remote._data import serialize
+from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of
 from parl_remote._files.layout import Place
 from parl_remote._files.places import Places
@@ -192,7 +193,7 @@ class Making:
             if recipe.saves:
                 connection.keep_states(recipe.keep_state)
             message = recipe.message(place.sys_path)
-            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.references)
+            created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
         except (ChannelClosed, ClusterUnreachable) as gone:
             error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
             self._release(record)

@@ -88,11 +88,11 @@ class RemoteMethod:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._wait:
             return self._ref.submit(self.__name__, args, kwargs).result()
-        return self._ref.submit(self.__name__, args, kwargs)
+        return self._ref.begin(self.__name__, args, kwargs)
 
     def submit(self, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
         """Call without waiting, whatever the class's `wait` says."""
-        return self._ref.submit(self.__name__, args, kwargs)
+        return self._ref.begin(self.__name__, args, kwargs)
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]  # the method's own, not this class's
@@ -145,7 +145,7 @@ class RemoteObject(Reference):
         if name in ref.attributes.names or name in spec.values:
             return self._parl_read(name)
         if name in spec.methods:
-            return RemoteMethod(ref, name, _display.is_hook(name) or _get(self, "_parl_wait"))
+            return RemoteMethod(ref, name, _get(self, "_parl_wait") or _display.is_hook(name))
         if _display.is_hook(name):  # every notebook asks for these, and the actor may be busy
             return _display.actor_hook(name, class_name=spec.name, place=ref.place, cls=spec.cls, methods=spec.methods)
         if name == "destroy":

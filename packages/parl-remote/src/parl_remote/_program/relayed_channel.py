@@ -71,18 +71,45 @@ class RelayedChannel:
         self._more_credit = threading.Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._not_credited = 0
+        self._unsent: deque[list[Buffer]] = deque()  # what `post` has kept; only with `_sending`
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message, blocking while the window is full; see `Channel.send`."""
         if not self._sending.acquire(timeout=-1 if timeout_s is None else timeout_s):
             raise ResultTimeout(f"another message has waited for the actor for {timeout_s} s")
         try:
-            if self._sent - self._credit >= WINDOW:
-                timeout_s = self._await_credit(timeout_s)
-            self._link.send(frames, timeout_s)
-            self._sent += size_of(frames)
+            while self._unsent:
+                timeout_s = self._send_in_window(self._unsent[0], timeout_s)
+                self._unsent.popleft()
+            self._send_in_window(frames, timeout_s)
         finally:
             self._sending.release()
+
+    def _send_in_window(self, frames: Sequence[Buffer], timeout_s: float | None) -> float | None:
+        """Send one message once the window has space for it; return the time that is left."""
+        if self._sent - self._credit >= WINDOW:
+            timeout_s = self._await_credit(timeout_s)
+        self._link.send(frames, timeout_s)
+        self._sent += size_of(frames)
+        return timeout_s
+
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        """Take one message without waiting; see `Channel.post`."""
+        with self._sending:
+            if self._unsent or self._sent - self._credit >= WINDOW:
+                self._unsent.append([bytes(frame) for frame in frames])
+                return False
+            self._sent += size_of(frames)
+            return self._link.post(frames)
+
+    def flush(self) -> bool:
+        """Send what `post` has kept; see `Channel.flush`."""
+        with self._sending:
+            while self._unsent and self._sent - self._credit < WINDOW:
+                frames = self._unsent.popleft()
+                self._sent += size_of(frames)
+                self._link.post(frames)
+            return self._link.flush() and not self._unsent
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""

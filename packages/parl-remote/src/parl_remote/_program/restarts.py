@@ -3,7 +3,7 @@
                    +-- lost, and restarts are left --> being made --made--> alive
     alive ---------+                                       `- failed, none left -+
                    +-- lost, none left -----------------------------------------+--> over
-    calls: to the connection              held, in their order            the last cause, at once
+    calls: to the connection              kept in the outbox              the last cause, at once
 
 The process that made the actor makes it again: the constructor's arguments, and the state that the actor saved last
 (`__parl_save__`), are kept there. Other holders of handles request the new one from the master. A detached actor may
@@ -18,36 +18,33 @@ A program has one supervisor for all such actors. It ends when all of them have 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote import _current
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, dumps_class
 from parl_remote._death import DeathCause, DeathKind
-from parl_remote._future import Announced, RemoteFuture
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_record import GonePath
-from parl_remote._program.actor_ref import ActorRef, HeldCalls, kind_of_reference, settled
+from parl_remote._program.actor_ref import ActorRef, settled
+from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, proxy_class, reference_of
-from parl_remote._transport import Buffer
-from parl_remote.errors import ActorLost, ChannelClosed, ClusterUnreachable, NotConnected, RemoteCallError
+from parl_remote.errors import ActorLost, ClusterUnreachable, NotConnected, RemoteCallError
 
 if TYPE_CHECKING:
     from parl_remote._program.actor_record import ActorRecord, Made
-    from parl_remote._program.actor_ref import CallPath
 
-__all__ = ["Again", "Comeback", "NoRestart", "Supervisor", "SupervisorLink"]
+__all__ = ["Again", "NoRestart", "Restarts", "Supervisor", "SupervisorLink"]
 
 
 _log = logging.getLogger("parl.remote")
 _FINAL = frozenset({DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT})
 _FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
 _LONGEST_DELAY_S = 5.0
-_PATIENCE_S = 2.0  # a broken connection and the report of the death use different links
 
 
 class NoRestart(Exception):  # it ends an attempt, nobody else sees it
@@ -70,11 +67,12 @@ class Again(Protocol):
         """
 
 
-class Comeback:
-    """The path to an actor that is restarted when it is lost; implements `actor_ref.CallPath`.
+class Restarts:
+    """Restarts an actor when it is lost, and tells its outbox; implements `actor_record.RestartPolicy`.
 
     Args:
         made: The actor.
+        outbox: The way of calls to it.
         limit: The maximum number of restarts; -1 for no limit, None if another process counts.
         again: Restarts it, or finds the one that another process has restarted.
         on_made: Called with each new actor.
@@ -86,6 +84,7 @@ class Comeback:
     def __init__(
         self,
         made: Made,
+        outbox: Outbox,
         *,
         limit: int | None,
         again: Again,
@@ -100,115 +99,65 @@ class Comeback:
         self._part = part
         self._tell_given_up = give_up
         self._hope = hope
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._outbox = outbox
         self._made: Made | None = made
         self._record = made.record
-        self._target: CallPath | None = made.path  # where calls that are held go; None while there is no actor
-        self._path: CallPath = made.path
         self._restarts = 0
-        self._announced: Announced | None = None
         self._over = False
         self._ended = threading.Event()
-        made.record.comeback = self
-
-    # -- calls -------------------------------------------------------------------------------------------------------
-
-    def submit(
-        self,
-        kind: int,
-        flags: int,
-        index: int,
-        payload: Sequence[Buffer],
-        method: str,
-        owner: object,
-        future: RemoteFuture[Any] | None = None,
-    ) -> RemoteFuture[Any]:
-        """Send a message, to the next actor if it did not reach one that is gone; see `actor_ref.CallPath`."""
-        while True:
-            path = self._path
-            try:
-                return path.submit(kind, flags, index, payload, method, owner, future)
-            except ChannelClosed:
-                self._await_news(path)
-
-    def names_changed(self) -> bool:
-        """See `CallPath.names_changed`."""
-        target = self._target
-        return target is not None and target.names_changed()
-
-    def _await_news(self, path: CallPath) -> None:
-        """Wait until the fate of an actor whose connection is closed is known."""
-
-        def is_known() -> bool:
-            return path is not self._path and path is not self._target
-
-        with self._changed:
-            if self._record.forked or not self._changed.wait_for(is_known, _PATIENCE_S):
-                self._finish(self._record, "")  # the connection broke, and no end of the actor is known
-
-    def await_target(self) -> CallPath:
-        """Wait until the actor is restarted or its end is final; return the path."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._target is not None)
-            assert self._target is not None
-            return self._target
-
-    # -- the actor's ends --------------------------------------------------------------------------------------------
+        made.record.outbox = outbox
+        made.record.restarts = self
 
     @property
     def restarts(self) -> int:
         """The number of restarts so far."""
         return self._restarts
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether the actor has ended for good."""
-        return isinstance(self._target, GonePath)
-
-    def lost(self, record: ActorRecord, cause: DeathCause) -> None:
-        """Handle the end of an actor, before any caller learns of it."""
-        with self._changed:
+    def lost(self, record: ActorRecord, cause: DeathCause) -> Callable[[], None]:
+        """Handle the end of an actor; see `actor_record.RestartPolicy`."""
+        with self._lock:
             if record is not self._record or self._made is None:
-                return
+                return _nothing
+            self._made = None
+            self._outbox.lost()
             if self._over:
                 self._tell_given_up(record)
-                return
-            self._made = None
+                return functools.partial(self._finish, record)
             number = self._restarts + 1
             if not cause.kind.is_loss or cause.kind in _FINAL:
-                self._finish(record, "")
-                return
+                return functools.partial(self._finish, record)
             if self._is_enough(number):
-                self._finish(record, self._said_enough())
-                return
+                return self._finishing(record, self._said_enough())
             record.tell_of_restart(self._what_happens(number))
-            self._target = None
-            announced = Announced("restart")
-            if not isinstance(self._path, HeldCalls):
-                self._path = HeldCalls(_Held(self), self._resume)
-            self._path.hold("restart", [announced.future], lambda _, future: future.settle(None), None)
-            self._changed.notify_all()
-        arguments = (record, number, announced)
-        threading.Thread(target=self._make, args=arguments, name="parl-restart", daemon=True).start()
+        making = threading.Thread(target=self._make, args=(record, number), name="parl-restart", daemon=True)
+        return making.start
+
+    def connection_closed(self, record: ActorRecord) -> None:
+        """Handle a broken connection of which no cause has become known in time."""
+        with self._lock:
+            if record is self._record and self._made is not None:
+                self._made = None
+                self._finish(record)
 
     def let_go(self) -> Made | None:
         """Stop restarting, since nothing needs the actor any more; return the actor to release, if there is one."""
-        with self._changed:
+        with self._lock:
             self._over = True
             self._ended.set()
             return self._made
 
     def end(self) -> Made | None:
         """Stop restarting and mark the actor as ended; return the actor to end, if there is one."""
-        with self._changed:
+        with self._lock:
             made = self.let_go()
-            if made is None and self._target is None:
-                self._finish(self._record, "and it was destroyed while it was being made again")
-            return made
+        if made is None and not self._outbox.is_over:
+            self._finishing(self._record, "and it was destroyed while it was being made again")()
+        return made
 
     # -- inner steps -------------------------------------------------------------------------------------------------
 
-    def _make(self, lost: ActorRecord, number: int, announced: Announced) -> None:
+    def _make(self, lost: ActorRecord, number: int) -> None:
         delay_s = _FIRST_DELAY_S
         note = ""
         while not self._over:
@@ -232,47 +181,39 @@ class Comeback:
                 self._ended.wait(delay_s)
                 delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
             else:
-                self._is_there(made, number, announced)
+                self._is_there(made, number)
                 return
         self._tell_given_up(lost)
-        with self._changed:
-            if self._target is None:
-                self._finish(lost, note)
-        announced.settle()
+        self._finishing(lost, note)()
 
-    def _is_there(self, made: Made, number: int, announced: Announced) -> None:
-        with self._changed:
+    def _is_there(self, made: Made, number: int) -> None:
+        with self._lock:
             self._restarts = number
             is_needed = not self._over
             if is_needed:
                 self._made = made
                 self._record = made.record
-                self._target = made.path
-                made.record.comeback = self
-            elif self._target is None:
-                self._finish(made.record, "")
-            self._changed.notify_all()
-        if is_needed:
-            self._on_made(made)
-            if made.record.cause is not None:  # it ended before anybody listened
-                self.lost(made.record, made.record.cause)
-        else:
+                made.record.outbox = self._outbox
+                made.record.restarts = self
+        if not is_needed:
             self._part(made)
-        announced.settle()  # and so send what was held
+            self._finish(made.record)
+            return
+        self._on_made(made)
+        if made.path is not None:
+            self._outbox.made(made.path)
+        if made.record.cause is not None:  # it ended before anybody listened
+            self.lost(made.record, made.record.cause)()
 
-    def _finish(self, record: ActorRecord, note: str) -> None:
-        """Make every later call raise the cause of the actor's end."""
+    def _finishing(self, record: ActorRecord, note: str) -> Callable[[], None]:
+        """Return what ends the outbox; errors have the note from now on."""
         if note:
             record.tell_of_restart(note, comes_back=False)
-        self._target = GonePath(record)
-        if not isinstance(self._path, HeldCalls):
-            self._path = self._target
-        self._changed.notify_all()
+        return functools.partial(self._finish, record)
 
-    def _resume(self, held: HeldCalls) -> None:
-        with self._changed:
-            if self._path is held and held.is_empty and self._target is not None:
-                self._path = self._target
+    def _finish(self, record: ActorRecord) -> None:
+        """Make every call that was not sent raise the cause of the actor's end."""
+        self._outbox.end(record.unsent)
 
     def _is_enough(self, number: int) -> bool:
         return self._limit is not None and 0 <= self._limit < number
@@ -288,32 +229,8 @@ class Comeback:
         return f"it has been made again {times}, as often as max_restarts allows"
 
 
-class _Held:
-    """The destination of deferred calls: the actor that exists when they are sent."""
-
-    def __init__(self, comeback: Comeback) -> None:
-        self._comeback = comeback
-
-    def submit(
-        self,
-        kind: int,
-        flags: int,
-        index: int,
-        payload: Sequence[Buffer],
-        method: str,
-        owner: object,
-        future: RemoteFuture[Any] | None = None,
-    ) -> RemoteFuture[Any]:
-        comeback = self._comeback
-        while True:
-            target = comeback.await_target()
-            try:
-                return target.submit(kind, flags, index, payload, method, owner, future)
-            except ChannelClosed:
-                comeback._await_news(target)
-
-    def names_changed(self) -> bool:
-        return self._comeback.names_changed()
+def _nothing() -> None:
+    """Do nothing."""
 
 
 _AT_ONCE = 16  # actors that are being made: those that wait for resources shall not keep the others waiting
@@ -356,15 +273,10 @@ class Supervisor:
         while True:
             never.wait(_LOOK_S)
             with self._lock:
-                self._supervised = [ref for ref in self._supervised if not _is_over(ref)]
+                self._supervised = [ref for ref in self._supervised if not ref.outbox.is_over]
                 nothing_since = 0 if self._supervised or self._being_made else nothing_since + 1
             if nothing_since > 1:
                 os._exit(0)
-
-
-def _is_over(ref: ActorRef) -> bool:
-    is_over: bool = getattr(ref._path, "is_over", False)  # of `restarts.Comeback`; while calls are held it is not over
-    return is_over
 
 
 class SupervisorLink:
@@ -401,23 +313,12 @@ class SupervisorLink:
             handle = self._reference().call("supervise", request, {})
         ref = reference_of(handle)
         assert ref is not None  # it is a handle
-        if options.max_pending_calls is None:
-            return ref
-        return kind_of_reference(options)(
-            spec,
-            ref._path,
-            let_go=lambda: _with(ref),  # it lives as long as this one
-            destroy=ref.destroy,
-            attributes=ref.attributes,
-            place=ref.place,
-        )
+        if options.max_pending_calls is not None:
+            ref.limit(options)
+        return ref
 
     def _reference(self) -> ActorRef:
         with self._lock:
             if self._supervisor is None:
                 self._supervisor = self._create(ClassSpec(Supervisor), _OPTIONS, (), {})
             return self._supervisor
-
-
-def _with(ref: ActorRef) -> None:
-    """Do nothing; the bound argument keeps the reference alive."""

@@ -31,7 +31,8 @@ from parl_remote._display import ConnectionDisplay
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._object_ref import ObjectRef, received
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
+from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
+from parl_remote._program.outbox import Outbox
 from parl_remote._ray.folder import Folder, copied, visible
 from parl_remote._ray.hosted import ConcurrentObject, HostedObject, Setup
 from parl_remote._ray.library import NAMESPACE, Message, RayPlace, Wire, cause_of, extras_of, opened, packed, ray
@@ -337,13 +338,14 @@ class RayClient(ConnectionDisplay):
         shared = options is None or bool(options.name)
         path = RayPath(self, handle, spec.name, names, shared=shared, concurrent=place.concurrent)
         actor_id = place.actor_id
-        ref = kind_of_reference(options)(
+        ref = ActorRef(
             spec,
-            path,
+            Outbox(path),
             let_go=lambda: self._let_go(actor_id, path),
             destroy=lambda: self._destroy(actor_id, path),
             attributes=names,
             place=RayPlace(actor_id, place.concurrent, handle),
+            options=options,
         )
         self._refs[actor_id] = ref
         return ref, path

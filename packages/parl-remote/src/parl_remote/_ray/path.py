@@ -12,19 +12,23 @@ import dataclasses
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote._data.answers import Answer, read_answer
+from parl_remote._data.calls import Call
 from parl_remote._death import DeathCause, DeathKind
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import pack
 from parl_remote._object_ref import ObjectRef
-from parl_remote._program.actor_ref import AttributeNames
+from parl_remote._program.actor_ref import ActorRef, AttributeNames
+from parl_remote._program.outbox import Outbox
 from parl_remote._ray.library import Message, cause_of, extras_of, opened, packed, ray
-from parl_remote._transport import Buffer
 from parl_remote.errors import ActorLost, RemoteError
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["RayPath", "lost"]
 
@@ -46,7 +50,7 @@ class Client(Protocol):
 
 
 class RayPath:
-    """A path and carrier on Ray; implements `actor_ref.CallPath` and `future.Carrier`.
+    """A path and carrier on Ray; implements `outbox.CallPath` and `future.Carrier`.
 
     Args:
         client: The client that the path belongs to.
@@ -79,22 +83,11 @@ class RayPath:
         self._cause: DeathCause | None = None
         self._restarting = False
 
-    # -- actor_ref.CallPath ------------------------------------------------------------------------------------------
+    # -- outbox.CallPath --------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        kind: int,
-        flags: int,
-        index: int,
-        payload: Sequence[Buffer],
-        method: str,
-        owner: object,
-        future: RemoteFuture[Any] | None = None,
-    ) -> RemoteFuture[Any]:
-        """See `CallPath.submit`."""
-        if future is None:
-            future = RemoteFuture(self, owner)
-            future.method = method
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+        """See `CallPath.send`; where Ray restarts the actor, this waits for that."""
+        owner = call.owner
         travelling = owner[1:] if isinstance(owner, tuple) else ()
         for ref in travelling:
             _mark_as_shared(ref)
@@ -103,20 +96,34 @@ class RayPath:
             self._await_restart(handle)
         if self._cause is not None or handle is None:
             future.settle(None, self._lost(""))
-            return future
+            return True
         try:
-            wire = packed(pack(kind, flags, index, 0, payload), travelling, self._client.stored)
+            frames = pack(call.kind, call.flags, call.target, 0, call.payload)
+            wire = packed(frames, travelling, self._client.stored)
             result = handle.handle.remote(wire)
         except Exception as error:
-            future.settle(None, self._translated(error, method))
-            return future
+            future.settle(None, self._translated(error, call.method))
+            return True
         with self._lock:
             self._results[future] = result
             self._unread += 1
         future._carrier = self  # one that was held back had another one so far
         if future._made_condition is not None:
             self.watch(future)
-        return future
+        return True
+
+    def attach(self, outbox: Outbox) -> None:
+        """Do nothing: Ray always takes calls. See `CallPath.attach`."""
+
+    def is_full(self) -> bool:
+        """Return False."""
+        return False
+
+    def met_loss(self) -> None:
+        """Do nothing: no call meets it, see `send`."""
+
+    def tend(self) -> None:
+        """Do nothing: Ray keeps the results."""
 
     def names_changed(self) -> bool:
         """Return whether the attributes may have changed: by an answer not yet read, or by calls of others."""
@@ -153,6 +160,10 @@ class RayPath:
         if result is not None:
             later = self._client.in_background
             result.future().add_done_callback(lambda _: later(lambda: self._take(future, result)))
+
+    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
+        """Read in the background; see `Carrier.await_in`."""
+        self.watch(future)
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
@@ -245,6 +256,6 @@ def lost(cause: DeathCause, running: str, class_name: str) -> ActorLost:
 
 
 def _mark_as_shared(ref: object) -> None:
-    path = getattr(ref, "_path", None)
+    path = ref.outbox.path if isinstance(ref, ActorRef) else None
     if isinstance(path, RayPath):
         path.shared = True

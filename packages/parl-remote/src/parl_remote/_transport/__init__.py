@@ -76,6 +76,23 @@ class Channel(Pollable, Protocol):
             ResultTimeout: The time has passed and nothing was sent.
         """
 
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        """Take one message without waiting for the peer; callable from any thread.
+
+        Returns:
+            False if a part of it is kept here, copied, for `flush`; messages that follow come after it.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+
+    def flush(self) -> bool:
+        """Send what `post` has kept, without waiting; return whether nothing is left.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message and return its frames; one thread at a time.
 

@@ -328,6 +328,22 @@ class SealedChannel(UnixChannel):
         """Send one message; see `Channel.send`."""
         self.send_parts([frame_prefix(frames), *frames], timeout_s)
 
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        """Take one message without waiting; see `Channel.post`. It is sealed at once, whole."""
+        with self._send_lock:
+            if self._closed:
+                raise ChannelClosed("this channel was closed")
+            complete = False
+            try:
+                for record in self._sealer.records([frame_prefix(frames), *frames]):
+                    rest = [record] if self._unsent else self._rest_of([record])
+                    self._unsent += [bytes(part) for part in rest]
+                complete = True
+            finally:
+                if not complete:  # see `send_parts`
+                    self._hang_up()
+            return not self._unsent
+
     def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
         """Send several messages; see `UnixChannel.send_batch`."""
         self.send_parts([part for frames in messages for part in (frame_prefix(frames), *frames)])
@@ -338,6 +354,7 @@ class SealedChannel(UnixChannel):
         with self._send_lock:
             if self._closed:
                 raise ChannelClosed("this channel was closed")
+            self._await_flushed(timeout_s)
             if deadline is not None and not wait_once(
                 self._socket, OUT, max(0.0, 1000 * (deadline - time.monotonic()))
             ):

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parl_remote import _current
+from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.actor_record import ActorConnection, ActorRecord
@@ -215,14 +216,14 @@ class ActorFaults:
     def attach(self, record: ActorRecord, connection: ActorConnection) -> None:
         """Intercept the calls of a connection; for `Faults`."""
         self._record = record
-        submit = connection.submit
+        send = connection.send
 
-        def watched(kind: int, *arguments: Any, **options: Any) -> RemoteFuture[Any]:
-            if kind != Kind.CALL:
-                return submit(kind, *arguments, **options)
-            return self._send(lambda: submit(kind, *arguments, **options))
+        def watched(call: Call, future: RemoteFuture[Any]) -> bool:
+            if call.kind != Kind.CALL:
+                return send(call, future)
+            return not connection.is_full() and self._send(lambda: send(call, future), future)
 
-        connection.submit = watched  # type: ignore[method-assign]
+        connection.send = watched  # type: ignore[method-assign]
 
     def close(self) -> None:
         """Cancel planned faults, and resume the actor."""
@@ -234,7 +235,7 @@ class ActorFaults:
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
-    def _send(self, send: Callable[[], RemoteFuture[Any]]) -> RemoteFuture[Any]:
+    def _send(self, send: Callable[[], bool], future: RemoteFuture[Any]) -> bool:
         """Send one call, with the faults planned around it."""
         self._gate.wait()
         if before := self._after.pop(0, None):
@@ -247,7 +248,7 @@ class ActorFaults:
             self._try(lambda: self.process.pause())
         if after is not None:
             self._gate.clear()  # later calls are not sent before it has struck
-        future = send()
+        is_taken = send()
         if during is not None:
             self._strike(during)
             self._try(self.resume)
@@ -255,7 +256,7 @@ class ActorFaults:
             self._resume_later()
         if after is not None:
             future.add_done_callback(lambda _: self._strike_after(number))
-        return future
+        return is_taken
 
     def _strike_after(self, number: int) -> None:
         try:

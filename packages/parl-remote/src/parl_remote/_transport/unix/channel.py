@@ -67,6 +67,7 @@ class UnixChannel:
         self._inbox: deque[list[memoryview]] = deque()
         self._send_lock = threading.Lock()
         self._receive_lock = threading.Lock()
+        self._unsent: list[Buffer] = []  # the rest of what `post` took
         self._closed = False
         abandoned_in_children(self)
 
@@ -119,6 +120,55 @@ class UnixChannel:
     def descriptors(self, into: deque[int] | None) -> None:
         self._reader.descriptors = into
 
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        """Take one message without waiting; see `Channel.post`."""
+        if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:  # as in `send`
+            parts: list[Buffer] = [PACK_ONE(1, len(frames[0])) + frames[0]]
+        else:
+            parts = stream(frames)
+        with self._send_lock:
+            try:
+                if self._unsent:
+                    sent = 0
+                elif len(parts) == 1:
+                    sent = self._socket.send(parts[0], NOW)
+                    if sent == len(parts[0]):
+                        return True
+                else:
+                    sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
+            except BlockingIOError:
+                sent = 0
+            except BaseException as error:
+                if isinstance(error, OSError) and not is_raised_by_handler(error):
+                    raise self._broken(error) from error
+                if len(parts) > 1:  # see `send_parts`
+                    self._hang_up()
+                raise
+            rest = after(parts, sent)
+            if rest and sent:  # the peer may take more at once, which need not be copied
+                rest = self._rest_of(rest)
+            self._unsent += [bytes(part) for part in rest]
+            return not self._unsent
+
+    def flush(self) -> bool:
+        """Send what `post` took, without waiting; see `Channel.flush`."""
+        with self._send_lock:
+            self._unsent = self._rest_of(self._unsent)
+            return not self._unsent
+
+    def _rest_of(self, parts: list[Buffer]) -> list[Buffer]:
+        """Write without waiting, and return what the socket did not take."""
+        try:
+            while parts:
+                parts = after(parts, self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if is_raised_by_handler(error):
+                raise
+            raise self._broken(error) from error
+        return parts
+
     def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
         """Send several messages with as few system calls as one.
 
@@ -133,6 +183,8 @@ class UnixChannel:
     def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
         """Write buffers that make up whole messages, prefixes included, with as few system calls as one message."""
         with self._send_lock:
+            if self._unsent:
+                timeout_s = self._await_flushed(timeout_s)
             try:
                 if len(parts) == 1:
                     size = len(parts[0])
@@ -150,6 +202,15 @@ class UnixChannel:
                     self._hang_up()
                 raise
             self._send_rest(parts, sent, timeout_s)
+
+    def _await_flushed(self, timeout_s: float | None) -> float | None:
+        """Wait until all is sent that `post` took; return the time that is left."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._unsent:
+            self._unsent = self._rest_of(self._unsent)
+            if self._unsent and not self._wait_for_room(deadline):
+                raise ResultTimeout(f"the peer took nothing for {timeout_s} s")
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _send_rest(self, parts: list[Buffer], sent: int, timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import zmq
@@ -74,6 +75,8 @@ class ZmqChannel:
         self._address = address
         self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
         self._receiving = threading.Lock()
+        self._posting = threading.Lock()
+        self._unsent: deque[list[Buffer]] = deque()  # what `post` has kept
         self._waker = new_waker()
         self._poller = new_poller()
         self._monitored_by = descriptor(monitor)
@@ -132,18 +135,47 @@ class ZmqChannel:
         parts = pack(frames)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            with self._lock:
-                self._check_open()
-                try:
-                    tracker = self._hand_over(parts)
-                    break
-                except zmq.Again:
-                    self._note_loss()
+            if not self._unsent or self.flush():
+                with self._lock:
+                    self._check_open()
+                    try:
+                        tracker = self._hand_over(parts)
+                        break
+                    except zmq.Again:
+                        self._note_loss()
             if deadline is not None and time.monotonic() >= deadline:
                 raise ResultTimeout(f"{self._address} did not take a message within {timeout_s} s")
             time.sleep(_FULL_QUEUE_POLL_S)
         if tracker is not None:
             self._await_encrypted(tracker, deadline)
+
+    def post(self, frames: Sequence[Buffer]) -> bool:
+        """Take one message without waiting for the peer; long frames are encrypted before this returns."""
+        with self._posting:
+            if self._unsent or not self._hand_over_now(frames):
+                self._unsent.append([bytes(frame) for frame in frames])
+                return False
+        return True
+
+    def flush(self) -> bool:
+        """Send what `post` has kept; see `Channel.flush`."""
+        with self._posting:
+            while self._unsent and self._hand_over_now(self._unsent[0]):
+                self._unsent.popleft()
+            return not self._unsent
+
+    def _hand_over_now(self, frames: Sequence[Buffer]) -> bool:
+        """Hand a message to zmq; return False if its queue is full."""
+        with self._lock:
+            self._check_open()
+            try:
+                tracker = self._hand_over(pack(frames))
+            except zmq.Again:
+                self._note_loss()
+                return False
+        if tracker is not None:
+            self._await_encrypted(tracker, None)
+        return True
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message and return it."""

@@ -1,0 +1,489 @@
+"""The calls of this process to one actor, until they are handed to a connection.
+
+    submit --nothing waits?--> connection.send                     in the caller's thread, without waiting
+           --else--> frozen and queued --next()--> connection.send  by whoever reports what it waited for
+    settle <--GONE: fails with the cause; cancelled: never sent
+
+`outbox_state` decides; here are the lock, the futures and the threads. What can go out goes by the thread that learns
+of it: the one that settles an awaited future, the loop that finds a socket writable, the one that has made the actor
+again.
+
+`max_pending_calls` limits unanswered calls: one more waits for an answer, which its own thread reads, or raises.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parl_remote._data.calls import Call
+from parl_remote._future import RemoteFuture, Waiter
+from parl_remote._links.call_messages import Kind
+from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
+from parl_remote.errors import ChannelClosed, TooManyPendingCalls
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["CallPath", "Outbox"]
+
+_CALL = int(Kind.CALL)
+
+
+class CallPath(Protocol):
+    """A path to an actor: a connection, or a host within this process."""
+
+    def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+        """Send a call without waiting, and become the carrier of its future, which is settled with the answer.
+
+        Returns:
+            False if the path takes nothing now; it calls what `attach` gave it when it does again.
+
+        Raises:
+            ChannelClosed: The actor is gone, and the call did not reach it.
+            Exception: The call cannot be sent, to no actor.
+        """
+
+    def attach(self, outbox: Outbox) -> None:
+        """Tell an outbox from now on when the path takes calls again."""
+
+    def is_full(self) -> bool:
+        """Return whether the path takes nothing now."""
+
+    def met_loss(self) -> None:
+        """See to it, without waiting, that the outbox learns what becomes of the actor: a call has met its loss."""
+
+    def names_changed(self) -> bool:
+        """Return, without waiting, whether the names of the actor's attributes may have changed since the last call."""
+
+    def tend(self) -> None:
+        """Read answers although nobody waits for them, if they would be in the actor's way."""
+
+
+class _Held:
+    """A call that waits in the outbox; not a dataclass, which would cost every program half a millisecond at start."""
+
+    __slots__ = ("call", "futures")
+
+    def __init__(self, call: Call, futures: Sequence[RemoteFuture[Any]]) -> None:
+        self.call = call
+        self.futures = futures
+
+
+class Outbox:
+    """The way of this process's calls to one actor; the carrier of futures whose calls have not been sent.
+
+    Args:
+        path: The path to the actor; None while there is none.
+    """
+
+    def __init__(self, path: CallPath | None) -> None:
+        self._machine: OutboxMachine[Any] = OutboxMachine(OutboxState.RESTARTING if path is None else OutboxState.LIVE)
+        self._lock = threading.RLock()  # a finalizer may call the actor while this thread is in here
+        self._held: dict[RemoteFuture[Any], _Held] = {}
+        self._live = path
+        self._path = path  # the same while calls may be sent at once, else None
+        self._waits = True
+        self._slots: dict[_Slot, None] = {}
+        self._error: Callable[[], BaseException] = _no_actor
+        if path is not None:
+            path.attach(self)
+
+    @property
+    def path(self) -> CallPath | None:
+        """The path to the actor; None while there is none."""
+        return self._live
+
+    @property
+    def unsent(self) -> int:
+        """Return how many calls wait here."""
+        return len(self._held)
+
+    def limit(self, calls: int | None, *, waits: bool) -> None:
+        """Set how many calls may be unanswered, and whether one more waits or raises."""
+        self._machine.limit = calls
+        self._waits = waits
+
+    def submit(self, call: Call, futures: Sequence[RemoteFuture[Any]] = ()) -> RemoteFuture[Any]:
+        """Send a call as soon as it can leave, after those before it; does not wait, except for a slot.
+
+        Args:
+            call: The call.
+            futures: Those among its arguments, by their numbers.
+
+        Raises:
+            TooManyPendingCalls: All slots are taken, and the caller is not to wait, or runs an event loop.
+            Exception: The call cannot be sent.
+        """
+        slot = None
+        if self._machine.limit is not None and call.kind == _CALL:
+            call, slot = self._enter(call)
+        future: RemoteFuture[Any] = RemoteFuture(None, call.owner)
+        future.method = call.method
+        try:
+            path = self._path
+            if futures and path is not None and all(one.settled for one in futures):
+                with contextlib.suppress(Exception, concurrent.futures.CancelledError):  # reported when it would leave
+                    call, futures = call.completed([one.result() for one in futures]), ()
+            if path is None or futures:
+                self._hold(call, future, futures)
+            else:
+                try:
+                    if not path.send(call, future):
+                        self._hold(call, future)
+                except ChannelClosed:
+                    self._hold(call, future)
+                    self._path_closed(path)
+        except BaseException:
+            if slot is not None:
+                self._leave(slot)
+            raise
+        if slot is not None:
+            slot.keep(future)
+        return future
+
+    def give_back(self, call: Call, future: RemoteFuture[Any]) -> None:
+        """Take back a call that a connection took and could not send before the actor was lost."""
+        future._carrier = self
+        with self._lock:
+            self._path = None
+            is_kept = self._machine.give_back(future)
+            if is_kept:
+                self._held[future] = _Held(call, ())
+        if not is_kept:
+            future.settle(None, self._error())
+        self._tell_moved(future)
+        self._advance()
+
+    def names_changed(self) -> bool:
+        """Return whether the names of the actor's attributes may have changed, or may be changed by a call before."""
+        live = self._live
+        return live is not None and (self.unsent > 0 or live.names_changed())
+
+    def tend(self) -> None:
+        """Have answers read although nobody waits for them; see `CallPath.tend`."""
+        live = self._live
+        if live is not None:
+            live.tend()
+
+    # -- what becomes of the actor -----------------------------------------------------------------------------------
+
+    def on_writable(self) -> None:
+        """Note that the path takes calls again, and send what waits."""
+        with self._lock:
+            self._machine.on(OutboxEvent.WRITABLE)
+        self._advance()
+
+    def lost(self) -> None:
+        """Queue calls from now on: the actor is lost, and another one, or news of its end, will follow."""
+        with self._lock:
+            self._path = self._live = None
+            self._machine.on(OutboxEvent.LOST)
+
+    def made(self, path: CallPath) -> None:
+        """Send what waits, and later calls, to another actor."""
+        path.attach(self)
+        with self._lock:
+            if self._machine.on(OutboxEvent.MADE):
+                self._live = path
+        self._advance()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the actor has ended for good."""
+        return self._machine.state is OutboxState.GONE
+
+    def end(self, error: Callable[[], BaseException]) -> None:
+        """Fail what waits, and later calls; a second call does nothing.
+
+        Args:
+            error: Returns the error of a call; called for each.
+        """
+        with self._lock:
+            if self._machine.state is OutboxState.GONE:
+                return
+            self._error = error
+            self._path = self._live = None
+            failed = self._machine.end()
+            for future in failed:
+                del self._held[future]
+            admitted = self._machine.admit_all()
+            self._slots.update(dict.fromkeys(admitted))
+        for future in failed:
+            future.settle(None, error())
+        for waiting in admitted:
+            waiting.admit()
+
+    def abandon(self, error: Callable[[], BaseException]) -> None:
+        """Fail later calls, in a forked child; what waits belongs to the parent."""
+        self._lock = threading.RLock()  # whoever held it was not copied
+        self._machine = OutboxMachine(OutboxState.GONE)
+        self._error = error
+        self._path = self._live = None
+        self._held = {}
+
+    def _path_closed(self, path: CallPath) -> None:
+        """Note that a call met the actor's loss: what follows becomes known on another link."""
+        with self._lock:
+            if path is not self._live:
+                return
+            self._path = self._live = None
+            self._machine.on(OutboxEvent.LOST)
+        path.met_loss()
+
+    # -- future.Carrier ----------------------------------------------------------------------------------------------
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """Wait until the call has left for a connection, or is settled; see `Carrier.wait_for`."""
+        waiter = Waiter()
+        future.block(waiter)
+        try:
+            if not future.settled and future._carrier is self:  # looked at now that whoever moves it can see us
+                waiter.sleep(timeout_s)
+        finally:
+            future.unblock(waiter)
+        return future.settled or future._carrier is not self
+
+    def look(self) -> None:
+        """Do nothing: what can leave leaves by itself. See `Carrier.look`."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """Do nothing: the awaited futures are watched, and later the connection. See `Carrier.watch`."""
+
+    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
+        """Do nothing, as above. See `Carrier.await_in`."""
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """See `Carrier.cancel`."""
+        with self._lock:
+            is_here = self._machine.cancel(future)
+            if is_here:
+                del self._held[future]
+        if not is_here:  # another thread is sending it, or has
+            carrier = future._carrier
+            return carrier is not None and carrier is not self and carrier.cancel(future)
+        future.settle(None, cancelled=True)
+        self._advance()
+        return True
+
+    # -- the queue ---------------------------------------------------------------------------------------------------
+
+    def _hold(self, call: Call, future: RemoteFuture[Any], futures: Sequence[RemoteFuture[Any]] = ()) -> None:
+        """Queue a call, and send what can leave."""
+        future._carrier = self
+        held = _Held(call.frozen(), futures)
+        with self._lock:
+            self._path = None
+            is_kept = self._machine.add(future, len(futures))
+            if is_kept:
+                self._held[future] = held
+        if not is_kept:
+            future.settle(None, self._error())
+            return
+        if futures:
+            settled = functools.partial(self._settled, future)
+            for one in futures:
+                one.add_done_callback(settled)
+        else:
+            self._advance()
+
+    def _settled(self, future: RemoteFuture[Any], _: object) -> None:
+        with self._lock:
+            self._machine.settled(future)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Send the calls that can leave."""
+        machine = self._machine
+        while True:
+            with self._lock:
+                future = machine.next()
+                live = self._live
+                if future is None:
+                    if machine.is_direct:
+                        self._path = live
+                    return
+                held = self._held[future]
+            assert live is not None  # the state is LIVE
+            is_full = False
+            try:
+                if held.futures:
+                    held.call = held.call.completed([one.result() for one in held.futures])
+                    held.futures = ()
+                if live.send(held.call, future):
+                    self._has_left(future)
+                else:
+                    is_full = True
+            except ChannelClosed:
+                self._stays(future)
+                self._path_closed(live)
+            except BaseException as error:
+                self._has_left(future)
+                if not future.settled:
+                    is_cancelled = isinstance(error, concurrent.futures.CancelledError)
+                    future.settle(None, None if is_cancelled else error, cancelled=is_cancelled)
+                if not isinstance(error, Exception):
+                    raise
+            if is_full:
+                with self._lock:
+                    machine.on(OutboxEvent.REFUSED)
+                self._stays(future)
+                if not live.is_full():  # it was, and whoever emptied it found the call still leaving
+                    self.on_writable()
+                return
+
+    def _has_left(self, future: RemoteFuture[Any]) -> None:
+        with self._lock:
+            self._machine.has_left()
+            del self._held[future]
+        self._tell_moved(future)
+
+    def _stays(self, future: RemoteFuture[Any]) -> None:
+        with self._lock:
+            is_kept = self._machine.stays()
+            if not is_kept:
+                del self._held[future]
+        if not is_kept:
+            future.settle(None, self._error())
+
+    def _tell_moved(self, future: RemoteFuture[Any]) -> None:
+        """Wake those who wait for a future whose carrier has changed; they go on there."""
+        future.wake_blocked()
+        carrier = future._carrier
+        if carrier is not None and future._made_condition is not None:
+            carrier.watch(future)
+
+    # -- slots -------------------------------------------------------------------------------------------------------
+
+    def _enter(self, call: Call) -> tuple[Call, _Slot]:
+        """Take a slot for a call, waiting for one if the limit says so; return the call, frozen if that took time."""
+        slot = _Slot(self)
+        with self._lock:
+            if self._machine.enter():
+                self._slots[slot] = None
+                return call, slot
+            if self._waits and not _runs_event_loop():
+                self._machine.await_slot(slot)
+            else:
+                raise TooManyPendingCalls(
+                    f"{self._machine.limit} calls are unanswered, which is what max_pending_calls allows; wait for a "
+                    'result before the next call, or leave out when_full="raise" (on an event loop, await a result: '
+                    "no call waits there)",
+                    limit=self._machine.limit or 0,
+                )
+        try:
+            call = call.frozen()
+            while not slot.is_taken:
+                self._await_answer(slot)
+        except BaseException:
+            with self._lock:
+                gave_up = self._machine.give_up_slot(slot)
+            if not gave_up:
+                self._leave(slot)
+            raise
+        return call, slot
+
+    def _await_answer(self, slot: _Slot) -> None:
+        """Wait until a slot is taken, or another way to wait for it has to be found; reads answers where it can."""
+        with self._lock:
+            oldest = next((one.future for one in self._slots if one.future is not None), None)
+        carrier = None if oldest is None else oldest._carrier
+        if oldest is None or carrier is None:
+            slot.sleep(_MOMENT_S)
+        elif carrier is self:
+            self.wait_for(oldest, _LONG_S)
+        else:
+            slot.beside = oldest, carrier
+            carrier.wait_for(slot, None)  # type: ignore[arg-type]  # all that is asked of a future there, it answers
+
+    def _leave(self, slot: _Slot) -> None:
+        """Free a slot; a second call does nothing."""
+        with self._lock:
+            if self._slots.pop(slot, self) is self:
+                return
+            following = self._machine.leave()
+            if following is not None:
+                self._slots[following] = None
+        if following is not None:
+            following.admit()
+
+
+_MOMENT_S = 0.005  # others that have a slot are about to send; they have no future yet that could be waited for
+_LONG_S = 1.0  # a call that waits here leaves or fails; whichever it is, others may have freed a slot before
+
+
+class _Slot:
+    """One call's slot, woken by its future when that is settled. While it is waited for, it looks like a future that is
+    settled once it is taken, or when the oldest call is not where it was any more.
+    """
+
+    __slots__ = ("__weakref__", "_blocked", "_outbox", "beside", "future", "is_taken")
+
+    _carrier = None  # answers on any connection free slots
+    method = "a slot"
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._blocked: list[Waiter] = []
+        self.future: RemoteFuture[Any] | None = None
+        self.is_taken = False
+        self.beside: tuple[RemoteFuture[Any], object] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the waiting thread has to look again."""
+        if self.is_taken or self.beside is None:
+            return True
+        oldest, carrier = self.beside
+        return oldest.settled or oldest._carrier is not carrier
+
+    def admit(self) -> None:
+        """Wake the thread that waits for the slot, which it has now."""
+        self.is_taken = True
+        for waiter in tuple(self._blocked):
+            waiter.wake()
+
+    def keep(self, future: RemoteFuture[Any]) -> None:
+        """Keep the slot until a future is settled."""
+        self.future = future
+        future.block(self)
+        if future.settled:  # looked at after the slot can be seen: one of both frees it
+            self.wake()
+
+    def wake(self) -> None:
+        """Free the slot if its future is settled; a second call does nothing."""
+        future = self.future
+        if future is not None and future.settled:
+            self.future = None
+            self._outbox._leave(self)
+
+    def block(self, waiter: Waiter) -> None:
+        """Wake a thread when the slot is taken."""
+        self._blocked.append(waiter)
+
+    def unblock(self, waiter: Waiter) -> None:
+        """Stop waking a thread."""
+        self._blocked.remove(waiter)
+
+    def sleep(self, timeout_s: float) -> None:
+        """Wait until the slot is taken."""
+        waiter = Waiter()
+        self.block(waiter)
+        if not self.is_taken:
+            waiter.sleep(timeout_s)
+        self.unblock(waiter)
+
+
+def _runs_event_loop() -> bool:
+    """Return whether an event loop runs in this thread, which must not be kept from turning."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def _no_actor() -> BaseException:
+    return ChannelClosed("there is no actor")
