@@ -42,15 +42,17 @@ def test_the_service_refuses_nonsense_and_stays_online(tmp_path: Path, monkeypat
     import server
     from ranking import model
 
-    from parl_evokit import AsyncESAgent, read_log
+    from parl_evokit import AsyncESAgent, Tokens, read_log
 
     agent = AsyncESAgent(model(), EXAMPLES / "service" / "config.prototxt")
     client = server.application(agent, tmp_path / "log").test_client()
     visitor = {"visitor": [0.1, 0.2, 0.3, 0.4], "items": [3, 1, 2]}
     answer = client.post("/rank", json=visitor).get_json()
     assert sorted(answer["items"]) == [1, 2, 3]
-    assert len(bytes.fromhex(answer["sample"])) < 30
-    assert client.post("/feedback", json={"sample": answer["sample"], "clicks": 2}).status_code == 200
+    assert len(answer["sample"]) == 56
+    for _ in range(3):  # a message that is delivered again is no error
+        assert client.post("/feedback", json={"sample": answer["sample"], "clicks": 2}).status_code == 200
+    forged = Tokens([bytes(32)]).issue(agent.clone().add_noise())
     for path, body in [
         ("/rank", {}),
         ("/rank", {"visitor": [1, 2], "items": [1]}),
@@ -59,10 +61,13 @@ def test_the_service_refuses_nonsense_and_stays_online(tmp_path: Path, monkeypat
         ("/feedback", {"sample": "zz", "clicks": 1}),
         ("/feedback", {"sample": "ff", "clicks": 1}),
         ("/feedback", {"sample": answer["sample"], "clicks": "many"}),
+        ("/feedback", {"sample": forged, "clicks": 1000}),
+        ("/feedback", {"sample": answer["sample"][:-1] + "~", "clicks": 1000}),
     ]:
         assert client.post(path, json=body).status_code == 400, (path, body)
     assert client.get("/status").get_json() == {"model": 0, "parameters": 30}
-    assert read_log(tmp_path / "log").samples.rewards.tolist() == [2.0]
+    assert client.get("/refused").get_json() == {"malformed": 3, "unknown_secret": 1}
+    assert read_log(tmp_path / "log").rewards == [2.0]
 
 
 @pytest.mark.parametrize("pool", ["remote", "processes"])

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from visitors import Population
 
+from parl_evokit.tokens import create_secret
+
 HERE = Path(__file__).parent
 
 
@@ -36,7 +38,8 @@ def run(visits: int, models: int, every: float, folder: Path, block: int) -> lis
     (folder / "config.prototxt").write_text((HERE / "config.prototxt").read_text())
     rows, clicks, newest = [], 0, 0
     with ExitStack() as stack:
-        server = stack.enter_context(start("server.py", folder, "--port", "0"))
+        create_secret(folder / "secret")
+        server = stack.enter_context(start("server.py", folder, "--secret", "secret", "--port", "0"))
         stack.callback(server.terminate)
         assert server.stdout is not None
         said = server.stdout.readline()

@@ -1,17 +1,20 @@
 """The service: ranks items with a perturbed model, logs which noise it had, and logs what visitors tell it later.
 
-    python server.py --config config.prototxt --log log --port 8080
+    evokit secret new secret
+    python server.py --config config.prototxt --log log --secret secret --port 8080
 
     POST /rank      {"visitor": [four numbers], "items": [numbers of items]}
                     -> {"items": [the best first], "sample": "…", "model": 3}
     POST /feedback  {"sample": "…", "clicks": 2}     when the visitor leaves, maybe minutes later, maybe to another host
     GET  /status    -> {"model": 3, "parameters": 30}
+    GET  /refused   -> {"forged": 1}                 how many tokens were refused, by reason
 
-The answer to /rank carries the sample's record, some twenty bytes, so the service keeps nothing about its visitors.
+The answer to /rank carries the sample's token, 56 characters, so the service keeps nothing about its visitors; and
+because nobody else can make tokens, only the clicks of its own visitors count, once each.
 """
 
 import argparse
-import binascii
+import secrets
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import flask
 import numpy as np
 from ranking import VISITOR_FEATURES, catalogue, model
 
-from parl_evokit import AsyncESAgent, EvolutionError, LogWriter, RecordError, SamplingAgent, SamplingInfo
+from parl_evokit import AsyncESAgent, EvolutionError, InvalidToken, LogWriter, RecordError, SamplingAgent, Tokens
 
 LOOK_FOR_NEW_MODELS_S = 0.5
 
@@ -28,14 +31,15 @@ LOOK_FOR_NEW_MODELS_S = 0.5
 class Desk(threading.local):
     """A thread's own part of the server: a clone of the agent, and a segment of the log."""
 
-    def __init__(self, agent: AsyncESAgent, log: Path) -> None:
+    def __init__(self, agent: AsyncESAgent, log: Path, tokens: Tokens) -> None:
         self.clone: SamplingAgent = agent.clone()
-        self.log = LogWriter(log)
+        self.log = LogWriter(log, tokens=tokens)
 
 
-def application(agent: AsyncESAgent, log: Path) -> flask.Flask:
-    """The service as a WSGI application."""
-    app, desk, items = flask.Flask(__name__), Desk(agent, log), catalogue()
+def application(agent: AsyncESAgent, log: Path, tokens: Tokens | None = None) -> flask.Flask:
+    """The service as a WSGI application; without tokens it has a secret that no other process knows."""
+    tokens = tokens or Tokens([secrets.token_bytes(32)])
+    app, desk, items = flask.Flask(__name__), Desk(agent, log, tokens), catalogue()
 
     @app.post("/rank")
     def rank() -> Any:
@@ -50,17 +54,16 @@ def application(agent: AsyncESAgent, log: Path) -> flask.Flask:
             return {"error": f"a visitor is {VISITOR_FEATURES} numbers, and there must be items"}, 400
         info = desk.clone.add_noise()
         order = np.argsort(-desk.clone.predict((visitor, features)), kind="stable")
-        desk.log.sampled(info)
-        sample = info.SerializeToString().hex()
-        return {"items": numbers[order].tolist(), "sample": sample, "model": info.model_iter_id}
+        token = desk.log.sampled(info)
+        return {"items": numbers[order].tolist(), "sample": token, "model": info.model_iter_id}
 
     @app.post("/feedback")
     def feedback() -> Any:
         told = flask.request.get_json()
-        info = SamplingInfo()
         try:
-            info.ParseFromString(binascii.unhexlify(told["sample"]))
-            desk.log.reward(info, float(told["clicks"]))
+            desk.log.reward(told["sample"], told["clicks"])
+        except InvalidToken as error:
+            return {"error": str(error), "reason": error.reason.name.lower()}, 400
         except (KeyError, TypeError, ValueError, RecordError) as error:
             return {"error": f"sample and clicks are needed: {error}"}, 400
         return {}
@@ -68,6 +71,10 @@ def application(agent: AsyncESAgent, log: Path) -> flask.Flask:
     @app.get("/status")
     def status() -> Any:
         return {"model": agent.model_iter_id, "parameters": agent.param_size()}
+
+    @app.get("/refused")
+    def refused() -> Any:
+        return {reason.name.lower(): count for reason, count in tokens.refused.items()}
 
     return app
 
@@ -85,6 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A service that ranks items with an evolving model.")
     parser.add_argument("--config", default="config.prototxt")
     parser.add_argument("--log", type=Path, default=Path("log"))
+    parser.add_argument("--secret", type=Path, default=None, help="default: EVOKIT_SECRET_FILE, else EVOKIT_SECRET")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--threads", type=int, default=4)
     arguments = parser.parse_args()
@@ -92,7 +100,7 @@ def main() -> None:
     from waitress.server import create_server
 
     agent = AsyncESAgent(model(), arguments.config)
-    app = application(agent, arguments.log)
+    app = application(agent, arguments.log, Tokens.load(arguments.secret, lifetime_s=3600.0))
     stop = threading.Event()
     threading.Thread(target=keep_up, args=(agent, stop), daemon=True).start()
     server: Any = create_server(app, host="127.0.0.1", port=arguments.port, threads=arguments.threads)
