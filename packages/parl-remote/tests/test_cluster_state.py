@@ -300,7 +300,7 @@ def test_a_lost_node_takes_its_leases_along_and_says_so() -> None:
     (lost,) = answers(state.node_lost("n", "its connection was closed"))
     assert isinstance(lost, LeaseLost)
     assert lost.cause.kind is DeathKind.NODE_LOST
-    assert lost.cause.detail == "the n: its connection was closed"
+    assert lost.cause.detail == "the n:1: its connection was closed"
     assert state.status(1, 1.0, detail=True, dropped=0).node_count == 0
 
 

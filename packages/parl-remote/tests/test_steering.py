@@ -209,7 +209,7 @@ def test_every_lost_actor_leaves_a_record_with_its_owner_and_cause() -> None:
     assert (first.lease_id, first.name, first.restarts, first.owner) == (killed, "boss", 3, "c.py (process 7)")
     assert first.cause == KILLED
     assert (second.cause.kind, second.cause.at) == (DeathKind.NODE_LOST, 1050.0)
-    assert second.cause.detail == f"host {homes[on_lost_node]}: its connection was closed"
+    assert second.cause.detail == f"host {homes[on_lost_node]}:1: its connection was closed"
 
 
 def test_the_end_of_a_released_actor_is_kept_apart_and_its_failure_is_not_lost() -> None:

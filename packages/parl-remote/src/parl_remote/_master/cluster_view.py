@@ -164,7 +164,7 @@ class ClusterView:
             load=node.beat.load,
             memory_free=node.beat.memory_free,
             silent_s=self._silent_s(node, now, lost),
-            is_draining=not node.is_open,
+            is_draining=lost is None and not node.is_open,
             lost_at=None if lost is None else self._tables.events.unix(lost.at),
             cause="" if lost is None else lost.cause,
         )

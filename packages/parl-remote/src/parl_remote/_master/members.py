@@ -142,7 +142,7 @@ class KnownNodes:
         numbers = lease.numbers
         return DeathCause(
             DeathKind.NODE_LOST,
-            detail=f"{node.name}: {reason}",
+            detail=f"{node.label}: {reason}",
             last_call=numbers.busy_with if numbers is not None else "",
             node=node.name,
             pid=numbers.pid if numbers is not None else 0,

@@ -118,9 +118,11 @@ def _node_lines(nodes: Sequence[NodeDetail]) -> list[str]:
             node_label(node.name or node.node_id, next(iter(node.addresses), "")),
             node.phase.value,
             f"{amount(round(node.total.cpu - node.free.cpu, 3))}/{amount(node.total.cpu)}",
-            f"{node.cpu_busy:.0%}",
-            f"{node.load:.2f}",
-            f"{size(node.memory_free)}/{size(node.memory_total)}",
+            *(
+                ("", "", "")
+                if node.lost_at is not None
+                else (f"{node.cpu_busy:.0%}", f"{node.load:.2f}", f"{size(node.memory_free)}/{size(node.memory_total)}")
+            ),
             str(node.actors),
             age(node.silent_s),
         ]
