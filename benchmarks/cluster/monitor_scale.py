@@ -71,7 +71,7 @@ def main() -> None:
         for _ in range(actors // 1000):
             program.lease(1000)
         program.lease(actors % 1000)
-        ((directory, _),) = RunFiles(found.run_dirs).clusters()
+        ((directory, _),) = RunFiles(found.run_dir).clusters()
         print(f"{given.workers} workers, {actors} actors that all report every {found.limits.heartbeat_interval_s:g} s")
 
         before = cpu_s(process)
@@ -83,7 +83,7 @@ def main() -> None:
             MonitorSettings(f"127.0.0.1:{given.port}", str(directory), key_file=f"{directory}/key", with_cluster=True),
             found,
         )
-        ((_, record),) = RunFiles(found.run_dirs).monitors()
+        ((_, record),) = RunFiles(found.run_dir).monitors()
         monitor = psutil.Process(record.process.pid)
         before, own = cpu_s(process), cpu_s(monitor)
         beside = placements_ms(program, given.seconds)

@@ -203,7 +203,7 @@ def master(port: int, **extra: str) -> Iterator[tuple[ClusterAddress, Environmen
         subprocess.run(start, env=variables, check=True, stdout=subprocess.DEVNULL)
         try:
             found = environment(variables)
-            ((_, record),) = RunFiles([Path(home) / "run"]).clusters()
+            ((_, record),) = RunFiles(Path(home) / "run").clusters()
             yield ClusterAddress(f"127.0.0.1:{port}", found), found, psutil.Process(record.process.pid)
         finally:
             subprocess.run([*xparl, "stop", "--port", str(port)], env=variables, check=True, stdout=subprocess.DEVNULL)

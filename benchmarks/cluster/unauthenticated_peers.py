@@ -101,7 +101,7 @@ def main() -> None:
         subprocess.run([*xparl, "start", "--port", port, "--cpu_num", "1"], env=variables, check=True, stdout=2)
         found = environment(variables)
         cluster = ClusterAddress(f"127.0.0.1:{port}", found)
-        ((_, record),) = RunFiles([Path(home) / "run"]).clusters()
+        ((_, record),) = RunFiles(Path(home) / "run").clusters()
         node = psutil.Process(record.process.pid)
         (unix,) = {str(c.laddr) for c in node.net_connections("unix") if str(c.laddr).endswith("node.sock")}
         ways: dict[str, Callable[[random.Random, int], None]] = {

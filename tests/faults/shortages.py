@@ -2,7 +2,9 @@
 
     test --Switch.fail(pid, Call.OPEN, nth)--> a file that all processes map <-- a preloaded library (LD_PRELOAD)
 
-The library is compiled from the text below and counts in the one process that is meant; others pass unchanged.
+The library is compiled from the text below and counts in the one process that is meant; others pass unchanged. Of
+mappings it counts those of files and shared memory: `threading.Thread.start` of CPython waits for ever if the
+interpreter itself gets no memory for the first step of the new thread.
 """
 
 from __future__ import annotations
@@ -80,9 +82,9 @@ int accept4(int fd, struct sockaddr *peer, socklen_t *size, int flags)
 int accept(int fd, struct sockaddr *peer, socklen_t *size)
 { REAL(accept); return fails(3) ? -1 : real(fd, peer, size); }
 void *mmap(void *at, size_t size, int access, int flags, int fd, off_t from)
-{ REAL(mmap); return fails(4) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
+{ REAL(mmap); return fd >= 0 && fails(4) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
 void *mmap64(void *at, size_t size, int access, int flags, int fd, off64_t from)
-{ REAL(mmap64); return fails(4) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
+{ REAL(mmap64); return fd >= 0 && fails(4) ? MAP_FAILED : real(at, size, access, flags, fd, from); }
 pid_t fork(void) { REAL(fork); return fails(5) ? -1 : real(); }
 """
 

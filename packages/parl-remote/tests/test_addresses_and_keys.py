@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -93,10 +94,16 @@ def test_the_host_stays_the_same_when_no_file_can_be_opened_any_more() -> None:
 # -- the environment ------------------------------------------------------------------------------------------------
 
 
-def test_run_files_are_looked_for_where_the_system_keeps_them() -> None:
-    assert environment({"HOME": "/h"}).run_dirs == (Path("/h/.parl"),)
-    assert environment({"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}).run_dirs == (Path("/r/parl"), Path("/h/.parl"))
-    assert environment({"HOME": "/h", "XDG_RUNTIME_DIR": "/r", "PARL_RUN_DIR": "/x"}).run_dirs == (Path("/x"),)
+def test_run_files_lie_in_one_directory_that_one_variable_alone_changes() -> None:
+    home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    others = {"HOME": "/h", "XDG_RUNTIME_DIR": "/r", "TMPDIR": "/t", "USER": "other"}
+    assert environment({}).run_dir == environment(others).run_dir == home / ".parl"
+    assert environment({**others, "PARL_RUN_DIR": "/x"}).run_dir == Path("/x")
+
+
+def test_a_user_whom_no_list_knows_has_a_run_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert environment({"HOME": "/h"}).run_dir == Path("/tmp/parl-of-user-4000000000")
 
 
 def test_times_come_from_the_environment_and_heartbeats_follow_the_limit() -> None:
@@ -118,7 +125,7 @@ def test_a_time_that_is_none_is_refused_by_name(text: str) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Environment:
-    return environment({"HOME": str(tmp_path), "PARL_CONNECT_TIMEOUT": "1"})
+    return environment({"PARL_RUN_DIR": str(tmp_path / "run"), "PARL_CONNECT_TIMEOUT": "1"})
 
 
 @pytest.fixture
@@ -130,7 +137,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def on_record(here: Environment, pid: int, port: int = 8037, host: str = "127.0.0.1") -> Path:
-    directory = RunFiles(here.run_dirs).cluster_directory(port)
+    directory = RunFiles(here.run_dir).cluster_directory(port)
     key_of(directory)
     write_record(directory, ClusterRecord("cluster-1", host, port, host_name(), ProcessRecord.of(pid)))
     return directory
@@ -138,19 +145,19 @@ def on_record(here: Environment, pid: int, port: int = 8037, host: str = "127.0.
 
 def test_what_is_put_on_record_is_found_again(here: Environment) -> None:
     directory = on_record(here, os.getpid())
-    ((where, record),) = RunFiles(here.run_dirs).clusters()
+    ((where, record),) = RunFiles(here.run_dir).clusters()
     assert (where, record.port, record.process.alive()) == (directory, 8037, True)
-    worker = RunFiles(here.run_dirs).worker_directory("worker-1")
+    worker = RunFiles(here.run_dir).worker_directory("worker-1")
     write_record(worker, WorkerRecord("worker-1", "first:8037", ProcessRecord.of(os.getpid())))
-    assert [record.master for _, record in RunFiles(here.run_dirs).workers()] == ["first:8037"]
+    assert [record.master for _, record in RunFiles(here.run_dir).workers()] == ["first:8037"]
 
 
-def test_a_run_directory_that_belongs_to_another_user_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "runtime").mkdir()
-    (tmp_path / "runtime" / "parl").mkdir(mode=0o755)
-    (tmp_path / "runtime" / "parl").chmod(0o755)  # not private, as one of somebody else is not ours
-    found = environment({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "runtime")})
-    assert RunFiles(found.run_dirs).cluster_directory(8037).parent == tmp_path / ".parl"
+def test_a_run_directory_that_is_not_private_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o755)
+    (tmp_path / "run").chmod(0o755)
+    found = environment({"PARL_RUN_DIR": str(tmp_path / "run")})
+    with pytest.raises(AuthenticationFailed, match="mode 0755"):
+        RunFiles(found.run_dir).cluster_directory(8037)
 
 
 def test_a_clean_end_leaves_neither_record_nor_key(here: Environment) -> None:
@@ -158,11 +165,11 @@ def test_a_clean_end_leaves_neither_record_nor_key(here: Environment) -> None:
     (directory / "node.log").touch()
     forget(directory)
     assert [path.name for path in directory.iterdir()] == ["node.log"]
-    assert list(RunFiles(here.run_dirs).clusters()) == []
+    assert list(RunFiles(here.run_dir).clusters()) == []
 
 
 def test_logs_of_workers_that_ended_are_kept_for_a_day(here: Environment) -> None:
-    run_files = RunFiles(here.run_dirs)
+    run_files = RunFiles(here.run_dir)
     old, recent, running = (run_files.worker_directory(f"worker-{name}") for name in ("old", "recent", "running"))
     write_record(running, WorkerRecord("worker-running", "first:8037", ProcessRecord.of(os.getpid())))
     for directory in (old, running):
@@ -175,10 +182,10 @@ def test_damaged_and_foreign_records_are_passed_over(here: Environment) -> None:
     directory = on_record(here, os.getpid())
     for text in ("", "[]", "{", '{"port": 1}', json.dumps({"cluster_id": 5})):
         write_private_file(directory / "cluster.json", text)
-        assert list(RunFiles(here.run_dirs).clusters()) == []
+        assert list(RunFiles(here.run_dir).clusters()) == []
     on_record(here, os.getpid())
     (directory / "cluster.json").chmod(0o644)
-    assert list(RunFiles(here.run_dirs).clusters()) == []
+    assert list(RunFiles(here.run_dir).clusters()) == []
 
 
 def test_only_the_very_process_on_record_is_signalled(here: Environment, sleeper: subprocess.Popen[bytes]) -> None:
@@ -229,7 +236,7 @@ def test_a_key_that_is_named_goes_before_those_that_are_found(here: Environment,
     keys = {name: ClusterKey.generate() for name in ("argument", "file", "text")}
     for name, key in keys.items():
         write_private_file(tmp_path / name, key.to_text())
-    variables = {"HOME": str(tmp_path), "PARL_KEY": keys["text"].to_text()}
+    variables = {"PARL_RUN_DIR": str(tmp_path / "run"), "PARL_KEY": keys["text"].to_text()}
     address = Address("localhost", 8037)
     assert find_key(address, environment(variables)) == keys["text"]
     variables["PARL_KEY_FILE"] = str(tmp_path / "file")

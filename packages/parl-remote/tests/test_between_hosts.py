@@ -74,7 +74,13 @@ class Host:
 
     def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
-        environment = {**kept, "HOME": str(self.home), "PARL_FORCE_TCP": "1", **self.extra, **variables}
+        environment = {
+            **kept,
+            "PARL_RUN_DIR": str(self.home / ".parl"),
+            "PARL_FORCE_TCP": "1",
+            **self.extra,
+            **variables,
+        }
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.name, *command] if self.name else command,
             env={**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -142,7 +148,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
         for program in host.programs:
             program.kill()
             program.communicate()
-        host.xparl("stop")
+        host.xparl("stop", "--all")
     for name in names:
         run("ip", "netns", "delete", name)
 
@@ -364,6 +370,6 @@ def test_many_calls_in_flight_cost_few_round_trips(tmp_path: Path) -> None:
         program.communicate(timeout=240)
     finally:
         line.close()
-        here.xparl("stop")
+        here.xparl("stop", "--all")
     assert value == "1000"
     assert 0.02 <= float(seconds) < 1.0  # one after the other they would take 20 seconds

@@ -80,7 +80,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in list(os.environ):
         if name.startswith(("PARL_", "XDG_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PARL_RUN_DIR", str(tmp_path / ".parl"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     return tmp_path
 
@@ -108,7 +108,7 @@ def xparl(home: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]
         )
 
     yield run
-    run("stop")
+    run("stop", "--all")
 
 
 def found_by(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
@@ -122,7 +122,7 @@ def problems_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
 
 
 def reach(port: int, host: str = "127.0.0.1") -> Finding:
-    return check_reach(Address(host, port), environment({"HOME": "/nonexistent"}), 1.0)
+    return check_reach(Address(host, port), environment({"PARL_RUN_DIR": "/nonexistent"}), 1.0)
 
 
 # -- the way to a port ------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class FakeMaster:
         self._reaches = reaches
         self._loop = Loop()
         self._listener = ZmqListener("127.0.0.1", 0, self.key)
-        limits = environment({"HOME": "/nonexistent"}).limits
+        limits = environment({"PARL_RUN_DIR": "/nonexistent"}).limits
         reception = Reception(self._loop, node_id="node-fake", cluster_id="fake", host_id="fake", limits=limits)
         reception.serve(Role.MASTER, self)
         reception.serve(Role.WORKER, self)
@@ -544,7 +544,7 @@ def here(**variables: str) -> dict[str, Finding]:
 def test_a_full_disk_is_told_with_the_variable_that_moves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=5 * 2**20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    finding = here(HOME=str(tmp_path), TMPDIR=str(tmp_path))["disk"]
+    finding = here(PARL_RUN_DIR=str(tmp_path / ".parl"), TMPDIR=str(tmp_path))["disk"]
     assert "has only 5 MiB free" in finding.what
     assert "PARL_RUN_DIR" in finding.remedy
 
@@ -552,7 +552,7 @@ def test_a_full_disk_is_told_with_the_variable_that_moves_it(tmp_path: Path, mon
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_directory_without_rights_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert "cannot be written to: Permission denied" in here(HOME=str(tmp_path))["disk"].what
+    assert "cannot be written to: Permission denied" in here(PARL_RUN_DIR=str(tmp_path / ".parl"))["disk"].what
 
 
 def test_a_start_that_cannot_write_says_where_and_what_to_do(
@@ -567,7 +567,7 @@ def test_a_start_that_cannot_write_says_where_and_what_to_do(
 
 def test_small_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
-    found = here(HOME=str(tmp_path))
+    found = here(PARL_RUN_DIR=str(tmp_path / ".parl"))
     for check in ("descriptors", "processes", "file size"):
         assert found[check].severity is Severity.NOTE
         assert "ulimit" in found[check].remedy
@@ -576,13 +576,13 @@ def test_small_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_little_shared_memory_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for free, words in ((-1, "no /dev/shm"), (10 * 2**20, "only 10 MiB free")):
         monkeypatch.setattr("parl_remote._doctor.here.shared_memory_free", lambda free=free: free)
-        assert words in here(HOME=str(tmp_path))["shared memory"].what
+        assert words in here(PARL_RUN_DIR=str(tmp_path / ".parl"))["shared memory"].what
 
 
 def test_run_files_that_others_could_read_are_told_with_chmod(tmp_path: Path) -> None:
     (tmp_path / ".parl").mkdir(mode=0o755)
     (tmp_path / ".parl").chmod(0o755)
-    finding = here(HOME=str(tmp_path))["run files"]
+    finding = here(PARL_RUN_DIR=str(tmp_path / ".parl"))["run files"]
     assert finding.severity is Severity.PROBLEM
     assert finding.remedy == f"chmod 700 {tmp_path / '.parl'}"
 
@@ -596,7 +596,7 @@ def test_a_file_where_run_files_go_is_told_and_left_alone(tmp_path: Path) -> Non
 
 
 def test_a_key_that_is_no_key_is_told_and_never_shown(tmp_path: Path) -> None:
-    finding = here(HOME=str(tmp_path), PARL_KEY="parl1-secret-and-wrong")["key"]
+    finding = here(PARL_RUN_DIR=str(tmp_path / ".parl"), PARL_KEY="parl1-secret-and-wrong")["key"]
     assert finding.severity is Severity.PROBLEM
     assert "secret-and-wrong" not in finding.what + finding.remedy
 

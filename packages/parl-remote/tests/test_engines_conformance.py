@@ -215,7 +215,7 @@ def _open(engine: str) -> Iterator[None]:
                 parl.connect(address, lease_timeout_s=WITHIN_S)
                 yield
             finally:
-                _xparl("stop")
+                _xparl("stop", "--all")
     else:
         parl.connect(cpu_num=SLOTS, debug=engine == "debug", lease_timeout_s=WITHIN_S)
         yield

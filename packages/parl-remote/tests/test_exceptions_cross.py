@@ -284,3 +284,23 @@ def test_it_is_both_through_several_actors(shared_cluster: None) -> None:
         Between().throw(lambda: Peculiar("far", 1))
     assert isinstance(caught.value, RemoteCallError)
     assert caught.value.place == "far"
+
+
+@parl_remote.remote_class
+class Sorry:
+    def give_up(self, text: str) -> None:
+        raise parl_remote.ActorLost(text)
+
+    def works(self) -> bool:
+        return True
+
+
+def test_an_actor_lost_that_the_user_raises_is_his_own(anywhere: str) -> None:
+    sorry = Sorry()
+    with pytest.raises(parl_remote.ActorLost) as caught:
+        sorry.give_up("my own reason")
+    assert str(caught.value) == "my own reason"
+    assert isinstance(caught.value, RemoteCallError)  # which tells it from the loss of the actor
+    assert sorry.works()
+    again = pickle.loads(pickle.dumps(parl_remote.ActorLost("text")))
+    assert (str(again), again.from_outside) == ("text", False)

@@ -442,8 +442,8 @@ def test_real_loss_delay_and_reordering_lose_no_call_and_double_none(tmp_path: P
             )
         finally:
             network.set(Conditions())
-            run([*XPARL, "stop"], PARL_RUN_DIR=there)
-            run([*XPARL, "stop"])
+            run([*XPARL, "stop", "--all"], PARL_RUN_DIR=there)
+            run([*XPARL, "stop", "--all"])
         counts = network.counts
         assert min(counts.lost, counts.overtook, counts.duplicated) > 10, counts
 
@@ -506,7 +506,9 @@ def test_a_cluster_that_is_ended_leaves_no_process_and_others_alone(cluster: Loo
         everybody = cluster.processes()
         assert len(everybody) >= 4
         if how == "xparl stop":
-            subprocess.run([*XPARL, "stop"], env={**os.environ, **cluster.environment}, check=True, timeout=240)
+            subprocess.run(
+                [*XPARL, "stop", "--all"], env={**os.environ, **cluster.environment}, check=True, timeout=240
+            )
         else:
             cluster.master.process.kill(signal.SIGINT)
         for process in everybody:

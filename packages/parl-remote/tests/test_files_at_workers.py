@@ -122,7 +122,7 @@ def cluster() -> Iterator[Cluster]:
         scratch.mkdir()
         cluster = start_cluster(Path(directory, "home"), scratch)
         yield cluster
-        cluster.xparl("stop")
+        cluster.xparl("stop", "--all")
         assert not list(scratch.iterdir())
 
 
@@ -473,7 +473,7 @@ def test_what_an_actor_got_it_passes_on_to_actors_that_it_makes_elsewhere(tmp_pa
         try:
             out = cluster.run(tmp_path, "scripts/main.py")
         finally:
-            cluster.xparl("stop")
+            cluster.xparl("stop", "--all")
     assert out == "its module the one beside it from the program True"
 
 
@@ -515,7 +515,7 @@ def test_a_full_disk_fails_the_call_with_the_figures_and_the_worker_goes_on(tmp_
     try:
         (kind, text), answer = json.loads(cluster.run(project, "main.py"))
     finally:
-        cluster.xparl("stop")
+        cluster.xparl("stop", "--all")
     assert kind == "RemoteError"
     assert "No space left on device" in text or "MiB are needed" in text
     assert "MiB are needed and" in text

@@ -548,7 +548,7 @@ def test_lines_come_from_real_clusters_too(
             PARL_FORCE_TCP="1" if way == "tcp" else "0",
         )
     finally:
-        subprocess.run([*xparl, "stop"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*xparl, "stop", "--all"], check=True, stdout=subprocess.DEVNULL)
     assert sorted(re.findall(r"^\(Talker pid=\d+\) (\w+)$", out + err, re.MULTILINE)) == ["one", "two"]
 
 

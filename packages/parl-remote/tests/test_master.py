@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -420,6 +421,31 @@ def test_greet_says_both_versions() -> None:
     assert (caught.value.ours, caught.value.theirs) == ((1, 1), (7, 8))
     with pytest.raises(ChannelClosed):
         channel.send([b"x"])
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.WORKER])
+def test_another_minor_version_of_python_is_refused_at_the_door(cluster: Cluster, role: Role) -> None:
+    ours = platform.python_version()
+    for theirs, fits in ((ours, True), (f"{ours.rpartition('.')[0]}.99", True), ("3.9.1", False), ("4.11.7", False)):
+        peer = cluster.connect()
+        peer.say(replace(hello(role, f"peer of {theirs}"), versions={"python": theirs}))
+        cluster.settle()
+        answer = peer.hear()
+        if fits:
+            assert isinstance(answer, Welcome)
+            continue
+        assert isinstance(answer, Refused)
+        assert answer.code is RefusalCode.PYTHON
+        assert f"this side runs Python {theirs}, the peer Python {ours};" in answer.reason
+        assert peer.is_dropped()
+
+
+def test_greet_tells_of_another_python() -> None:
+    listener = MemoryListener()
+    channel = listener.connect()
+    listener.send(1, [encode(Refused(RefusalCode.PYTHON, "this side runs Python 3.9.1, the peer Python 3.11.7"))])
+    with pytest.raises(VersionMismatch, match=r"Python 3\.9\.1, the peer Python 3\.11\.7"):
+        greet(channel, hello(Role.CLIENT, "c"), 1.0)
 
 
 def test_greet_gives_up_on_what_is_no_node() -> None:

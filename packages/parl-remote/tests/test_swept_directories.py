@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote._transport.unix import sweep_directories
+from parl_remote._transport.unix import listening_socket, sweep_directories
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="unix sockets are swept where there are some")
 
@@ -63,3 +63,36 @@ def test_what_is_left_of_a_removal_that_was_cut_short_is_removed(parent: Path, m
     assert not left.exists()
     assert in_use.exists()
     assert just_made.exists()
+
+
+def test_a_directory_of_a_program_that_is_slow_to_listen_is_left_alone(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = parent / "parl-1"
+    directory.mkdir(mode=0o700)
+    listen, seen = socket.socket.listen, []
+
+    def slowly(one: socket.socket, *backlog: int) -> None:
+        seen.append(sweep_directories(parent))  # whoever starts a node at this moment
+        listen(one, *backlog)
+        seen.append(sweep_directories(parent))
+
+    monkeypatch.setattr(socket.socket, "listen", slowly)
+    listening = [listening_socket(str(directory / name)) for name in ("node.sock", "a1.sock")]
+    for name in ("node.sock", "a1.sock"):
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(directory / name))
+    for each in listening:
+        each.close()
+    assert not any(directory in swept for swept in seen)
+    assert len(seen) == 4
+    assert sorted(path.name for path in directory.iterdir()) == ["a1.sock", "node.sock"]
+
+
+def test_a_name_that_is_taken_is_not_taken_away(parent: Path) -> None:
+    first = listening_socket(str(parent / "node.sock"))
+    with pytest.raises(OSError, match="exists"):
+        listening_socket(str(parent / "node.sock"))
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(parent / "node.sock"))
+    first.close()

@@ -88,11 +88,17 @@ class Desk:
         others = ("PARL_", "XDG_")
         kept = {k: v for k, v in os.environ.items() if k == "PARL_PORTABLE" or not k.startswith(others)}
         paths = os.pathsep.join(p for p in sys.path if p)
-        return {**kept, "HOME": str(self.home), "PYTHONPATH": paths, "PARL_MONITOR": "0", **self.extra}
+        return {
+            **kept,
+            "PARL_RUN_DIR": str(self.home / ".parl"),
+            "PYTHONPATH": paths,
+            "PARL_MONITOR": "0",
+            **self.extra,
+        }
 
     @property
     def run_files(self) -> RunFiles:
-        return RunFiles([self.home / ".parl"])
+        return RunFiles(self.home / ".parl")
 
     def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
         done = subprocess.run(
@@ -174,7 +180,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     for program in one.programs:
         program.kill()
         program.communicate()
-    one.xparl("stop")
+    one.xparl("stop", "--all")
 
 
 def test_start_says_how_to_use_join_and_stop_the_cluster(desk: Desk) -> None:
@@ -461,7 +467,7 @@ def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tm
     others_home.mkdir()
     os.chown(others_home, 12345, 12345)
     tmp_path.chmod(0o755)
-    assert desk.output(program, HOME=str(others_home)).splitlines() == ["refused", "refused", "no key"]
+    assert desk.output(program, PARL_RUN_DIR=str(others_home)).splitlines() == ["refused", "refused", "no key"]
 
 
 # -- unauthenticated and confused peers --------------------------------------------------------------------------------

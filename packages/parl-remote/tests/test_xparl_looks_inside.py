@@ -68,7 +68,11 @@ class Desk:
         self.port = free_port()
         self.programs: list[subprocess.Popen[str]] = []
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
-        self.environment = {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self.environment = {
+            **kept,
+            "PARL_RUN_DIR": str(home / ".parl"),
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        }
 
     def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
         done = subprocess.run(
@@ -134,7 +138,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     for program in one.programs:
         program.kill()
         program.communicate()
-    one.xparl("stop")
+    one.xparl("stop", "--all")
 
 
 @pytest.fixture
@@ -218,7 +222,7 @@ def test_a_host_that_only_joined_a_cluster_looks_at_that_one(busy_desk: Desk, tm
         assert "2 nodes" in joined.xparl("status")
         assert "from the chief" in joined.xparl("logs", "chief")
     finally:
-        joined.xparl("stop")
+        joined.xparl("stop", "--all")
 
 
 # -- logs -------------------------------------------------------------------------------------------------------------
@@ -269,7 +273,7 @@ def test_a_dead_actors_log_stays_readable_while_the_cluster_runs(busy_desk: Desk
 
 
 def test_logs_come_through_the_port_of_another_worker(desk: Desk) -> None:
-    desk.xparl("stop")
+    desk.xparl("stop", "--all")
     desk.xparl("start", "--port", desk.port, "--cpu_num", 0)
     desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 1)
     program = desk.program("a = Trainer(); print(a.say('from the worker')); sys.stdin.read()")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -42,7 +43,7 @@ Xparl = Callable[..., subprocess.CompletedProcess[str]]
 def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
     for name in [name for name in os.environ if name.startswith(("PARL_", "XDG_", "XPARL", "DEBUG"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PARL_RUN_DIR", str(tmp_path / ".parl"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +57,7 @@ def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
         )
 
     yield run
-    run("stop")
+    run("stop", "--all")
 
 
 def nodes_of(xparl: Xparl) -> list[dict[str, object]]:
@@ -222,7 +223,7 @@ def test_logs_of_the_node_before_are_kept_once_and_not_mixed_up(xparl: Xparl, tm
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     (directory,) = tmp_path.glob(f".parl/*-{port}")
     (directory / "actors" / "actor-1.log").write_text("of the first node")
-    (record,) = (record for _, record in RunFiles(environment().run_dirs).clusters())
+    (record,) = (record for _, record in RunFiles(environment().run_dir).clusters())
     os.kill(record.process.pid, signal.SIGKILL)
     eventually(lambda: not record.process.alive())
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
@@ -248,14 +249,14 @@ def test_stop_ends_frozen_processes_within_three_seconds_and_no_others(xparl: Xp
     for one in (port, other):
         assert xparl("start", "--port", one, "--cpu_num", 2).returncode == 0
     found = environment()
-    records = {record.port: record.process.pid for _, record in RunFiles(found.run_dirs).clusters()}
+    records = {record.port: record.process.pid for _, record in RunFiles(found.run_dir).clusters()}
     family, others = processes_below(records[port]), processes_below(records[other])
     assert len(family) > 2  # node, zygote, a spare actor
     bystander = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     for process in family:
         os.kill(process.pid, signal.SIGSTOP)
     began = time.monotonic()
-    said = stop_all(RunFiles(found.run_dirs), (port,), Limits())
+    said = stop_all(RunFiles(found.run_dir), (port,), Limits())
     took_s = time.monotonic() - began
     assert took_s < 3.0
     assert "was killed, it did not end by itself" in said[0]
@@ -270,7 +271,7 @@ def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> Non
     for port in ports:
         assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     assert xparl("stop", "--port", ports[0], "--port", ports[1]).returncode == 0
-    left = {record.port for _, record in RunFiles(environment().run_dirs).clusters() if record.process.alive()}
+    left = {record.port for _, record in RunFiles(environment().run_dir).clusters() if record.process.alive()}
     assert left == {ports[2]}
     nothing = xparl("stop", "--port", ports[0], "--port", ports[1]).stdout
     assert f"no cluster on port {ports[0]} or {ports[1]}" in nothing
@@ -301,3 +302,49 @@ def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path)
     finally:
         program.kill()
         program.communicate()
+
+
+def test_stop_without_a_port_says_what_it_stops(xparl: Xparl) -> None:
+    port = free_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    done = xparl("stop")
+    assert done.returncode == 0
+    assert f"This stops:\n  the cluster on port {port} (process " in done.stdout
+    assert "has ended" in done.stdout
+    assert "nothing was stopped" in xparl("stop").stdout
+
+
+def test_stop_of_several_clusters_needs_an_answer(xparl: Xparl) -> None:
+    ports = sorted(free_port() for _ in range(2))
+    for port in ports:
+        assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    done = xparl("stop")  # without a terminal
+    assert done.returncode == 2
+    assert all(f"the cluster on port {port} (process " in done.stdout for port in ports)
+    running = [record for _, record in RunFiles(environment().run_dir).clusters() if record.process.alive()]
+    assert sorted(record.port for record in running) == ports
+    assert xparl("stop", "--all", "--port", ports[0]).returncode == 2
+    assert xparl("stop", "--all").returncode == 0
+    assert not any(record.process.alive() for record in running)
+
+
+@pytest.mark.parametrize(("answer", "status", "lives"), [("n\n", 1, True), ("y\n", 0, False)])
+def test_stop_of_several_clusters_asks_at_a_terminal(xparl: Xparl, answer: str, status: int, lives: bool) -> None:
+    for port in (free_port(), free_port()):
+        assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    running = [record.process for _, record in RunFiles(environment().run_dir).clusters()]
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "parl_remote.cli", "stop"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
+        os.close(theirs)
+        said = b""
+        while b"Stop all of them?" not in said:
+            said += os.read(ours, 4096)
+        os.write(ours, answer.encode())
+        with contextlib.suppress(OSError):  # as the end of a terminal is told
+            while os.read(ours, 4096):
+                pass
+        assert asked.wait(60) == status
+    os.close(ours)
+    assert [process.alive() for process in running] == [lives, lives]
+    xparl("stop", "--all")

@@ -60,8 +60,8 @@ class Environment:
     """The settings that parl-remote takes from environment variables.
 
     Attributes:
-        run_dirs: The directories searched for run files of clusters; new ones are written to the first usable one.
-            `PARL_RUN_DIR` alone if set, else `$XDG_RUNTIME_DIR/parl` and `~/.parl`.
+        run_dir: The directory of run files: `PARL_RUN_DIR`, else `.parl` in the user's home as the system's list of
+            users has it, whatever `HOME` says, so that `cron` and services find what a terminal has started.
         socket_parent: The directory below which nodes make their private directory of unix sockets (the temporary
             directory).
         key: The cluster's key as text, from `PARL_KEY`.
@@ -77,7 +77,7 @@ class Environment:
             (seconds) applied.
     """
 
-    run_dirs: tuple[Path, ...]
+    run_dir: Path
     socket_parent: Path
     key: str | None
     key_file: Path | None
@@ -104,7 +104,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
     defaults = Limits()
     liveness_s = _seconds(read, "PARL_LIVENESS_LIMIT", defaults.liveness_limit_s)
     return Environment(
-        run_dirs=_run_dirs(read),
+        run_dir=_run_dir(read),
         socket_parent=Path(read.get("TMPDIR") or tempfile.gettempdir()),
         key=read.get("PARL_KEY") or None,
         key_file=Path(read["PARL_KEY_FILE"]).expanduser() if read.get("PARL_KEY_FILE") else None,
@@ -139,12 +139,17 @@ def _port(read: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _run_dirs(read: Mapping[str, str]) -> tuple[Path, ...]:
+def _run_dir(read: Mapping[str, str]) -> Path:
     if read.get("PARL_RUN_DIR"):
-        return (Path(read["PARL_RUN_DIR"]).expanduser(),)
-    home = Path(read["HOME"]) if read.get("HOME") else Path.home()
-    runtime = read.get("XDG_RUNTIME_DIR")
-    return (Path(runtime) / "parl", home / ".parl") if runtime else (home / ".parl",)
+        return Path(read["PARL_RUN_DIR"]).expanduser()
+    try:
+        import pwd
+    except ImportError:  # Windows
+        return Path.home() / ".parl"
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir) / ".parl"
+    except KeyError:  # a container's user that no list knows
+        return Path(f"/tmp/parl-of-user-{os.getuid()}")
 
 
 def _command(read: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ class ClusterUnreachable(NotConnected, ConnectionError):
 
 
 class VersionMismatch(RemoteError):
-    """The two sides have no common protocol version.
+    """The two sides have no common protocol version, or not the same minor version of Python.
 
     Attributes:
         ours: The versions this side speaks, (lowest, highest).
@@ -160,6 +160,12 @@ _FROM_OUTSIDE = (DeathKind.NODE_LOST, DeathKind.DRAINED, DeathKind.KILLED_BY_USE
 class ActorLost(ActorError, LostActor):
     """The actor has ended; pending calls and all later ones raise this.
 
+    Args:
+        cause: Why it ended; or the whole message, in code that raises it by itself.
+        class_name: The actor's class.
+        note: What follows the cause in the message.
+        is_restarting: See the attribute.
+
     Attributes:
         cause: Why it ended.
         from_outside: Whether the cause lies outside the actor, so that its work cannot have ended it.
@@ -169,15 +175,23 @@ class ActorLost(ActorError, LostActor):
     """
 
     def __init__(
-        self, cause: DeathCause, *, class_name: str = "actor", note: str = "", is_restarting: bool = False
+        self,
+        cause: DeathCause | str = "the actor is lost",
+        *,
+        class_name: str = "actor",
+        note: str = "",
+        is_restarting: bool = False,
     ) -> None:
+        message = ""
+        if isinstance(cause, str):
+            message, cause = cause, DeathCause(DeathKind.EXIT, detail=cause)
         lines = [f"{class_name} is lost: {cause.describe()}{note and f'; {note}'}"]
         if cause.kind in (DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY) and cause.memory:
             lines.append(f"its memory, in seconds before the end: {cause.describe_memory()}")
         if cause.log_tail:
             lines.append("last lines of its log:")
             lines.extend(f"  | {line}" for line in cause.log_tail)
-        super().__init__("\n".join(lines))
+        super().__init__(message or "\n".join(lines))
         self.cause = cause
         self.from_outside = cause.kind in _FROM_OUTSIDE
         self.log_tail = cause.log_tail

@@ -143,7 +143,7 @@ class Place:
         for program in self.programs:
             program.kill()
             program.communicate()
-        self.xparl("stop")
+        self.xparl("stop", "--all")
 
 
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -43,6 +43,7 @@ from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
 from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._system.thread_counts import limit_numeric_threads
+from parl_remote._system.threads import start_daemon
 from parl_remote._transport import Buffer
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
@@ -97,7 +98,7 @@ class FlushTimer:
     def __init__(self) -> None:
         self._posts: deque[Outbox] = deque()
         self._idle = True
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     def guard(self, outbox: Outbox) -> None:
         """Ensure that the replies in `outbox` are flushed within a millisecond."""
@@ -107,10 +108,10 @@ class FlushTimer:
         self._posts.append(outbox)
         if self._idle:
             self._idle = False
-            if self._thread is None:
+            if not self._started:
+                self._started = True
                 self._bell = threading.Semaphore(0)  # most actors never need it
-                self._thread = threading.Thread(target=self._watch, name="parl-replies", daemon=True)
-                self._thread.start()
+                start_daemon(self._watch, "parl-replies")
             self._bell.release()
 
     def _watch(self) -> None:

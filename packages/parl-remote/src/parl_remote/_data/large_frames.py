@@ -32,6 +32,7 @@ from parl_core import shared_memory
 from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote._links.call_messages import Flag
 from parl_remote._system.shortage import is_shortage
+from parl_remote._system.threads import start_daemon
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
@@ -226,7 +227,7 @@ class _Watch:
                 return
             self._runs = True
         try:
-            threading.Thread(target=self._run, name="parl-memory", daemon=True).start()
+            start_daemon(self._run, "parl-memory")
         except RuntimeError:  # the limit of threads: what is kept stays until the next segment is made
             self._runs = False
 

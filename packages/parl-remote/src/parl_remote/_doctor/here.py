@@ -100,7 +100,7 @@ def check_here(found: Environment) -> Iterator[Finding]:
 
 def _disks(found: Environment) -> Iterator[Finding]:
     seen = []
-    for name, directory in (("run files", _existing(found.run_dirs[0])), ("sockets", _existing(found.socket_parent))):
+    for name, directory in (("run files", _existing(found.run_dir)), ("sockets", _existing(found.socket_parent))):
         if directory in seen:
             continue
         seen.append(directory)
@@ -205,15 +205,15 @@ def _key_remedy(error: AuthenticationFailed, path: Path | None) -> str:
 
 
 def _run_files(found: Environment) -> Iterator[Finding]:
-    for directory in found.run_dirs:
-        if directory.exists():
-            try:
-                make_private_dir(directory)
-            except (AuthenticationFailed, OSError) as error:
-                is_open = " has mode " in str(error)  # else it is somebody else's, or no directory
-                remedy = f"chmod 700 {directory}" if is_open else "set PARL_RUN_DIR to a directory of your own"
-                yield problem("run files", str(error), remedy)
-    files = RunFiles(found.run_dirs)
+    directory = found.run_dir
+    if directory.exists():
+        try:
+            make_private_dir(directory)
+        except (AuthenticationFailed, OSError) as error:
+            is_open = " has mode " in str(error)  # else it is somebody else's, or no directory
+            remedy = f"chmod 700 {directory}" if is_open else "set PARL_RUN_DIR to a directory of your own"
+            yield problem("run files", str(error), remedy)
+    files = RunFiles(found.run_dir)
     for where, cluster in files.clusters():
         if cluster.host_name == host_name() and not cluster.process.alive():
             yield note(

@@ -166,7 +166,7 @@ def _place_of(record: ClusterRecord) -> str:
 
 def _refused(address: Address, found: Environment) -> Finding:
     here = is_this_host(address.host)
-    running = [record for _, record in RunFiles(found.run_dirs).clusters() if record.process.alive()]
+    running = [record for _, record in RunFiles(found.run_dir).clusters() if record.process.alive()]
     on_port = next((record for record in running if record.port == address.port), None)
     if here and on_port is not None and not is_loopback(address.host):
         return problem(
@@ -211,6 +211,9 @@ def why(error: RemoteError, address: str, found: Environment) -> Finding | None:
         return next((one for one in check_here(found) if one.severity is Severity.PROBLEM), None)
     if isinstance(error, VersionMismatch):
         ours, theirs = error.ours, error.theirs
+        if ours == theirs:
+            what = "this side and the cluster run different minor versions of Python"
+            return Finding("version", Severity.PROBLEM, what, "use the same on this host as on the cluster's hosts")
         older = "here" if ours < theirs else "on the cluster's hosts"
         return Finding(
             "version",

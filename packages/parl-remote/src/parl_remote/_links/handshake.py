@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote._config import Limits
-from parl_remote._links.identity import host_id, new_id, versions
+from parl_remote._links.identity import host_id, new_id, python_misfit, versions
 from parl_remote._links.loop import Loop
 from parl_remote._messages import (
     PROTOCOL_MAX,
@@ -74,7 +74,7 @@ def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
         timeout_s: How long to wait for the answer.
 
     Raises:
-        VersionMismatch: The sides have no common protocol version.
+        VersionMismatch: The sides have no common protocol version, or not the same minor version of Python.
         RemoteProtocolError: The peer refused for another reason, or is no node of PARL.
         ChannelClosed: The peer closed without an answer.
         ResultTimeout: The peer did not answer in time.
@@ -99,6 +99,8 @@ def refused_for_shortage(reason: str) -> list[Buffer]:
 
 
 def _refusal(hello: Hello, answer: Refused) -> Exception:
+    if answer.code is RefusalCode.PYTHON:
+        return VersionMismatch(answer.reason)
     if answer.code is not RefusalCode.VERSION:
         return RemoteProtocolError(f"the peer refused the connection: {answer.reason}")
     return VersionMismatch(
@@ -267,6 +269,9 @@ class Reception:
         if protocol < max(PROTOCOL_MIN, hello.protocol_min):
             mine = versions()["parl_remote"]
             self._refuse(key, RefusalCode.VERSION, f"The peer is parl-remote {mine}.")
+            return
+        if misfit := python_misfit(hello.versions.get("python", "")):
+            self._refuse(key, RefusalCode.PYTHON, misfit)
             return
         service = self._services.get(hello.to)
         if service is None:

@@ -5,20 +5,19 @@ Used in Hello and Welcome, and to decide whether two peers can reach each other'
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import socket
 import sys
 from pathlib import Path
 
+from parl_remote._system.shortage import is_shortage
 from parl_remote._version import __version__
 
-__all__ = ["host_id", "host_name", "new_id", "versions"]
+__all__ = ["host_id", "host_name", "new_id", "python_misfit", "versions"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def new_id(kind: str) -> str:
@@ -36,9 +35,7 @@ def host_id() -> str:
         try:
             return source.read_text().strip()
         except OSError as error:
-            if (
-                error.errno in _NO_DESCRIPTORS
-            ):  # another answer now would make this process look like one of another host
+            if is_shortage(error):  # another answer now would make this process look like one of another host
                 raise
     return socket.gethostname()
 
@@ -51,3 +48,17 @@ def host_name() -> str:
 def versions() -> dict[str, str]:
     """Return the versions to show when two sides are incompatible."""
     return {"parl_remote": __version__, "python": sys.version.partition(" ")[0]}
+
+
+def python_misfit(theirs: str) -> str:
+    """Return why a peer with this version of Python cannot exchange objects with this process; empty if it can.
+
+    Classes and functions travel as byte code, which another minor version reads as something else.
+    """
+    ours = versions()["python"]
+    if not theirs or theirs.split(".")[:2] == ours.split(".")[:2]:
+        return ""
+    return (
+        f"this side runs Python {theirs}, the peer Python {ours}; programs and nodes of a cluster need the same minor "
+        "version (3.11 and 3.12 differ): use the same on both"
+    )

@@ -139,7 +139,7 @@ class Inquiry:
             PROTOCOL_MAX,
             host_id(),
             os.getpid(),
-            versions(),
+            {"parl_remote": versions()["parl_remote"]},  # it sends no objects, so any Python will do
             name,
         )
         self.welcome: Welcome = greet(channel, hello, limits.connect_timeout_s)

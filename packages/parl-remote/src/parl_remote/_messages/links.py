@@ -39,6 +39,7 @@ class RefusalCode(Enum):
     """The reasons for refusing a peer or a request."""
 
     VERSION = "version"
+    PYTHON = "python"
     NOT_HERE = "not_here"
     PROTOCOL = "protocol"
     TOO_LARGE = "too_large"

@@ -145,18 +145,17 @@ def make_pages(guard: Guard, tries: Tries) -> Blueprint:
         origin = request.headers.get("Origin", "null")
         if origin != "null" and origin.partition("://")[2] != request.host:
             abort(403, "the login comes from a page elsewhere")
-        who = request.remote_addr or ""
-        wait_s = tries.wait_s(who)
+        is_right = guard.sessions.knows(request.form.get("token", ""))  # nobody else's wrong ones keep it out
+        wait_s = 0.0 if is_right else tries.wait_s(request.remote_addr or "")
         if wait_s > 0:
             problem = f"Too many tries; wait {wait_s:.0f} seconds."
             page = Response(render_template("login.html", here="login", next=target, problem=problem), 429)
             page.headers["Content-Type"] = "text/html; charset=utf-8"
             page.headers["Retry-After"] = str(int(wait_s) + 1)
             return page
-        if not guard.sessions.knows(request.form.get("token", "")):
+        if not is_right:
             problem = "That is not this monitor's token."
             return render_template("login.html", here="login", next=target, problem=problem), 403
-        tries.forgive(who)
         answer = redirect(target)
         answer.set_cookie(
             guard.cookie, guard.sessions.open(), httponly=True, samesite="Strict", secure=request.is_secure, path="/"

@@ -19,10 +19,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parl_remote._codec import from_json
 from parl_remote._config import environment
@@ -36,11 +36,14 @@ from parl_remote._node.run_files import MonitorRecord, ProcessRecord, RunFiles, 
 from parl_remote._node.starting import report_on
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._system import processes
-from parl_remote._system.facilities import is_portable
+from parl_remote._system.facilities import crowded_out, is_portable
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address
 from parl_remote.errors import RemoteError
 
-__all__ = ["Collector", "main", "run_monitor"]
+if TYPE_CHECKING:
+    from parl_remote._monitor.guard import Peers
+
+__all__ = ["Collector", "main", "run_monitor", "share_fairly"]
 
 
 _SHARE = 0.05  # of the time that snapshots may take; the rest of the master's time is for its work
@@ -115,6 +118,7 @@ _log = logging.getLogger("parl.remote")
 
 _THREADS = 8  # requests are answered from memory; one that waits for a stack occupies one thread
 _GOODBYE_S = 1.0
+_MOST_CONNECTIONS = 250  # of each socket; a browser has six, and a process may have a thousand descriptors
 
 
 def main(settings_json: str, pipe: int) -> int:
@@ -192,8 +196,10 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
     from waitress.server import create_server
 
     from parl_remote._monitor.app import create_app
+    from parl_remote._monitor.guard import Peers
 
     token = token_of(settings.token_file)
+    sockets: dict[int, Any] = {}
     server: Any = create_server(
         lambda environ, start: application(environ, start),
         host=settings.host,
@@ -204,11 +210,38 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
         clear_untrusted_proxy_headers=True,
         max_request_header_size=32 * 1024,
         max_request_body_size=64 * 1024,
-        connection_limit=500,
+        connection_limit=2 * _MOST_CONNECTIONS,
         channel_timeout=30,
+        map=sockets,
     )
+    servers = [one for one in sockets.values() if hasattr(one, "channel_class")]
+    share_fairly(servers, Peers(settings.host), _MOST_CONNECTIONS)
     application = create_app(store, source, token=token, host=settings.host, port=_port_of(server))
     return server
+
+
+def share_fairly(servers: Iterable[Any], peers: Peers, most: int) -> None:
+    """Let no visitor take all connections of some servers; waitress itself takes no more when it has enough.
+
+    Args:
+        servers: waitress's servers.
+        peers: Tells the users of this host apart.
+        most: How many connections there may be, before one of whoever has most of them is closed.
+    """
+    from waitress.channel import HTTPChannel
+
+    class Fair(HTTPChannel):
+        def __init__(self, server: Any, sock: Any, addr: Any, adj: Any, map: Any = None) -> None:
+            super().__init__(server, sock, addr, adj, map)
+            asks = {"REMOTE_ADDR": addr[0], "REMOTE_PORT": addr[1], "SERVER_PORT": _port_of(server)}
+            uid = peers.uid_of(asks)
+            self.visitor = f"host {addr[0]}" if uid is None else f"user {uid}"
+            open_now = server.active_channels
+            if len(open_now) > most:
+                open_now[crowded_out({key: one.visitor for key, one in open_now.items()})].handle_close()
+
+    for server in servers:
+        server.channel_class = Fair
 
 
 def _url(settings: MonitorSettings, server: Any) -> str:
@@ -225,7 +258,7 @@ def _port_of(server: Any) -> int:
 def _node_of(settings: MonitorSettings) -> ProcessRecord:
     """Return the process of the node of the cluster in the monitor's directory."""
     directory = Path(settings.directory)
-    for where, record in RunFiles([directory.parent]).clusters():
+    for where, record in RunFiles(directory.parent).clusters():
         if where == directory and record.process.alive():
             return record.process
     raise OSError(f"no cluster runs in {settings.directory}")

@@ -79,7 +79,7 @@ class Sessions:
 
 
 class Tries:
-    """A limit on wrong tokens: some attempts at once, then one every few seconds.
+    """A limit on answers to wrong tokens: some at once, then one every few seconds. The right one is never delayed.
 
     Args:
         now: Any clock in seconds.
@@ -106,11 +106,6 @@ class Tries:
                 return over_s
             self._free_at[who] = debt_until + self._every_s
             return 0.0
-
-    def forgive(self, who: str) -> None:
-        """Reset the count of `who` after a successful attempt."""
-        with self._lock:
-            self._free_at.pop(who, None)
 
 
 def token_of(path: Path) -> str:

@@ -16,7 +16,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -130,14 +130,14 @@ _Record = TypeVar("_Record", ClusterRecord, WorkerRecord, MonitorRecord, Manager
 
 
 class RunFiles:
-    """The run directories of one user.
+    """The run directory of one user.
 
     Args:
-        directories: The directories to search; new records are written to the first usable one.
+        directory: The directory.
     """
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        self._directories = tuple(directories)
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
     def cluster_directory(self, port: int) -> Path:
         """Return the private directory of the cluster on a port of this host, created if missing.
@@ -185,21 +185,16 @@ class RunFiles:
         yield from self._records(MonitorRecord)
 
     def _own(self) -> Path:
-        """Return the directory of new records; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
-        for directory in self._directories[:-1]:
-            with contextlib.suppress(OSError, AuthenticationFailed):
-                return make_private_dir(directory)
-        return make_private_dir(self._directories[-1])
+        return make_private_dir(self._directory)
 
     def _records(self, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
-        for directory in self._directories:
-            try:
-                paths = sorted(directory.glob(f"*/{_FILES[kind]}"))
-            except OSError:  # a home directory that this user cannot read holds no records of this user
-                continue
-            for path in paths:
-                with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
-                    yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
+        try:
+            paths = sorted(self._directory.glob(f"*/{_FILES[kind]}"))
+        except OSError:  # a directory that this user cannot read holds no records of this user
+            return
+        for path in paths:
+            with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
+                yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
 
 
 def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord | ManagerRecord) -> None:

@@ -22,6 +22,7 @@ from parl_remote._links.requests import arrived_messages
 from parl_remote._messages import LeaseGranted
 from parl_remote._messages.parts import ActorOutput, ActorsWrote, FollowActors
 from parl_remote._messages.wire import encode
+from parl_remote._system.terminal import visible
 from parl_remote._transport import Channel
 from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
 
@@ -188,7 +189,7 @@ class _Shown:
     def _lines(self, outputs: tuple[ActorOutput, ...]) -> Iterator[tuple[bool, str]]:
         for output in outputs:
             name = f" {output.actor_name}" if output.actor_name else ""
-            prefix = f"({output.class_name}{name} pid={output.pid}{self._where}) "
+            prefix = visible(f"({output.class_name}{name} pid={output.pid}{self._where}) ")
             if output.dropped:
                 lines = f"{output.dropped} line{'s' * (output.dropped != 1)}"
                 yield True, f"{prefix}[{lines} left out, it writes faster than they can be shown]\n"
@@ -209,4 +210,4 @@ class _Shown:
 
 def _as_shown(line: str) -> str:
     """Return what stays visible of a line that is written over and over, as a progress bar does: its last state."""
-    return line.rstrip("\r").rpartition("\r")[2]
+    return visible(line.rstrip("\r").rpartition("\r")[2])

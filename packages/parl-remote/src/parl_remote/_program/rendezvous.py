@@ -95,7 +95,7 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
     given = given_key(environment, key_file)
     if given is not None:
         return given
-    known = list(RunFiles(environment.run_dirs).clusters())
+    known = list(RunFiles(environment.run_dir).clusters())
     for directory, record in known:
         if record.port == address.port and _is_at(record, address.host):
             return ClusterKey.from_file(directory / "key")
@@ -184,7 +184,7 @@ def publish_manager_key(environment: Environment, host: str, port: int, key: Clu
     Returns:
         The directory, to be removed with `shutil.rmtree` at the end.
     """
-    run_files = RunFiles(environment.run_dirs)
+    run_files = RunFiles(environment.run_dir)
     for old, record in run_files.managers():
         if record.host_name == host_name() and not record.process.alive():
             shutil.rmtree(old, ignore_errors=True)  # of one that was killed
@@ -203,7 +203,7 @@ def find_manager_key(address: Address, environment: Environment, key_file: str |
     given = given_key(environment, None if key_file is None else Path(key_file))
     if given is not None:
         return given
-    for directory, record in RunFiles(environment.run_dirs).managers():
+    for directory, record in RunFiles(environment.run_dir).managers():
         if record.port == address.port and record.process.alive() and is_this_host(address.host):
             return ClusterKey.from_file(directory / "key")
     raise AuthenticationFailed(

@@ -20,6 +20,9 @@ import os
 import select
 import signal
 import socket
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 from parl_remote._config import portable_wanted
 
@@ -29,11 +32,14 @@ __all__ = [
     "NO_FOLLOW",
     "Waker",
     "cpu_count",
+    "crowded_out",
     "is_portable",
     "missing",
     "most_unproved",
     "own_user",
 ]
+
+_Key = TypeVar("_Key")
 
 # Flags for os.open where they exist. On other systems descriptors are not inherited, and links need privileges.
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write two bytes for an end of line
@@ -96,6 +102,12 @@ def most_unproved() -> int:
     except (ImportError, OSError):  # Windows limits descriptors otherwise
         return _MOST_UNPROVED
     return max(_SHARE_UNPROVED, min(_MOST_UNPROVED, limit // _SHARE_UNPROVED)) if limit > 0 else _MOST_UNPROVED
+
+
+def crowded_out(owners: Mapping[_Key, Hashable]) -> _Key:
+    """Return the oldest entry of the owner who has most of them, so that a crowd gets into its own way only."""
+    crowd = Counter(owners.values()).most_common(1)[0][0]
+    return next(key for key, owner in owners.items() if owner == crowd)
 
 
 def cpu_count() -> int:

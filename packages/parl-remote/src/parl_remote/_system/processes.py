@@ -31,6 +31,7 @@ from parl_remote._death import DeathCause, DeathKind
 from parl_remote._portable import processes as portable
 from parl_remote._system.facilities import CLOSE_ON_EXEC, is_portable, missing
 from parl_remote._system.polling import IN, wait_once
+from parl_remote._system.terminal import visible
 
 __all__ = [
     "beyond_standard",
@@ -260,7 +261,7 @@ def tail(path: str | Path, lines: int) -> tuple[str, ...]:
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    found = text.splitlines()
+    found = visible(text).splitlines()
     if begin and len(found) > 1:
         del found[0]  # its beginning is missing
     return tuple(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+from typing import Any
 
 import click
 
 from parl_remote._config import BadVariable
+from parl_remote._system.terminal import visible, visible_output
 from parl_remote._version import __version__
 
 __all__ = ["main"]
@@ -34,6 +37,9 @@ _MODULES = {
 }
 
 
+_DRAWN = frozenset({"top", "doctor"})  # they have colours, and show what they quote by themselves
+
+
 class _Commands(click.Group):
     """A group that imports a command's module when it is called: `xparl stop` does not load what `xparl top` needs."""
 
@@ -45,7 +51,7 @@ class _Commands(click.Group):
             return None
         module = importlib.import_module(f"parl_remote.cli._{_MODULES[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
-        return _with_lines(command)
+        return _with_lines(command if cmd_name in _DRAWN else _with_visible_output(command))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -60,6 +66,24 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except BadVariable as error:
             raise click.ClickException(str(error)) from error
+        except click.ClickException as error:
+            error.message = visible(error.message)  # type: ignore[misc]  # nobody else refers to it
+            raise
+
+
+def _with_visible_output(command: click.Command) -> click.Command:
+    """Show the control characters in names, reasons and logs, which others have written."""
+    callback = command.callback
+    if callback is not None and not hasattr(callback, "__wrapped__"):
+        inner = callback
+
+        @functools.wraps(inner)
+        def shown(*arguments: Any, **options: Any) -> Any:
+            with visible_output():
+                return inner(*arguments, **options)
+
+        command.callback = shown
+    return command
 
 
 def _with_lines(command: click.Command) -> click.Command:

@@ -13,6 +13,7 @@ from parl_remote._config import Environment, environment
 from parl_remote._doctor.cluster import check_cluster
 from parl_remote._doctor.here import Finding, Severity, check_here, imports_of, note, problem
 from parl_remote._doctor.reach import check_reach, why
+from parl_remote._system.terminal import visible
 from parl_remote._transport.addresses import Address
 from parl_remote.cli._session import Target, address_option, key_option, port_option, targets
 from parl_remote.errors import RemoteError
@@ -101,9 +102,9 @@ def _shown(title: str, findings: Sequence[Finding] | Iterator[Finding], as_json:
         kept.append(finding)
         if not as_json:
             mark = click.style(_MARKS[finding.severity], fg=_COLOURS[finding.severity])
-            click.echo(f"  {mark}  {finding.what}")
+            click.echo(f"  {mark}  {visible(finding.what)}")
             if finding.remedy:
-                click.echo(f"        -> {finding.remedy}")
+                click.echo(f"        -> {visible(finding.remedy)}")
     return kept
 
 

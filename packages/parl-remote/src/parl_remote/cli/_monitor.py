@@ -94,7 +94,7 @@ def plan_monitor(
         raise click.ClickException(str(error)) from error
     if asked == cluster_port:
         raise click.UsageError(f"the monitor needs a port of its own, {asked} is the cluster's")
-    check_port(host, asked, RunFiles(found.run_dirs))
+    check_port(host, asked, RunFiles(found.run_dir))
     return MonitorPlan(found, host, asked, token_file=token_file)
 
 
@@ -179,7 +179,7 @@ def monitor_command(
     """
     found = environment()
     target = only_target(found, port, address, key_file)
-    run_files = RunFiles(found.run_dirs)
+    run_files = RunFiles(found.run_dir)
     check_port(host, monitor_port, run_files)
     try:
         check_installed()

@@ -88,7 +88,7 @@ def targets(found: Environment, port: int | None, address: str | None, key_file:
         return [Target(_checked(address), key_file)]
     started = [
         Target(f"{_dialled(record.host)}:{record.port}", where / "key")
-        for where, record in RunFiles(found.run_dirs).clusters()
+        for where, record in RunFiles(found.run_dir).clusters()
         if port in {None, record.port}
     ]
     return started or [target for target in _joined(found) if port in {None, Address.parse(target.address).port}]
@@ -116,7 +116,7 @@ def only_target(found: Environment, port: int | None, address: str | None, key_f
 def _joined(found: Environment) -> Iterator[Target]:
     """Yield the clusters elsewhere that workers of this host belong to, each once."""
     seen = set()
-    for where, record in RunFiles(found.run_dirs).workers():
+    for where, record in RunFiles(found.run_dir).workers():
         if record.process.alive() and record.master not in seen:
             seen.add(record.master)
             yield Target(record.master, where / "key")

@@ -95,7 +95,7 @@ def report_cluster(address: str, key_file: Path | None, environment: Environment
 
 
 def _monitor_of(address: str, environment: Environment) -> str:
-    records = (record for _, record in RunFiles(environment.run_dirs).monitors() if record.master == address)
+    records = (record for _, record in RunFiles(environment.run_dir).monitors() if record.master == address)
     return next((record.url for record in records if record.process.alive()), "")
 
 

@@ -211,7 +211,7 @@ def start_command(
     """
     explain_old_options(gpu_cluster=gpu_cluster, log_server_port_range=log_server_port_range)
     found = environment()
-    run_files = RunFiles(found.run_dirs)
+    run_files = RunFiles(found.run_dir)
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
     check_port(host, port, run_files)
@@ -332,11 +332,11 @@ def connect_command(
         master = Address.parse(address)
         cluster = ClusterAddress(str(master), found, key_file)
         Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
-        listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
+        listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dir))
         if port:
-            check_port(listen_on, port, RunFiles(found.run_dirs))
+            check_port(listen_on, port, RunFiles(found.run_dir))
         node_id = new_id("worker")
-        directory = RunFiles(found.run_dirs).worker_directory(node_id)
+        directory = RunFiles(found.run_dir).worker_directory(node_id)
         write_private_file(directory / "key", cluster.key.to_text() + "\n")
     except RemoteError as error:
         raise click.ClickException(str(explained(error, address, found))) from error

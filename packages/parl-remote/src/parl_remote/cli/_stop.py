@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,14 +51,7 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
         A line for each process on how it ended; monitors that ended with their cluster are not listed.
     """
 
-    def is_meant(port: int) -> bool:
-        return not ports or port in ports
-
-    nodes: list[tuple[Path, _Record]] = [
-        *((where, one) for where, one in run_files.clusters() if is_meant(one.port)),
-        *((where, one) for where, one in run_files.workers() if is_meant(Address.parse(one.master).port)),
-        *((where, one) for where, one in run_files.monitors() if is_meant(Address.parse(one.master).port)),
-    ]
+    nodes = [(where, one) for where, one in _on_record(run_files) if not ports or _port_of(one) in ports]
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     family = list(_descendants(node.process for _, node in nodes))
     for _, node in nodes:
@@ -83,6 +77,22 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
     return [_line(node, killed) for node in told]
 
 
+def _on_record(run_files: RunFiles) -> list[tuple[Path, _Record]]:
+    return [*run_files.clusters(), *run_files.workers(), *run_files.monitors()]
+
+
+def _port_of(node: _Record) -> int:
+    """Return the port of the cluster that a process belongs to."""
+    return node.port if isinstance(node, ClusterRecord) else Address.parse(node.master).port
+
+
+def _running(run_files: RunFiles) -> list[_Record]:
+    """Return what runs here, without monitors that end with their cluster."""
+    alive = [(where, one) for where, one in _on_record(run_files) if one.process.alive()]
+    clusters = {where for where, one in alive if isinstance(one, ClusterRecord)}
+    return [one for where, one in alive if not (isinstance(one, MonitorRecord) and where in clusters)]
+
+
 def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
     """Yield records of these processes and their descendants, since a pid alone may be reused later."""
     for pid in processes.descendants([root.pid for root in roots if root.alive()]):
@@ -106,16 +116,23 @@ def _ended(process: ProcessRecord, deadline: float) -> bool:
 
 
 def _line(node: _Record, killed: Iterable[int]) -> str:
+    how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
+    return f"{_name_of(node)} {how}"
+
+
+def _name_of(node: _Record) -> str:
     if isinstance(node, ClusterRecord):
         what = f"the cluster on port {node.port}"
     else:
         what = f"the {'worker' if isinstance(node, WorkerRecord) else 'monitor'} of {node.master}"
-    how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
-    return f"{what} (process {node.process.pid}) {how}"
+    return f"{what} (process {node.process.pid})"
 
 
 def _is_from_here(process: ProcessRecord) -> bool:
     return process.host_id == ProcessRecord.of(os.getpid()).host_id
+
+
+_UNANSWERED = 2  # the exit status where nobody can be asked
 
 
 @click.command("stop")
@@ -124,24 +141,48 @@ def _is_from_here(process: ProcessRecord) -> bool:
     "ports",
     type=click.IntRange(1, 65535),
     multiple=True,
-    help="Your cluster on this port of this host; may be given often. Default: all of yours.",
+    help="Your cluster on this port of this host; may be given often.",
 )
-def stop_command(ports: tuple[int, ...]) -> None:
-    r"""Stop your clusters and workers on this host: all of them, or those of the ports that are named.
+@click.option("--all", "everything", is_flag=True, help="Stop all of yours, without asking.")
+def stop_command(ports: tuple[int, ...], everything: bool) -> None:
+    r"""Stop your clusters and workers on this host: those of the ports that are named, or what there is.
+
+    Without --port it says what it stops. Where that is more than one cluster it asks first; where it cannot ask,
+    because there is no terminal, it stops nothing and exits with 2, and --all stops everything.
 
     Each node gets a moment to end its actors and to say goodbye; what is left of it after that is killed. Processes
-    are found by what xparl start and xparl connect wrote down, never by name.
+    are found by what xparl start and xparl connect wrote down in your run directory (PARL_RUN_DIR), never by name.
 
     \b
     Examples:
       xparl stop --port 8037
       xparl stop --port 8037 --port 8038
       xparl stop
+      xparl stop --all
     """
+    if ports and everything:
+        raise click.UsageError("--port and --all exclude each other")
     found = environment()
-    stopped = stop_all(RunFiles(found.run_dirs), ports, found.limits)
+    run_files = RunFiles(found.run_dir)
+    if not ports:
+        _announce(_running(run_files), asks=not everything)
+    stopped = stop_all(run_files, ports, found.limits)
     for line in stopped:
         click.echo(line)
     if not stopped:
         which = f"on port {' or '.join(map(str, ports))}" if ports else "of yours"
         click.echo(f"There is no cluster {which} on this host; nothing was stopped.")
+
+
+def _announce(running: Sequence[_Record], *, asks: bool) -> None:
+    """Say what is about to be stopped; ask, or give up, where it belongs to several clusters."""
+    if running:
+        click.echo("This stops:")
+    for one in running:
+        click.echo(f"  {_name_of(one)}")
+    if not asks or len({_port_of(one) for one in running}) <= 1:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        click.echo("These are several, and nobody can be asked; name some by --port, or pass --all.", err=True)
+        raise SystemExit(_UNANSWERED)
+    click.confirm("Stop all of them?", abort=True)

@@ -438,7 +438,7 @@ def _guard() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the end of file is what counts
     sys.stdin.buffer.read()
     found = environment()
-    stop_all(RunFiles(found.run_dirs), (), found.limits)
+    stop_all(RunFiles(found.run_dir), (), found.limits)
 
 
 if __name__ == "__main__":

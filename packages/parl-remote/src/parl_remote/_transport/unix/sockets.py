@@ -313,12 +313,20 @@ def listen_at(path: str) -> Listening:
 
 
 def listening_socket(path: str) -> socket.socket:
-    """Return a unix socket that listens at `path`; see `listen_at`."""
+    """Return a unix socket that listens at `path`; see `listen_at`.
+
+    It gets its name when it listens already: one that does not is taken for the rest of a killed process and removed.
+    """
+    before = f"{path.removesuffix('.sock')}.new"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.bind(path)
-        os.chmod(path, 0o600)
-        listening.listen(4096)  # a busy actor does not accept connections, and connecting must not wait for it
+        listening.bind(before)
+        try:
+            os.chmod(before, 0o600)
+            listening.listen(4096)  # a busy actor does not accept connections, and connecting must not wait for it
+            os.link(before, path)
+        finally:
+            os.unlink(before)
     except BaseException:
         listening.close()
         raise

@@ -13,7 +13,6 @@ import contextlib
 import hmac
 import itertools
 import os
-from collections import Counter
 from collections.abc import Sequence
 
 import zmq
@@ -21,7 +20,7 @@ from zmq.utils import z85
 
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
-from parl_remote._system.facilities import most_unproved
+from parl_remote._system.facilities import crowded_out, most_unproved
 from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.polling import IN, new_poller
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
@@ -247,9 +246,7 @@ class ZmqListener:
 
         zmq itself ends each after some seconds. An outsider crowds out his own connections first.
         """
-        hosts = Counter(map(_host_of, self._unproved.values()))
-        crowd = hosts.most_common(1)[0][0]
-        fileno = next(fileno for fileno, ends in self._unproved.items() if _host_of(ends) == crowd)
+        fileno = crowded_out({fileno: _host_of(ends) for fileno, ends in self._unproved.items()})
         ends = self._unproved.pop(fileno)
         if ends is not None and peer_of(fileno) == ends:  # else it has gone by itself
             shut_down(fileno)
