@@ -202,4 +202,4 @@ def test_protobuf_reads_our_bytes_and_we_read_protobufs() -> None:
     assert (list(theirs.key), theirs.model_iter_id, theirs.fingerprint) == (ours.key, 77, 0xDEADBEEF)
     assert theirs.identity == ours.identity
     assert theirs.SerializeToString() == ours.SerializeToString()
-    assert PROTO.read_text().count("optional") == 10
+    assert PROTO.read_text().count("optional") == 13

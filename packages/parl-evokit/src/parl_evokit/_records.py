@@ -24,6 +24,7 @@ __all__ = [
     "VARINT",
     "Record",
     "SamplingInfo",
+    "decision",
     "encode_sample",
     "read_fields",
     "read_varint",
@@ -105,6 +106,7 @@ INFO, REWARD, TIME, COUNT, TOKEN, REFUSED = (
     varint(tag)
     for tag in (1 << 3 | BYTES, 2 << 3 | FIXED32, 3 << 3 | VARINT, 4 << 3 | VARINT, 5 << 3 | VARINT, 6 << 3 | BYTES)
 )
+CONTEXT, ACTION, PROPENSITY = varint(7 << 3 | BYTES), varint(8 << 3 | VARINT), varint(9 << 3 | FIXED32)
 FLOAT = struct.Struct("<f")
 UINT32 = struct.Struct("<I")
 UINT64 = struct.Struct("<Q")
@@ -230,6 +232,9 @@ class Record:
         count: How many rewards `reward` is the mean of; 1 or more.
         token: Whether the reward came with a token that was good.
         refused: Tokens that were refused, by reason (`tokens.Refusal`); a record that has any has no sample.
+        context: What was known when the action was chosen: float32 numbers, low byte first.
+        action: What was chosen, 0 or more; None where it is not noted.
+        propensity: With which probability.
     """
 
     info: SamplingInfo = field(default_factory=SamplingInfo)
@@ -238,6 +243,9 @@ class Record:
     count: int = 1
     token: bool = False
     refused: dict[int, int] = field(default_factory=dict)
+    context: bytes = b""
+    action: int | None = None
+    propensity: float = 1.0
 
     def encode(self) -> bytes:
         """Return the record as a message.
@@ -253,6 +261,8 @@ class Record:
             if not 0 < self.count < 2**32:
                 raise RecordError(f"count is 1 to 2**32 - 1, not {self.count}")
             out += COUNT + varint(self.count)
+        if self.action is not None:
+            out += decision(self.context, self.action, self.propensity)
         return out
 
     @classmethod
@@ -274,6 +284,12 @@ class Record:
                 record.count = value & 0xFFFFFFFF
             elif number == 5 and isinstance(value, int):
                 record.token = value != 0
+            elif number == 7 and kind == BYTES and isinstance(value, bytes):
+                record.context = value
+            elif number == 8 and isinstance(value, int):
+                record.action = value
+            elif number == 9 and kind == FIXED32 and isinstance(value, bytes):
+                record.propensity = FLOAT.unpack(value)[0]
             elif number == 6 and kind == BYTES and isinstance(value, bytes):
                 tally = {name: n for name, _, n in read_fields(value) if isinstance(n, int)}
                 record.refused[tally.get(1, 0)] = record.refused.get(tally.get(1, 0), 0) + tally.get(2, 0)
@@ -302,6 +318,20 @@ def encode_sample(
     if time_us:
         out += TIME + varint(time_us)
     return out + TOKEN + ONE if token else out
+
+
+def decision(context: bytes, action: int, propensity: float) -> bytes:
+    """Return the fields of a record that say what was chosen.
+
+    Raises:
+        RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is no float32 numbers.
+    """
+    if not 0 <= action < 2**31 or not 0.0 < propensity <= 1.0 or len(context) % 4:
+        raise RecordError(
+            f"an action is 0 to 2**31 - 1, its propensity above 0 to 1, and a context float32 numbers; "
+            f"not {action}, {propensity} and {len(context)} bytes"
+        )
+    return CONTEXT + varint(len(context)) + context + ACTION + varint(action) + PROPENSITY + FLOAT.pack(propensity)
 
 
 def _key_bytes(key: Sequence[int]) -> bytes:

@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Sequence
 from math import isfinite
 from os import PathLike
 from pathlib import Path
@@ -16,8 +17,11 @@ from socket import gethostname
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parl_evokit._locking import try_lock
-from parl_evokit._records import FLOAT, Record, SamplingInfo, encode_sample
+from parl_evokit._records import FLOAT, Record, SamplingInfo, decision, encode_sample
 from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError
 from parl_evokit.log._frames import SUFFIX, Header, frame
 from parl_evokit.tokens import Refusal, Tokens
@@ -81,14 +85,32 @@ class LogWriter:
         self._fingerprint = 0
         self._size = self._unsynced = 0
 
-    def sampled(self, info: SamplingInfo) -> str:
+    def sampled(
+        self,
+        info: SamplingInfo,
+        *,
+        context: Sequence[float] | NDArray[np.floating] = (),
+        action: int | None = None,
+        propensity: float = 1.0,
+    ) -> str:
         """Note that a sample was served; its reward comes later, or never.
+
+        Args:
+            info: The sample.
+            context: For `off_policy`: what was known when the action was chosen, numbers.
+            action: Which one was chosen, 0 or more; None leaves context and propensity out.
+            propensity: With which probability, above 0 to 1.
 
         Returns:
             The sample's token; empty where the log has no tokens.
+
+        Raises:
+            RecordError: A number is out of its range.
+            LogError: The disk is full.
         """
         token = "" if self._tokens is None else self._tokens.issue(info)
-        self._append(info, None, time.time_ns() // 1000)
+        more = b"" if action is None else decision(np.asarray(context, "<f4").tobytes(), action, propensity)
+        self._append(info, None, time.time_ns() // 1000, more=more)
         return token
 
     def reward(self, sample: SamplingInfo | str, reward: float) -> None:
@@ -163,7 +185,9 @@ class LogWriter:
     ) -> None:
         self.close()
 
-    def _append(self, info: SamplingInfo, reward: float | None, time_us: int = 0, token: bool = False) -> None:
+    def _append(
+        self, info: SamplingInfo, reward: float | None, time_us: int = 0, token: bool = False, more: bytes = b""
+    ) -> None:
         # After a fork the open segment is the parent's: two processes must not share one.
         mine = self._descriptor is not None and self._owner == os.getpid()
         fingerprint = info.fingerprint
@@ -173,7 +197,7 @@ class LogWriter:
             self._begin(fingerprint)
         if fingerprint == self._fingerprint:  # the header has it: five bytes less in each record
             fingerprint = 0
-        self._write(frame(encode_sample(info, fingerprint, reward, time_us, token)))
+        self._write(frame(encode_sample(info, fingerprint, reward, time_us, token) + more))
         self._unsynced += 1
         if self._fsync_every and self._unsynced >= self._fsync_every:
             self.sync()

@@ -1,0 +1,205 @@
+"""Off-policy evaluation: how good a candidate model would have been on the traffic that others served.
+
+    log.sampled(info, context=, action=, propensity=) ─► log ─► read_decisions ─► evaluate(decisions, candidate)
+
+A decision is a context, the action that was taken, with which probability it was taken, and its reward. Let w be how
+much likelier the candidate takes that action, w = pi(a|x) / propensity, and q an estimate of the reward of an action:
+
+    IPS    mean of w * r                                              unbiased, wide where w is large
+    SNIPS  sum of w * r / sum of w                                    narrower; biased by some 1/n
+    DR     mean of sum over a of pi(a|x) q(x, a) + w * (r - q(x, a))  as narrow as q is good, right if w is right
+
+Horvitz and Thompson 1952; Swaminathan and Joachims 2015, "The self-normalized estimator for counterfactual learning";
+Dudik, Langford and Li 2011, "Doubly robust policy evaluation and learning". q is a ridge regression for each action,
+fitted on the other half of the decisions (cross-fitting, Chernozhukov et al. 2018), so that no reward predicts itself.
+Intervals are those of the central limit theorem, for SNIPS by the delta method.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import fsum, sqrt
+from os import PathLike
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit._records import Record
+from parl_evokit.errors import EvolutionError, RecordError
+from parl_evokit.log._frames import is_header, scan
+from parl_evokit.log._segments import files_of, stretch_of
+
+__all__ = ["Decisions", "Estimate", "Evaluation", "evaluate", "read_decisions"]
+
+Policy = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+RIDGE = 1.0  # of the regression, in units of one decision: only so that few decisions give finite numbers
+FOLDS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Decisions with their rewards.
+
+    Attributes:
+        contexts: `[n, d]`.
+        actions: `[n]`.
+        propensities: The probability with which each action was taken, above 0 to 1, `[n]`.
+        rewards: `[n]`.
+    """
+
+    contexts: NDArray[np.float32]
+    actions: NDArray[np.int64]
+    propensities: NDArray[np.float64]
+    rewards: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        n = len(self.rewards)
+        if self.contexts.ndim != 2 or not n == len(self.contexts) == len(self.actions) == len(self.propensities):
+            raise EvolutionError(
+                f"decisions are contexts [n, d] and n actions, propensities and rewards, not "
+                f"{self.contexts.shape}, {len(self.actions)}, {len(self.propensities)} and {n}"
+            )
+        if n and not (np.isfinite(self.rewards).all() and (self.propensities > 0).all() and self.actions.min() >= 0):
+            raise EvolutionError("rewards are finite, propensities above 0, and actions 0 or more")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of the mean reward.
+
+    Attributes:
+        value: The estimate.
+        low: The lower end of the interval.
+        high: Its upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A candidate's estimated mean reward.
+
+    Attributes:
+        decisions: How many there were.
+        logged: The mean reward of those who served.
+        ips: By inverse propensities.
+        snips: The same, self-normalised.
+        dr: Doubly robust.
+        effective: How many decisions of equal weight there are, (sum of w)^2 / sum of w^2: with few of them, say under
+            a hundred, none of the estimates is worth much.
+        largest_weight: The largest w.
+    """
+
+    decisions: int
+    logged: Estimate
+    ips: Estimate
+    snips: Estimate
+    dr: Estimate
+    effective: float
+    largest_weight: float
+
+
+def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Decisions:
+    """Return all decisions of logs that have a reward; of a sample with several the first by time.
+
+    Raises:
+        LogError: A path does not exist, or cannot be read.
+        EvolutionError: Contexts differ in length.
+    """
+    served: dict[tuple[int, ...], Record] = {}
+    rewards: dict[tuple[int, ...], tuple[int, float]] = {}
+    for file in files_of([paths] if isinstance(paths, str | PathLike) else paths):
+        for payload in scan(stretch_of(file.path, 0, file.size)).payloads:
+            if is_header(payload):
+                continue
+            try:
+                record = Record.decode(payload)
+            except RecordError:
+                continue
+            sample = (*record.info.key, record.info.identity, record.info.model_iter_id)
+            if record.reward is not None and np.isfinite(record.reward):
+                found = (record.time_us, record.reward)
+                rewards[sample] = min(rewards.get(sample, found), found)
+            elif record.action is not None:
+                served[sample] = record
+    rows = [(record, rewards[sample][1]) for sample, record in served.items() if sample in rewards]
+    if len({len(record.context) for record, _ in rows}) > 1:
+        raise EvolutionError("contexts in the log differ in length: they are of different products or versions")
+    contexts = b"".join(record.context for record, _ in rows)
+    return Decisions(
+        np.frombuffer(contexts, "<f4").astype(np.float32).reshape(len(rows), -1 if contexts else 0),
+        np.array([record.action for record, _ in rows], np.int64),
+        np.array([record.propensity for record, _ in rows], np.float64),
+        np.array([reward for _, reward in rows], np.float64),
+    )
+
+
+def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) -> Evaluation:
+    """Estimate what mean reward a candidate would have had.
+
+    Args:
+        decisions: Of the log.
+        candidate: From contexts `[n, d]` to the probabilities of all actions `[n, k]`, each row adding up to 1. For a
+            model that ranks by scores, one-hot rows of its best action.
+        level: Of the intervals, above 0 to below 1.
+
+    Raises:
+        EvolutionError: There are fewer than two decisions, or what the candidate returns are no probabilities.
+    """
+    n = len(decisions.rewards)
+    if n < 2:
+        raise EvolutionError(f"{n} decisions with a reward are too few to estimate anything")
+    chances = np.asarray(candidate(decisions.contexts), np.float64)
+    k = chances.shape[1] if chances.ndim == 2 else 0
+    if len(chances) != n or k <= decisions.actions.max() or (chances < 0).any():
+        raise EvolutionError(f"a candidate returns probabilities [{n}, actions] of all actions, not {chances.shape}")
+    if not np.allclose(chances.sum(1), 1.0, atol=1e-4):
+        raise EvolutionError("a candidate's probabilities add up to 1 for each context")
+    rows = np.arange(n)
+    weights = chances[rows, decisions.actions] / decisions.propensities
+    z = NormalDist().inv_cdf(0.5 + level / 2.0)
+    total = fsum(weights.tolist())
+    snips = float(weights @ decisions.rewards) / total if total > 0.0 else float("nan")
+    expected = _regression(decisions, k)
+    robust = (chances * expected).sum(1) + weights * (decisions.rewards - expected[rows, decisions.actions])
+    squares = float(weights @ weights)
+    return Evaluation(
+        n,
+        _mean(decisions.rewards, z),
+        _mean(weights * decisions.rewards, z),
+        _around(snips, weights * (decisions.rewards - snips) * (n / total), z) if total else _around(snips, weights, z),
+        _mean(robust, z),
+        total**2 / squares if squares else 0.0,
+        float(weights.max()),
+    )
+
+
+def _mean(values: NDArray[np.float64], z: float) -> Estimate:
+    mean = fsum(values.tolist()) / len(values)
+    return _around(mean, values - mean, z)
+
+
+def _around(value: float, deviations: NDArray[np.float64], z: float) -> Estimate:
+    n = len(deviations)
+    width = z * sqrt(fsum(np.square(deviations).tolist()) / (n - 1) / n)
+    return Estimate(value, value - width, value + width)
+
+
+def _regression(decisions: Decisions, k: int) -> NDArray[np.float64]:
+    """Return the estimated reward of each action in each context `[n, k]`, from the decisions of the other folds."""
+    n = len(decisions.rewards)
+    features = np.column_stack([np.ones(n), decisions.contexts.astype(np.float64)])
+    expected = np.zeros((n, k))
+    folds = np.arange(n) % FOLDS
+    for fold in range(FOLDS):
+        rest = folds != fold
+        overall = float(decisions.rewards[rest].mean()) if rest.any() else 0.0
+        for action in range(k):
+            own = rest & (decisions.actions == action)
+            x, y = features[own], decisions.rewards[own] - overall
+            found = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ y)
+            expected[folds == fold, action] = overall + features[folds == fold] @ found
+    return expected

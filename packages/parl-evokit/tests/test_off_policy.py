@@ -1,0 +1,99 @@
+"""What a candidate would have earned, estimated from other models' traffic: right on a shop whose truth is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from parl_evokit import EvolutionError, LogWriter, RecordError, SamplingInfo, Tokens, read_log
+from parl_evokit.off_policy import Decisions, evaluate, read_decisions
+
+TASTE = np.random.default_rng(7).standard_normal((3, 4))
+
+
+def chances(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers = np.exp(scores)
+    return powers / powers.sum(1, keepdims=True)
+
+
+def clicks(contexts: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The probability of a click on each action."""
+    return 1.0 / (1.0 + np.exp(1.0 - contexts @ TASTE))
+
+
+def serving(contexts: NDArray[np.float32]) -> NDArray[np.float64]:
+    return chances(0.3 * contexts @ TASTE[:, ::-1])
+
+
+def candidate(contexts: NDArray[np.float32]) -> NDArray[np.float64]:
+    return chances(1.5 * contexts @ TASTE)
+
+
+def traffic(random: np.random.Generator, n: int) -> Decisions:
+    contexts = random.standard_normal((n, 3)).astype(np.float32)
+    p = serving(contexts)
+    actions = (p.cumsum(1) < random.random((n, 1))).sum(1)
+    rows = np.arange(n)
+    rewards = (random.random(n) < clicks(contexts)[rows, actions]).astype(np.float64)
+    return Decisions(contexts, actions, p[rows, actions], rewards)
+
+
+def test_the_intervals_hold_the_truth_of_a_simulated_shop() -> None:
+    random = np.random.default_rng(1)
+    visitors = random.standard_normal((400_000, 3)).astype(np.float32)
+    truth = float((candidate(visitors) * clicks(visitors)).sum(1).mean())
+    held = {"ips": 0, "snips": 0, "dr": 0}
+    widths = {"ips": 0.0, "snips": 0.0, "dr": 0.0}
+    for _ in range(200):
+        result = evaluate(traffic(random, 2000), candidate)
+        for name in held:
+            estimate = getattr(result, name)
+            held[name] += estimate.low <= truth <= estimate.high
+            widths[name] += estimate.high - estimate.low
+        assert 100 < result.effective < 2000
+    assert all(count >= 180 for count in held.values()), held
+    assert widths["dr"] < widths["snips"] < widths["ips"]
+
+
+def test_who_serves_is_estimated_as_it_was() -> None:
+    decisions = traffic(np.random.default_rng(2), 500)
+    result = evaluate(decisions, serving)
+    assert result.logged.value == result.snips.value == pytest.approx(decisions.rewards.mean())
+    assert result.effective == pytest.approx(500)
+
+
+def test_decisions_travel_through_the_log(tmp_path: Path) -> None:
+    decisions = traffic(np.random.default_rng(3), 60)
+    with LogWriter(tmp_path, tokens=Tokens([bytes(32)])) as log:
+        for n in range(60):
+            token = log.sampled(
+                SamplingInfo([7, n + 2], 1, 5),
+                context=decisions.contexts[n],
+                action=int(decisions.actions[n]),
+                propensity=float(decisions.propensities[n]),
+            )
+            if n % 3:
+                log.reward(token, decisions.rewards[n])
+                log.reward(token, 99.0)  # delivered again, and changed
+    found = read_decisions(tmp_path)
+    rows = np.arange(60) % 3 > 0
+    assert np.array_equal(found.contexts, decisions.contexts[rows])
+    assert np.array_equal(found.actions, decisions.actions[rows])
+    assert found.propensities == pytest.approx(decisions.propensities[rows])
+    assert np.array_equal(found.rewards, decisions.rewards[rows])
+    contents = read_log(tmp_path)
+    assert (len(contents.infos), contents.pending) == (40, 20)
+
+
+def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        for bad in ({"action": -1}, {"action": 1, "propensity": 0.0}, {"action": 1, "propensity": 1.5}):
+            with pytest.raises(RecordError, match="an action is"):
+                log.sampled(SamplingInfo([1, 2], 1, 5), **bad)  # type: ignore[arg-type]
+    decisions = traffic(np.random.default_rng(4), 20)
+    for policy in (lambda x: np.ones((len(x), 4)), lambda x: np.ones((len(x), 1)), lambda x: np.ones(4)):
+        with pytest.raises(EvolutionError, match="candidate"):
+            evaluate(decisions, policy)
+    with pytest.raises(EvolutionError, match="too few"):
+        evaluate(read_decisions(tmp_path), candidate)
