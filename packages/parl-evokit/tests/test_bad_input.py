@@ -21,7 +21,7 @@ from parl_evokit import (
 )
 from parl_evokit.agent import ESAgent
 
-KINDS = ["BASIC_ES", "ARS", "PGPE", "SNES", "CMA_ES", "SEP_CMA_ES", "GA"]
+KINDS = ["BASIC_ES", "ARS", "PGPE", "SNES", "CMA_ES", "SEP_CMA_ES", "GA", "CEM", "LM_MA_ES"]
 
 
 def config(kind: str = "BASIC_ES", **gaussian: Any) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def test_equal_rewards_give_no_direction_and_no_nan(kind: str) -> None:
     report = agent.update(sampled(agent), [3.0] * 6)
     assert report.used == 6
     assert all(np.isfinite(array).all() for array in agent.parameters().values())
-    if kind in {"BASIC_ES", "ARS", "PGPE", "SNES"}:
+    if kind in {"BASIC_ES", "ARS", "PGPE", "SNES", "CEM"}:
         assert state(agent)[1] == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sample_is_enough_where_one_is_asked_for_and_teaches_nothing(kind: str) -> None:
-    if kind in {"CMA_ES", "SEP_CMA_ES"}:
+    if kind in {"CMA_ES", "SEP_CMA_ES", "LM_MA_ES"}:
         pytest.skip("CMA waits for its population, two or more")
     settings = config(kind)
     settings["solver"]["update"] = {"min_samples": 1}

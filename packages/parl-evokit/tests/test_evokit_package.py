@@ -15,9 +15,11 @@ SOURCE = Path(parl_evokit.__file__).parent
 def test_the_public_names_are_exactly_these() -> None:
     assert parl_evokit.__all__ == [
         "ARS",
+        "CEM",
         "CMAES",
         "ES",
         "GA",
+        "LMMAES",
         "PGPE",
         "SNES",
         "AsyncESAgent",

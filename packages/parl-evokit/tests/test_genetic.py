@@ -156,3 +156,27 @@ def test_the_agent_uses_it_when_the_settings_say_so(tmp_path: Any) -> None:
     other.apply_noise(info)
     for name, array in clone.parameters().items():
         assert (other.parameters()[name] == array).all()
+
+
+def test_a_lucky_elite_is_found_out() -> None:
+    es = GA(np.zeros(3), {"solver": {"type": "GA", "sampling": {"gaussian_sampling": {"std": 0.5, "seed": 3}}}})
+    infos = es.ask(20)
+    es.tell(infos, [100.0, *[-float((es.candidate(info) ** 2).sum()) for info in infos[1:]]])
+    lucky = es.mean.copy()
+    for _ in range(8):
+        infos = es.ask(20)
+        assert [info.noise_key for info in infos].count(0) == 1
+        assert (es.candidate(infos[0]) == es.mean).all()
+        es.tell(infos, [-float((es.candidate(info) ** 2).sum()) for info in infos])
+    assert (es.mean == lucky).all()  # 100 and eight others: its mean is still the best
+    for _ in range(200):
+        infos = es.ask(20)
+        es.tell(infos, [-10.0 if info.noise_key == 0 and (es.mean == lucky).all() else -1.0 for info in infos])
+    assert (es.mean != lucky).any()
+
+
+def test_at_most_half_of_the_children_become_parents() -> None:
+    es = GA(np.zeros(3), {"solver": {"type": "GA", "sampling": {"ga_sampling": {"parents": 20, "elites": 0}}}})
+    es.tell(es.ask(12), np.arange(12.0))
+    assert es.sampler.parents is not None
+    assert len(es.sampler.parents) == 6

@@ -8,9 +8,11 @@ import pytest
 
 from parl_evokit import (
     ARS,
+    CEM,
     CMAES,
     ES,
     GA,
+    LMMAES,
     PGPE,
     SNES,
     ConfigError,
@@ -37,9 +39,11 @@ KINDS: dict[str, type[Strategy]] = {
     "GA": GA,
     "CMA_ES": CMAES,
     "SEP_CMA_ES": SepCMAES,
+    "CEM": CEM,
+    "LM_MA_ES": LMMAES,
 }
 every = pytest.mark.parametrize("name", KINDS)
-cma = pytest.mark.parametrize("name", ["CMA_ES", "SEP_CMA_ES"])
+cma = pytest.mark.parametrize("name", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES"])
 
 
 def settings(name: str, **cma_sampling: Any) -> dict[str, Any]:

@@ -235,7 +235,7 @@ def test_a_hundred_thousand_samples_have_the_parameters_of_python(
     assert found == [str(number) for number in wanted]
 
 
-@pytest.mark.parametrize("kind", ["ARS", "PGPE", "SNES", "BASIC_ES"])
+@pytest.mark.parametrize("kind", ["ARS", "PGPE", "SNES", "CEM", "BASIC_ES"])
 def test_models_of_other_algorithms_are_perturbed_alike(
     cpp: Command, javascript: Command, tmp_path: Path, kind: str
 ) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parl_evokit.adaptive_std import SNES as SNES
     from parl_evokit.agent import ESAgent as ESAgent
     from parl_evokit.async_agent import AsyncESAgent as AsyncESAgent
+    from parl_evokit.cem import CEM as CEM
     from parl_evokit.cma_es import CMAES as CMAES
     from parl_evokit.config import Config as Config
     from parl_evokit.errors import ConfigError as ConfigError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from parl_evokit.errors import UpdateLocked as UpdateLocked
     from parl_evokit.errors import WorkersLost as WorkersLost
     from parl_evokit.genetic import GA as GA
+    from parl_evokit.lm_ma_es import LMMAES as LMMAES
     from parl_evokit.log import LogContents as LogContents
     from parl_evokit.log import LogWriter as LogWriter
     from parl_evokit.log import read_log as read_log
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ARS": "openai_es",
+    "CEM": "cem",
     "AsyncESAgent": "async_agent",
     "CMAES": "cma_es",
     "Config": "config",
@@ -74,6 +77,7 @@ _HOMES = {
     "InvalidReward": "errors",
     "InvalidToken": "errors",
     "LayoutMismatch": "errors",
+    "LMMAES": "lm_ma_es",
     "LogContents": "log",
     "LogError": "errors",
     "LogWriter": "log",
@@ -108,9 +112,11 @@ _HOMES = {
 
 __all__ = [
     "ARS",
+    "CEM",
     "CMAES",
     "ES",
     "GA",
+    "LMMAES",
     "PGPE",
     "SNES",
     "AsyncESAgent",

@@ -1,4 +1,4 @@
-"""The base of CMA_ES and SEP_CMA_ES: population, step size, convergence, restarts, bounds, warm starts.
+"""The base of CMA_ES, SEP_CMA_ES and LM_MA_ES: population, step size, convergence, restarts, bounds, warm starts.
 
     tell --> _step (the algorithm's own update) --> converged? --> the next run begins, or the search says that it has
 
@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._cma_rates import default_population
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit._sampler import Advance, Bounds, Sampler
+from parl_evokit._sampler import Advance, Bounds, Directions, Sampler
 from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config, RestartKind
 from parl_evokit.errors import InvalidReward, LayoutMismatch
@@ -49,7 +49,7 @@ FLAT = 1e-12  # rewards that differ by no more than this, in the best of many up
 
 
 class CmaFamily(Strategy):
-    """Base of CMA_ES and SEP_CMA_ES.
+    """Base of CMA_ES, SEP_CMA_ES and LM_MA_ES.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
@@ -237,7 +237,7 @@ class CmaFamily(Strategy):
         """Return the next mean and the norm of what moved it, in units of the step size."""
 
     @abstractmethod
-    def _shape(self) -> tuple[float | FlatVector, NDArray[np.float64] | None]:
+    def _shape(self) -> tuple[float | FlatVector, NDArray[np.float64] | Directions | None]:
         """Return standard deviation and matrix of the samples to come."""
 
     @abstractmethod

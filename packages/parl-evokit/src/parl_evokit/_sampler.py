@@ -22,7 +22,7 @@ from parl_evokit.noise._generators import splitmix64
 from parl_evokit.noise._keys import CONTROL_KEY
 from parl_evokit.noise._spec import UNITS_PER_ONE
 
-__all__ = ["Advance", "Best", "Bounds", "Sampler"]
+__all__ = ["Advance", "Best", "Bounds", "Directions", "Sampler"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,25 @@ def _spread(name: str, given: Sequence[float], n: int, none: float) -> NDArray[n
     return np.broadcast_to(np.asarray(given, np.float64), (n,)).copy()
 
 
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """A matrix for the noise of LM_MA_ES, as the product of one factor a direction: (1 - rate) I + rate * v v^T.
+
+    Attributes:
+        rates: Of each direction, `[k]`.
+        vectors: v of each, float64 `[k, n]`.
+    """
+
+    rates: NDArray[np.float64]
+    vectors: NDArray[np.float64]
+
+    def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return normal numbers `[m, n]` in the shape of the search."""
+        for rate, vector in zip(self.rates.tolist(), self.vectors, strict=True):
+            z = (1.0 - rate) * z + np.outer(z @ vector, rate * vector)
+        return z
+
+
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
 
@@ -104,7 +123,8 @@ class Sampler:
         parameters: The model's parameters `[n]`, read-only.
         model_iter_id: Number of updates that the model has seen.
         fingerprint: Of noise and model.
-        transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers.
+        transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers. For
+            LM_MA_ES a product of few directions.
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
             place of `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
@@ -118,7 +138,7 @@ class Sampler:
     parameters: FlatVector
     model_iter_id: int
     fingerprint: int
-    transform: NDArray[np.float64] | None = None
+    transform: NDArray[np.float64] | Directions | None = None
     parents: NDArray[np.float32] | None = None
     bounds: Bounds | None = None
     control_share: float = 0.0
@@ -164,7 +184,11 @@ class Sampler:
             self.noise.perturb(self.parameters, key, self.std, out=out)
         else:
             units = self.noise.units(key, 0, len(out)).astype(np.float64)
-            out[...] = self.parameters + self.transform @ units * (self.std / UNITS_PER_ONE)
+            if isinstance(self.transform, Directions):
+                units = self.transform.shaped(units[np.newaxis])[0]
+            else:
+                units = self.transform @ units
+            out[...] = self.parameters + units * (self.std / UNITS_PER_ONE)
         if self.bounds is not None:
             self.bounds.fold(out)
 
@@ -179,12 +203,20 @@ class Sampler:
             out = self.noise.perturb_many(self.parameters, keys, self.std, out)
         else:
             out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
-            steps = self.normals(keys) @ self.transform.T
+            steps = self.shaped(self.normals(keys))
             steps *= self.std
             np.add(steps, self.parameters, out=out, casting="same_kind")
         if self.bounds is not None:
             self.bounds.fold(out)
         return out
+
+    def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return normal numbers `[k, n]` times the matrix, of a model that has one."""
+        assert self.transform is not None
+        if isinstance(self.transform, Directions):
+            return self.transform.shaped(z)
+        shaped: NDArray[np.float64] = z @ self.transform.T
+        return shaped
 
     def normals(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Each key's normal numbers, exact, `[k, n]`."""
@@ -219,7 +251,7 @@ class Advance:
     parameters: FlatVector
     std: float | FlatVector
     gradient_norm: float
-    transform: NDArray[np.float64] | None = None
+    transform: NDArray[np.float64] | Directions | None = None
     parents: NDArray[np.float32] | None = None
 
 

@@ -49,6 +49,8 @@ _CLASSES = {
     SolverKind.PGPE: ("adaptive_std", "PGPE"),
     SolverKind.SNES: ("adaptive_std", "SNES"),
     SolverKind.ARS: ("openai_es", "ARS"),
+    SolverKind.CEM: ("cem", "CEM"),
+    SolverKind.LM_MA_ES: ("lm_ma_es", "LMMAES"),
 }
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "AdamConfig",
     "AdaptiveStdConfig",
     "AsyncConfig",
+    "CemConfig",
     "CensorKind",
     "CmaConfig",
     "Config",
@@ -56,6 +57,8 @@ class SolverKind(Enum):
     PGPE = "PGPE"
     SNES = "SNES"
     ARS = "ARS"
+    CEM = "CEM"
+    LM_MA_ES = "LM_MA_ES"
 
 
 class OptimizerKind(Enum):
@@ -236,7 +239,7 @@ class GaussianConfig:
 
 @dataclass(frozen=True)
 class CmaConfig:
-    """Settings of CMA_ES and SEP_CMA_ES.
+    """Settings of CMA_ES, SEP_CMA_ES and LM_MA_ES.
 
     Attributes:
         population: Samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
@@ -272,6 +275,29 @@ class GaConfig:
     def __post_init__(self) -> None:
         _require(self.parents >= 1, "parents", self.parents, "1 or more")
         _require(self.elites >= 0, "elites", self.elites, "0 or more")
+
+
+@dataclass(frozen=True)
+class CemConfig:
+    """Settings of the cross-entropy method.
+
+    Attributes:
+        elite_share: Part of the samples from which it learns, above 0 to 1.
+        smoothing: Weight of what they say beside what was before, above 0 to 1.
+        extra_std: Deviation of noise that is added to the elites', declining to 0; 0 or more.
+        extra_updates: Within how many updates; 1 or more.
+    """
+
+    elite_share: float = 0.25
+    smoothing: float = 0.8
+    extra_std: float = 0.0
+    extra_updates: int = 100
+
+    def __post_init__(self) -> None:
+        _require(0.0 < self.elite_share <= 1.0, "elite_share", self.elite_share, "above 0 to 1")
+        _require(0.0 < self.smoothing <= 1.0, "smoothing", self.smoothing, "above 0 to 1")
+        _require(self.extra_std >= 0.0 and isfinite(self.extra_std), "extra_std", self.extra_std, "0 or more")
+        _require(self.extra_updates >= 1, "extra_updates", self.extra_updates, "1 or more")
 
 
 @dataclass(frozen=True)
@@ -390,6 +416,7 @@ class SolverConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     adaptive_std: AdaptiveStdConfig = field(default_factory=AdaptiveStdConfig)
+    cem: CemConfig = field(default_factory=CemConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
@@ -410,7 +437,7 @@ class SolverConfig:
 
 # GAUSSIAN_SAMPLING, being the default, is accepted everywhere.
 _SAMPLED_BY = {
-    SamplingKind.CMA_SAMPLING: (SolverKind.CMA_ES, SolverKind.SEP_CMA_ES),
+    SamplingKind.CMA_SAMPLING: (SolverKind.CMA_ES, SolverKind.SEP_CMA_ES, SolverKind.LM_MA_ES),
     SamplingKind.GA_SAMPLING: (SolverKind.GA,),
 }
 

@@ -7,17 +7,21 @@ So a log of keys is all that an update needs, as for the other algorithms, and a
 where it began and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN`
 mutations chains begin anew at the parents of that moment, so that a state is loaded in bounded time.
 
-Differences from the paper: as many children count as came; children of older parents are set aside; the elite keeps the
-reward that it had, where the paper evaluates the best ten again thirty times. There is no crossover, as in the paper.
+Differences from the paper: as many children count as came, of which at most half become parents; children of older
+parents are set aside. The paper evaluates the best ten again thirty times to find the elite; here the model, which is
+the best elite, is one of the samples of each `ask`, without noise, and has the mean of all its rewards. An elite that
+kept the reward of its first, lucky evaluation would stay for ever. There is no crossover, as in the paper.
 """
 
 from collections.abc import Mapping, Sequence
+from math import fsum, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import ParameterLayout
+from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Intake
 from parl_evokit.config import Config
@@ -30,11 +34,19 @@ LONGEST_CHAIN = 100
 
 
 class _Parent(NamedTuple):
-    """One parent: the number of its origin, the keys of its mutations since, its reward."""
+    """One parent: the number of its origin, the keys of its mutations since, its mean reward, of how many."""
 
     origin: int
     chain: tuple[int, ...]
     reward: float
+    evaluations: int = 1
+
+    def again(self, rewards: Sequence[float]) -> "_Parent":
+        """Return the same with these rewards, too; those of the start, which was never evaluated, are all it has."""
+        known = self.evaluations if isfinite(self.reward) else 0
+        total = fsum([*rewards, self.reward * known if known else 0.0])
+        evaluations = known + len(rewards)
+        return self._replace(reward=total / evaluations, evaluations=evaluations) if rewards else self
 
 
 class GA(Strategy):
@@ -68,6 +80,7 @@ class GA(Strategy):
             "chain_lengths": np.array([len(parent.chain) for parent in self._parents], np.int64),
             "chains": np.array([key for parent in self._parents for key in parent.chain], np.uint64),
             "rewards": np.array([parent.reward for parent in self._parents], np.float64),
+            "evaluations": np.array([parent.evaluations for parent in self._parents], np.int64),
         }
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -77,9 +90,11 @@ class GA(Strategy):
         self._origins = np.array(state["origins"], np.float32)
         keys, first = state["chains"].tolist(), 0
         self._parents = []
-        rows = zip(state["origin_of"].tolist(), state["chain_lengths"].tolist(), state["rewards"].tolist(), strict=True)
-        for origin, length, reward in rows:
-            self._parents.append(_Parent(origin, tuple(keys[first : first + length]), reward))
+        names = ("origin_of", "chain_lengths", "rewards")
+        columns = [state[name].tolist() for name in names]
+        columns.append(state.get("evaluations", np.ones(len(columns[0]), np.int64)).tolist())  # older states have none
+        for origin, length, reward, evaluations in zip(*columns, strict=True):
+            self._parents.append(_Parent(origin, tuple(keys[first : first + length]), reward, evaluations))
             first += length
         self._breed_from(np.stack([self._built(parent) for parent in self._parents]))
 
@@ -91,9 +106,22 @@ class GA(Strategy):
     def _mirrored(self) -> bool:
         return False
 
+    def ask(self, n: int) -> list[SamplingInfo]:
+        """Draw new samples, see `Strategy.ask`; the first of several is the model itself where elites are kept.
+
+        Not so with `guard.rollback`, for which control traffic is the product's own affair.
+        """
+        solver = self.config.solver
+        elites = solver.sampling.ga_sampling.elites > 0 and not solver.guard.rollback
+        if n < 2 or not elites or not isfinite(self._parents[0].reward):
+            return super().ask(n)
+        sampler = self.sampler
+        return [SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint), *super().ask(n - 1)]
+
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups
         settings = self.config.solver.sampling.ga_sampling
+        self._parents[0] = self._parents[0].again(intake.controls.get(0, []))
         children = [
             (float(reward), int(key)) for reward, key in zip(group.rewards.tolist(), group.keys.tolist(), strict=True)
         ]
@@ -102,7 +130,7 @@ class GA(Strategy):
             [(-reward, 1, key, key) for reward, key in children]
             + [(-parent.reward, 0, place, -1) for place, parent in enumerate(self._parents[: settings.elites])]
         )
-        chosen = ranked[: settings.parents]
+        chosen = ranked[: max(1, min(settings.parents, len(children) // 2))]
         assert sampler.parents is not None
         rows = np.empty((len(chosen), self.layout.size), np.float32)
         parents = []
@@ -116,7 +144,7 @@ class GA(Strategy):
                 parents.append(_Parent(parent.origin, (*parent.chain, key), -minus_reward))
         if max(len(parent.chain) for parent in parents) > LONGEST_CHAIN:
             self._origins = rows.copy()
-            parents = [_Parent(place, (), parent.reward) for place, parent in enumerate(parents)]
+            parents = [_Parent(place, (), parent.reward, parent.evaluations) for place, parent in enumerate(parents)]
         self._parents = parents
         step = rows[0].astype(np.float64) - sampler.parameters
         return Advance(rows[0].copy(), sampler.std, float(np.linalg.norm(step)), parents=_frozen(rows))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._records import SamplingInfo, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
-from parl_evokit._sampler import Advance, Best, Sampler
+from parl_evokit._sampler import Advance, Best, Directions, Sampler
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
@@ -379,7 +379,7 @@ class Strategy(ABC):
     def _sample_with(
         self,
         std: float | FlatVector,
-        transform: NDArray[np.float64] | None = None,
+        transform: NDArray[np.float64] | Directions | None = None,
         parents: NDArray[np.float32] | None = None,
     ) -> None:
         """Use this noise from now on (after loading a state)."""

@@ -622,7 +622,8 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     std::string algorithm = setting(config, "solver.type", "BASIC_ES");
     const std::string sampling = "solver.sampling.gaussian_sampling.";
     model->std = static_cast<float>(std::strtod(setting(config, sampling + "std", "1").c_str(), nullptr));
-    if (algorithm != "BASIC_ES" && algorithm != "ARS" && algorithm != "PGPE" && algorithm != "SNES")
+    if (algorithm != "BASIC_ES" && algorithm != "ARS" && algorithm != "PGPE" && algorithm != "SNES" &&
+        algorithm != "CEM")
         throw Failure(path + " is a model of " + algorithm + ", whose samples this client does not make");
     for (const Array &array : read_npz(file_at(directory.number, "solver.npz"), path + "/solver.npz")) {
         if (array.name != "std") continue; // of all parameters, or of each

@@ -65,7 +65,7 @@ void evokit_perturb(const evokit_noise *noise, uint64_t key, uint64_t start, siz
 
 /* --- the published model -------------------------------------------------------------------------------------------- */
 
-/* A model directory (params.npz, solver.json), or a warehouse of them, of BASIC_ES, ARS, PGPE or SNES. */
+/* A model directory (params.npz, solver.json), or a warehouse of them, of BASIC_ES, ARS, PGPE, SNES or CEM. */
 evokit_source *evokit_source_open(const char *path, const char *quantiles);
 /* Samplers may be used on after that; they keep the model. */
 void evokit_source_close(evokit_source *source);

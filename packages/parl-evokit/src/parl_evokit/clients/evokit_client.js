@@ -201,12 +201,12 @@
     return y;
   }
 
-  // A published model of BASIC_ES, ARS, PGPE or SNES; the latter two, and schedules, need `state`: solver.npz.
+  // A published model of BASIC_ES, ARS, PGPE, SNES or CEM; the latter three, and schedules, need `state`: solver.npz.
   class Model {
     constructor({ quantiles, parameters, solver, state }) {
       const config = solver.config, sampling = (name, otherwise) => setting(config, "gaussian_sampling", name, otherwise);
       const algorithm = setting(config, "solver", "type", "BASIC_ES");
-      if (!["BASIC_ES", "ARS", "PGPE", "SNES"].includes(algorithm))
+      if (!["BASIC_ES", "ARS", "PGPE", "SNES", "CEM"].includes(algorithm))
         throw new Error(`this is a model of ${algorithm}, whose samples are not made here`);
       this.modelIterId = solver.model_iter_id;
       this.fingerprint = solver.fingerprint;
@@ -216,7 +216,7 @@
       this.std = Number(sampling("std", "1"));
       const std = state && readNpz(state).find((array) => array.name === "std");
       if (std) this.std = std.shape.length ? Float32Array.from(std.values) : std.values[0];
-      else if (algorithm === "PGPE" || algorithm === "SNES") throw new Error(`${algorithm} needs state: solver.npz`);
+      else if (["PGPE", "SNES", "CEM"].includes(algorithm)) throw new Error(`${algorithm} needs state: solver.npz`);
       const table = sampling("cached", "false") === "true" ? Number(sampling("cache_size", "100000")) : 0;
       this.noise = new Noise(quantiles, BigInt(sampling("seed", "18")), table);
       const [kind, , ...words] = (solver.model || "").split(":");

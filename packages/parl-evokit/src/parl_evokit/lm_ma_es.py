@@ -1,0 +1,106 @@
+"""LM-MA-ES (Loshchilov, Glasmachers, Beyer, "Large scale black-box optimization by limited-memory matrix adaptation",
+IEEE Transactions on Evolutionary Computation 23, 2019), algorithm 1; numbers beside the lines are its own.
+
+    d_i = z_i;  for j = 1 ... min(t, k):  d_i <- (1 - c_j) d_i + c_j m_j (m_j . d_i)          (lines 5 to 8)
+    x_i = m + sigma * d_i                                                                      (line 9)
+    m   <- m + sigma * sum w_i d_i                                                             (line 11)
+    p   <- (1 - c_s) p + sqrt(mueff c_s (2 - c_s)) sum w_i z_i                                 (line 12)
+    m_j <- (1 - e_j) m_j + sqrt(mueff e_j (2 - e_j)) sum w_i z_i                               (line 14)
+    sigma <- sigma * exp(c_s / 2 * (|p|**2 / n - 1))                                           (line 15)
+
+with k = 4 + floor(3 ln n) directions, c_s = 2 lambda / n, c_j = 1 / (1.5**(j - 1) n), e_j = lambda / (4**(j - 1) n). So
+memory and time grow with n ln n where those of CMA_ES grow with n**2: for ill-conditioned problems of many parameters.
+
+z is made from the sample's key and the directions are in the solver, so a log of keys is all that an update needs. z
+is exact; what follows goes through BLAS, so results agree between machines to rounding.
+
+Differences from the paper: rates are at most 1/2 (for few parameters); weights are computed for as many samples as
+came, if these are no fewer than the population; equal rewards share the mean of their ranks; samples of older models
+are set aside.
+"""
+
+from collections.abc import Mapping
+from math import exp, log, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit._cma_rates import log_ranks
+from parl_evokit._sampler import Directions, Sampler
+from parl_evokit._samples import Group
+
+__all__ = ["LMMAES"]
+
+LARGEST_RATE = 0.5  # of all rates, which with a few parameters would be 1 and more
+
+
+class LMMAES(CmaFamily):
+    """LM_MA_ES: adapts a few directions of the search and one step size.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
+            `sampling.cma_sampling`.
+        layout: Names and shapes of the vector's parts.
+    """
+
+    sampler_name = "lm-ma"
+    separable = True  # of a warm start: it has the step size, the directions begin at none
+
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {
+            "directions": self._directions.copy(),
+            "path_sigma": self._path_sigma.copy(),
+            "steps": np.array(self._steps, np.int64),
+        }
+
+    def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._steps = int(state["steps"])
+        self._directions, self._path_sigma = state["directions"].copy(), state["path_sigma"].copy()
+
+    def _begin(self) -> None:
+        n = self.layout.size
+        self._directions = np.zeros((4 + int(3 * log(n)), n))  # m_j
+        self._path_sigma = np.zeros(n)  # p
+        self._steps = 0
+
+    def _begin_with(self, covariance: NDArray[np.float64]) -> None:  # noqa: ARG002  its size is in the step size
+        self._begin()
+
+    def _too_small(self) -> str:
+        if self._sigma < SMALLEST_STEP:
+            return f"the step size is {self._sigma:.3g}: the search has converged"
+        return ""
+
+    def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
+        n, count = self.layout.size, len(group.rewards)
+        if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
+            return sampler.parameters.astype(np.float64), 0.0
+        weights = np.maximum(0.0, log_ranks(group.rewards))
+        weights /= weights.sum()
+        mueff = 1.0 / float(np.square(weights).sum())
+
+        better = weights > 0.0
+        z = sampler.normals(group.keys[better])
+        z_w = weights[better] @ z
+        d_w = weights[better] @ (z if sampler.transform is None else sampler.shaped(z))
+        mean = sampler.parameters + self._sigma * d_w  # (11)
+        c_sigma = min(LARGEST_RATE, 2 * count / n)
+        self._path_sigma *= 1 - c_sigma
+        self._path_sigma += sqrt(mueff * c_sigma * (2 - c_sigma)) * z_w  # (12)
+        rates = np.minimum(LARGEST_RATE, count / n / 4.0 ** np.arange(len(self._directions)))[:, np.newaxis]
+        self._directions *= 1 - rates
+        self._directions += np.sqrt(mueff * rates * (2 - rates)) * z_w  # (14)
+        self._steps += 1
+        self._sigma *= exp(min(1.0, c_sigma / 2 * (float(self._path_sigma @ self._path_sigma) / n - 1)))  # (15)
+        return mean, float(np.linalg.norm(d_w))
+
+    def _shape(self) -> tuple[float, Directions | None]:
+        used = min(self._steps, len(self._directions))
+        if not used:
+            return self._sigma, None
+        rates = np.minimum(LARGEST_RATE, 1.0 / self.layout.size / 1.5 ** np.arange(used))
+        return self._sigma, Directions(rates, self._directions[:used].copy())
