@@ -65,6 +65,10 @@ def nap(seconds: float) -> float:
     return seconds
 
 
+def run(call: Callable[[], Any]) -> Any:
+    return call()
+
+
 def remember(value: Any) -> None:
     _state["value"] = value
 
@@ -168,11 +172,25 @@ class TestExecutor:
         assert next(items) in {6, 7}
         assert list(started) == [1]
 
-    def test_a_late_result_raises_timeout(self, executor: Executor) -> None:
-        results = executor.map(nap, [0, 0, 6], timeout=3, chunksize=1)
-        assert [next(results), next(results)] == [0, 0]
+    def test_a_late_result_raises_timeout(self, executor: Executor, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "gate")
+        calls = [functools.partial(square, 2), functools.partial(hold, str(tmp_path / "gate"))]
+        results = executor.map(run, calls, timeout=15, chunksize=1)
+        assert next(results) == 4
         with pytest.raises(TimeoutError):
             next(results)
+        (tmp_path / "gate").write_text("")
+
+    def test_max_workers_counts_calls_and_maps_together(self, shared_cluster: None, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "gate")
+        with Executor(1) as executor:
+            held = executor.submit(hold, str(tmp_path / "gate"))
+            while not held.running():
+                time.sleep(0.001)
+            results = executor.map(square, range(3), timeout=0.2)
+            with pytest.raises(TimeoutError):
+                next(results)
+            (tmp_path / "gate").write_text("")
 
     def test_waiting_calls_can_be_cancelled(self, shared_cluster: None, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")

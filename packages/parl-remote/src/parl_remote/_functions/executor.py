@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from parl_remote._data import serialize
 from parl_remote._functions.sources import Calls, Items, Raised
 from parl_remote._functions.worker import Code, How, Packed, name_of, pack
-from parl_remote._functions.workers import Workers, after_fork, own_workers, shared_workers
+from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions
 from parl_remote._pools.pool import progress_bar
@@ -76,6 +76,7 @@ class Executor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         self._max_workers = max_workers
+        self._quota = Quota(max_workers)
         self._settings = _Settings(retries, timeout_s, resources)
         self._initializer = initializer
         self._initargs = initargs
@@ -134,7 +135,7 @@ class Executor(concurrent.futures.Executor):
                 items,
                 how,
                 chunksize=chunksize,
-                limit=self._max_workers,
+                quota=self._quota,
                 ahead=buffersize or 0,
                 total=total,
                 on_end=lambda: self._map_ended(job),
@@ -199,11 +200,12 @@ class Executor(concurrent.futures.Executor):
                 self._workers = own_workers(options, initializer)
         elif self._workers.is_over():  # the program has disconnected since
             self._workers = self._calls = None
+            self._quota = Quota(self._max_workers)
             return self._opened()
         if self._workers.broken is not None:
             raise self._workers.broken
         if self._calls is None:
-            self._calls = self._settings.calls(self._workers, self._max_workers)
+            self._calls = self._settings.calls(self._workers, self._quota)
         return self._calls
 
     def __del__(self) -> None:
@@ -229,10 +231,10 @@ class _Settings:
         self.retries = retries
         self.timeout_s = timeout_s
 
-    def calls(self, workers: Workers, limit: int | None) -> Calls:
-        return Calls(workers, limit, self.retries, self.timeout_s)
+    def calls(self, workers: Workers, quota: Quota) -> Calls:
+        return Calls(workers, quota, self.retries, self.timeout_s)
 
-    def items(self, workers: Workers, fn: Callable[..., Any], items: Iterator[Any], how: How, **others: Any) -> Items:
+    def items(self, workers: Workers, fn: Callable[..., Any], items: Iterable[Any], how: How, **others: Any) -> Items:
         return Items(workers, Code.of(_plain(fn)), items, how, retries=self.retries, timeout_s=self.timeout_s, **others)
 
 
@@ -275,7 +277,7 @@ class RemoteFunction(Generic[P, R]):
     def _opened(self) -> Calls:
         with self._lock:
             if self._calls is None or self._calls.workers.is_over():
-                self._calls = self._settings.calls(shared_workers(self._settings.options), None)
+                self._calls = self._settings.calls(shared_workers(self._settings.options), Quota(None))
                 _functions.add(self)
             return self._calls
 
@@ -384,7 +386,7 @@ def map(  # as it is called in the package
         items,
         how,
         chunksize=chunksize,
-        limit=max_workers,
+        quota=Quota(max_workers),
         ahead=buffersize,
         total=total,
         on_end=_nothing,
@@ -428,14 +430,14 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterator[Any], How, int | None]:
+def _zipped(iterables: Sequence[Iterable[Any]]) -> tuple[Iterable[Any], How, int | None]:
     """Return items, how a function takes them, and how many there are if that is known."""
     if not iterables:
         raise TypeError("map needs at least one iterable of items")
     sizes = [len(one) if isinstance(one, Sized) else None for one in iterables]
     total = None if None in sizes else min(size for size in sizes if size is not None)
     if len(iterables) == 1:
-        return iter(iterables[0]), How.ITEM, total
+        return iterables[0], How.ITEM, total
     return zip(*iterables, strict=False), How.ITEMS, total
 
 

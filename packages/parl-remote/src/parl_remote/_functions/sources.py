@@ -12,14 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
 from typing import Any
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._functions.worker import Code, How, Outcome, unpack
-from parl_remote._functions.workers import Chunk, Workers
+from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture
 from parl_remote._streams import RemoteIterator
 from parl_remote.errors import ResultTimeout
@@ -28,8 +28,9 @@ __all__ = ["Calls", "Items", "Raised", "read"]
 
 _CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
 _LEAST_S = 0.002  # less is not worth a message, however few items are left
-_GROWTH = 16  # from one chunk to the next, because one item says little
+_GROWTH = 64  # from one chunk to the next, because one item says little
 _CHUNK_BYTES = 4 << 20  # there and back
+_COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for whoever iterates
 
 
@@ -38,14 +39,14 @@ class Calls:
 
     Args:
         workers: Who runs them.
-        limit: How many at a time; None for as many as there are workers.
+        quota: How many workers it may have at a time, with others.
         retries: How many more workers a call may end after the first.
         timeout_s: How long a call may run; None for no limit.
     """
 
-    def __init__(self, workers: Workers, limit: int | None, retries: int, timeout_s: float | None) -> None:
+    def __init__(self, workers: Workers, quota: Quota, retries: int, timeout_s: float | None) -> None:
         self.workers = workers
-        self.limit = limit
+        self.quota = quota
         self.retries = retries
         self.timeout_s = timeout_s
         self.running = 0
@@ -99,6 +100,10 @@ class Calls:
     def has_next(self) -> bool:
         """See `Source`."""
         return bool(self._queue)
+
+    def may_queue(self) -> bool:
+        """See `Source`: a call may take any time."""
+        return False
 
     def take(self, workers: int) -> Chunk | None:  # noqa: ARG002  # the protocol's
         """See `Source`."""
@@ -177,7 +182,7 @@ class Items:
         items: Taken in the thread that iterates, unless they are a list already.
         how: How the function takes an item.
         chunksize: Items in a chunk; None for as many as suits their cost.
-        limit: How many chunks run at a time; None for as many as there are workers.
+        quota: How many workers it may have at a time, with others.
         ahead: How many items are taken before their results are asked for; 0 for all at once, None for as many as keep
             the workers busy.
         retries: How many more workers an item may end after the first.
@@ -189,11 +194,11 @@ class Items:
         self,
         workers: Workers,
         code: Code,
-        items: Iterator[Any],
+        items: Iterable[Any],
         how: How,
         *,
         chunksize: int | None,
-        limit: int | None,
+        quota: Quota,
         ahead: int | None,
         retries: int,
         timeout_s: float | None,
@@ -201,31 +206,37 @@ class Items:
         on_end: Callable[[], None],
     ) -> None:
         self.workers = workers
-        self.limit = limit
+        self.quota = quota
         self.retries = retries
         self.timeout_s = timeout_s
         self.running = 0
         self._code = code
-        self._items = items
+        self._items = iter(items)
         self._how = how
         self._chunksize = chunksize
         self._ahead = ahead
         self._left = total  # not taken yet, if that is known
         self._on_end: Callable[[], None] | None = on_end
         self._exhausted = False
-        self._queue: list[Any] = []  # items that are taken and not handed out, from `_at` on
+        self._queue: Any = []  # items that are taken and not handed out, from `_at` on
         self._at = 0
+        if ahead == 0 and type(items) is range:  # of which a part is as small as the whole
+            self._queue = items
+            self._exhausted = True
+            self._left = 0
         self._again: list[Chunk] = []  # of workers that ended
         self._next_start = 0  # of the next chunk
-        self._taken = 0
+        self._taken = len(self._queue)
         self._given = 0  # results that were returned
         self._grown = 1  # items in the largest chunk so far
-        self._cost = 0.0
-        self._bytes = 0.0
+        self._cost, self._bytes = workers.costs.get(code.key, (0.0, 0.0))
+        if self._cost:
+            self._grown = int(_CHUNK_S / self._cost) + 1
         self._workers_seen = 1
         self._arrived = threading.Condition(workers.lock)
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
         self._closed = False
+        self._begun = False
 
     def __len__(self) -> int:
         """The number of chunks that wait, roughly."""
@@ -259,7 +270,8 @@ class Items:
                     self._left -= len(some)
             added = added or bool(some)
             del some
-        if added:
+        if added or (self._taken and not self._begun):
+            self._begun = True
             self.workers.look_at(self)
         elif self._exhausted:
             self._end_if_idle()
@@ -345,7 +357,7 @@ class Items:
                 chunk = Chunk(self, self._code, None, waiting, self._how, self._next_start)
                 self._done[self._next_start] = chunk, CancelledError()
                 self._next_start += waiting
-            self._queue.clear()
+            self._queue = []
             self._at = 0
             self._arrived.notify_all()
         self._end_if_idle()
@@ -356,7 +368,7 @@ class Items:
             if self._closed:
                 return
             self._closed = self._exhausted = True
-            self._queue.clear()
+            self._queue = []
             self._at = 0
             self._again.clear()
             self._done.clear()
@@ -376,9 +388,15 @@ class Items:
         """See `Source`."""
         return bool(self._again) or self._at < len(self._queue)
 
+    def may_queue(self) -> bool:
+        """See `Source`: a chunk that is known to be quick may, so that a worker finds the next one at once."""
+        if self._again:
+            return False
+        return self._chunksize is None and self.timeout_s is None and 0 < self._cost < _CHUNK_S
+
     def take(self, workers: int) -> Chunk:
         """See `Source`."""
-        self._workers_seen = max(1, workers if self.limit is None else min(workers, self.limit))
+        self._workers_seen = max(1, workers if self.quota.most is None else min(workers, self.quota.most))
         if self._again:
             return self._again.pop(0)
         waiting = len(self._queue) - self._at
@@ -389,7 +407,8 @@ class Items:
             size = min(size, max(1, least, -(-left // (2 * self._workers_seen))))
         size = min(size, waiting)
         items = self._queue[self._at : self._at + size]
-        self._queue[self._at : self._at + size] = [None] * size  # an item lives no longer than its chunk
+        if type(self._queue) is list:
+            self._queue[self._at : self._at + size] = [None] * size  # an item lives no longer than its chunk
         self._at += size
         chunk = Chunk(self, self._code, items, size, self._how, self._next_start)
         self._next_start += size
@@ -414,6 +433,10 @@ class Items:
         self._cost = cost if not self._cost or chunk.size > self._grown // 2 else (self._cost + cost) / 2
         self._grown = max(self._grown, chunk.size)
         self._bytes = size / chunk.size
+        costs = self.workers.costs
+        costs[chunk.code.key] = self._cost, self._bytes
+        if len(costs) > _COSTS_KEPT:
+            costs.popitem(last=False)
 
     def settle(self, chunk: Chunk, outcome: Outcome) -> None:
         """See `Source`."""

@@ -21,6 +21,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -32,7 +33,18 @@ from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote.errors import ActorError, ActorLost, ExecutorBroken, NoResources, NotConnected, RemoteCallError
 
-__all__ = ["Chunk", "Clock", "Source", "Workers", "after_fork", "clock", "make_room", "own_workers", "shared_workers"]
+__all__ = [
+    "Chunk",
+    "Clock",
+    "Quota",
+    "Source",
+    "Workers",
+    "after_fork",
+    "clock",
+    "make_room",
+    "own_workers",
+    "shared_workers",
+]
 
 _log = logging.getLogger("concurrent.futures")  # where the standard library's executors report failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
@@ -86,11 +98,12 @@ class Chunk:
         how: See `How`.
         start: The number of the first one.
         deaths: How many workers have ended with it, if it is a single item.
+        alone: Whether it is to be the only one in a worker, because one has ended with it.
         future: Of the call, if it is one.
         worker: The reference to the worker that it was done by, for generators that are there.
     """
 
-    __slots__ = ("code", "deaths", "future", "how", "items", "size", "source", "start", "worker")
+    __slots__ = ("alone", "code", "deaths", "future", "how", "items", "size", "source", "start", "worker")
 
     def __init__(self, source: Source, code: Code, items: Any, size: int, how: How, start: int) -> None:
         self.source = source
@@ -100,20 +113,43 @@ class Chunk:
         self.how = how
         self.start = start
         self.deaths = 0
+        self.alone = False
         self.future: Any = None
         self.worker: Any = None
+
+
+class Quota:
+    """How many workers the sources of one executor may have at a time.
+
+    Args:
+        most: So many; None for all.
+    """
+
+    __slots__ = ("most", "taken")
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.taken = 0
+
+    @property
+    def free(self) -> float:
+        """How many more workers they may have."""
+        return float("inf") if self.most is None else self.most - self.taken
 
 
 class Source(Protocol):
     """Where chunks come from. Its methods but `settle` and `fail` are called with the lock of `Workers` held."""
 
-    limit: int | None
-    running: int
+    quota: Quota
+    running: int  # chunks that were handed out
     retries: int
     timeout_s: float | None
 
     def has_next(self) -> bool:
         """Return whether a chunk waits."""
+
+    def may_queue(self) -> bool:
+        """Return whether the next chunk may wait in a worker behind another one of this source."""
 
     def take(self, workers: int) -> Chunk | None:
         """Return the next chunk, of a size that suits so many workers; None if what waited was cancelled."""
@@ -137,13 +173,14 @@ class Source(Protocol):
 class _Worker:
     """One worker process."""
 
-    __slots__ = ("chunk", "idle_since", "known", "overdue", "ref")
+    __slots__ = ("chunks", "idle_since", "known", "lost", "overdue", "ref")
 
     def __init__(self, ref: ActorRef) -> None:
         self.ref = ref
         self.known: Known[None] = Known()
         self.idle_since = 0.0
-        self.chunk: Chunk | None = None
+        self.chunks: list[Chunk] = []  # the first one runs
+        self.lost: Chunk | None = None  # the one that it ran when it ended
         self.overdue = False
 
 
@@ -172,6 +209,7 @@ class Workers:
         self._again = False
         self._sweeping = False
         self._over = False
+        self.costs: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # seconds and bytes of an item, by function
         self._abandoned = False
 
     # -- any thread --------------------------------------------------------------------------------------------------
@@ -242,23 +280,42 @@ class Workers:
             if not source.has_next():
                 del self._ready[source]
                 continue
-            if source.limit is not None and source.running >= source.limit:
+            if source.quota.free <= 0:
+                if (queued := self._queue_behind(source)) is not None:
+                    return queued
                 continue
             if not self._idle:
                 self._grow()
+                if (queued := self._queue_behind(source)) is not None:
+                    return queued
                 return None
             chunk = source.take(len(self._workers) + self._making)
             if chunk is None:
                 continue
             worker = self._idle.pop()
             source.running += 1
-            worker.chunk = chunk
+            source.quota.taken += 1
+            worker.chunks.append(chunk)
             worker.overdue = False
             del self._ready[source]  # behind the others
             self._ready[source] = None
             if source.has_next() and not self._idle:
                 self._grow()
             return worker, chunk
+        return None
+
+    def _queue_behind(self, source: Source) -> tuple[_Worker, Chunk] | None:
+        """Let the next chunk of a source wait in a worker that has one of it, if there is such a worker."""
+        if not source.may_queue():
+            return None
+        for worker in self._workers:
+            if len(worker.chunks) == 1 and worker.chunks[0].source is source and not worker.chunks[0].alone:
+                chunk = source.take(len(self._workers) + self._making)
+                if chunk is None:
+                    return None
+                source.running += 1
+                worker.chunks.append(chunk)
+                return worker, chunk
         return None
 
     def _grow(self) -> None:
@@ -268,11 +325,11 @@ class Workers:
         wanted = 0
         for source in sources:
             waiting = len(source)
-            wanted += waiting if source.limit is None else min(waiting, max(0, source.limit - source.running))
+            wanted += int(min(waiting, max(0, source.quota.free)))
         wanted = min(wanted, max(4, len(self._workers)))
         while self._making < wanted:
             there = len(self._workers) + self._making
-            insist = there < max((source.limit or 1 for source in sources), default=1)
+            insist = there < max((source.quota.most or 1 for source in sources), default=1)
             self._making += 1
             threading.Thread(target=self._make, args=(there == 0, insist), name="parl-worker", daemon=True).start()
 
@@ -350,7 +407,6 @@ class Workers:
 
     def _rest(self, worker: _Worker) -> None:
         """Make a worker idle, with the lock held."""
-        worker.chunk = None
         worker.idle_since = time.monotonic()
         if self._over or (self._abandoned and not any(source.has_next() for source in self._ready)):
             del self._workers[worker]
@@ -406,18 +462,26 @@ class Workers:
         if outcome.failures is not None and -1 in outcome.failures:
             worker.known.pop(chunk.code.key, None)
         with self.lock:
-            source.running -= 1
             source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
-            self._rest(worker)
+            self._done(worker, chunk)
             self._ready[source] = None
         chunk.worker = worker.ref
         self.dispatch()
         source.settle(chunk, outcome)
 
+    def _done(self, worker: _Worker, chunk: Chunk) -> None:
+        """Count a chunk as done, with the lock held."""
+        source = chunk.source
+        source.running -= 1
+        worker.chunks.remove(chunk)
+        if not worker.chunks:
+            source.quota.taken -= 1
+            if worker in self._workers:
+                self._rest(worker)
+
     def _unsendable(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         with self.lock:
-            chunk.source.running -= 1
-            self._rest(worker)
+            self._done(worker, chunk)
             if chunk.size > 1:
                 chunk.source.give_back(_pieces(chunk, chunk.size))
                 self._ready[chunk.source] = None
@@ -425,7 +489,7 @@ class Workers:
         chunk.source.fail(chunk, error)
 
     def _time_out(self, worker: _Worker, chunk: Chunk) -> None:
-        if worker.chunk is chunk:
+        if chunk in worker.chunks:
             worker.overdue = True
             threading.Thread(target=worker.ref.destroy, name="parl-timeout", daemon=True).start()
 
@@ -434,15 +498,20 @@ class Workers:
         source = chunk.source
         from_outside = isinstance(error, ActorLost) and error.from_outside and not worker.overdue
         with self.lock:
-            source.running -= 1
-            worker.chunk = None
             self._workers.pop(worker, None)
+            if worker.lost is None:
+                worker.lost = worker.chunks[0]
+            self._done(worker, chunk)
             if _current.peek() is not self._client and not _current.inside_actor():
                 again = False  # the program has disconnected
+            elif worker.lost is not chunk:
+                source.give_back([chunk])  # it waited behind the one that ran
+                again = True
             elif chunk.size > 1:
                 source.give_back(_pieces(chunk, 16))
                 again = True
             else:
+                chunk.alone = True
                 chunk.deaths += not from_outside
                 again = chunk.deaths <= source.retries and not worker.overdue
                 if again:
@@ -456,11 +525,13 @@ class Workers:
 
 def _pieces(chunk: Chunk, count: int) -> list[Chunk]:
     step = -(-chunk.size // count)
-    return [
-        Chunk(chunk.source, chunk.code, part, len(part), chunk.how, chunk.start + first)
-        for first in range(0, chunk.size, step)
-        for part in [chunk.items[first : first + step]]
-    ]
+    pieces = []
+    for first in range(0, chunk.size, step):
+        part = chunk.items[first : first + step]
+        piece = Chunk(chunk.source, chunk.code, part, len(part), chunk.how, chunk.start + first)
+        piece.alone = True
+        pieces.append(piece)
+    return pieces
 
 
 def _given_up(chunk: Chunk, error: BaseException, overdue: bool) -> BaseException:

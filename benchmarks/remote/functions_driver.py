@@ -1,0 +1,71 @@
+"""One measurement of one peer in a fresh process: `python functions_driver.py PEER MEASUREMENT`; prints JSON."""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import functions_work as work
+
+WORKERS = 2
+ITEMS = 10_000
+SHORT = 2_000  # items of a millisecond
+ARRAYS = 1_000
+REPEATS = 7
+_clock = time.perf_counter
+
+
+def once(run: Callable[[], Any]) -> float:
+    begun = _clock()
+    run()
+    return _clock() - begun
+
+
+def best(peer: Any, function: Any, items: Callable[[], Any], sizes: Any, repeats: int) -> tuple[float, Any]:
+    """Return the best median over chunk sizes, and that size; the first repeat of each is not counted."""
+    found = []
+    for size in sizes:
+        times = [once(lambda size=size: peer.run(function, items(), size)) for _ in range(repeats + 1)][1:]  # type: ignore[misc]  # bound now
+        found.append((statistics.median(times), size))
+    return min(found)
+
+
+def measure(peer: Any, name: str) -> dict[str, Any]:
+    """Return the values of one measurement."""
+    sizes = peer.sizes
+    if name == "cold":
+        seconds = once(lambda: (peer.start(WORKERS), peer.run(work.nothing, range(ITEMS), sizes[-1])))
+        return {"cold": seconds}
+    if name == "first":
+        return {"first": once(lambda: (peer.start(WORKERS), peer.first(work.millisecond)))}
+    if name == "nested":
+        return {"nested": once(lambda: (peer.start(WORKERS), peer.nested(4, 100)))}
+    peer.start(WORKERS)
+    peer.run(work.nothing, range(100), 10)
+    if name == "nothing":
+        seconds, size = best(peer, work.nothing, lambda: range(ITEMS), sizes, REPEATS)
+        return {"nothing": seconds, "chunksize": size}
+    if name == "millisecond":
+        seconds, size = best(peer, work.millisecond, lambda: range(SHORT), sizes, 2)
+        return {"millisecond": seconds, "chunksize": size}
+    if name in {"take", "echo"}:
+        few = [size for size in sizes if size is None or size <= 32]
+        seconds, size = best(peer, getattr(work, name), lambda: work.arrays(ARRAYS), few, 2)
+        return {name: seconds, "chunksize": size}
+    raise ValueError(name)
+
+
+def main() -> None:
+    peer = import_module(f"functions_peers.{sys.argv[1]}").PEER
+    try:
+        values = measure(peer, sys.argv[2])
+    finally:
+        peer.stop()
+    print(json.dumps(values))
+
+
+if __name__ == "__main__":
+    main()
