@@ -34,12 +34,20 @@ from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._sampler import Advance, Bounds, Directions, Sampler
 from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config, RestartKind
-from parl_evokit.errors import InvalidReward, LayoutMismatch
+from parl_evokit.errors import ConfigError, InvalidReward, LayoutMismatch
 from parl_evokit.noise._generators import random_bits
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
 from parl_evokit.strategy import Strategy
 
-__all__ = ["SMALLEST_STEP", "CmaFamily", "Promising", "Restarts", "Start", "promising_region"]
+__all__ = [
+    "SMALLEST_STEP",
+    "CmaFamily",
+    "Promising",
+    "Restarts",
+    "Start",
+    "checked_solutions",
+    "promising_region",
+]
 
 LARGEST_SPREAD = 1e30  # beyond, float32 parameters have no room
 RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
@@ -62,7 +70,7 @@ class CmaFamily(Strategy):
         separable: Whether the covariance is diagonal.
 
     Raises:
-        ConfigError: Bounds do not fit the parameters.
+        ConfigError: Bounds or integers do not fit the parameters.
         LayoutMismatch: The start is not within the bounds.
     """
 
@@ -90,6 +98,11 @@ class CmaFamily(Strategy):
                     f"its bounds are {self._bounds.lower[k]} and {self._bounds.upper[k]}"
                 )
             self._sampler = replace(self._sampler, bounds=self._bounds)
+        if settings.integers:
+            integers = np.array(sorted(set(settings.integers)), np.intp)
+            if integers[0] < 0 or integers[-1] >= n:
+                raise ConfigError(f"integers are numbers of parameters, 0 to {n - 1}, not {settings.integers}")
+            self._sampler = replace(self._sampler, integers=integers)
         self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
         self._bests: deque[float] = deque()
         self._evaluations = 0
@@ -326,6 +339,27 @@ class Promising(NamedTuple):
     covariance: NDArray[np.float64]
 
 
+def checked_solutions(solutions: ArrayLike, rewards: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return known solutions `[k, n]` and their rewards `[k]`.
+
+    Raises:
+        LayoutMismatch: `solutions` is no table of finite numbers.
+        InvalidReward: There is not one finite reward a solution.
+    """
+    table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
+    if table.ndim != 2 or not table.size:
+        raise LayoutMismatch(f"solutions are finite numbers [k, n], not an array of shape {table.shape}")
+    if not np.isfinite(table).all():
+        first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        raise LayoutMismatch(f"solutions are finite numbers; number {first} has others")
+    if worth.shape != (len(table),):
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
+    if not np.isfinite(worth).all():
+        first = int(np.flatnonzero(~np.isfinite(worth))[0])
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each; number {first} has {worth[first]}")
+    return table, worth
+
+
 def promising_region(
     solutions: ArrayLike, rewards: ArrayLike, *, best: float = 0.1, spread: float = 0.1, separable: bool = False
 ) -> Promising:
@@ -343,17 +377,7 @@ def promising_region(
         InvalidReward: There is not one finite reward a solution.
         ValueError: `best` or `spread` is out of its range.
     """
-    table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
-    if table.ndim != 2 or not table.size:
-        raise LayoutMismatch(f"solutions are finite numbers [k, n], not an array of shape {table.shape}")
-    if not np.isfinite(table).all():
-        first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-        raise LayoutMismatch(f"solutions are finite numbers; number {first} has others")
-    if worth.shape != (len(table),):
-        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
-    if not np.isfinite(worth).all():
-        first = int(np.flatnonzero(~np.isfinite(worth))[0])
-        raise InvalidReward(f"{len(table)} solutions need one finite reward each; number {first} has {worth[first]}")
+    table, worth = checked_solutions(solutions, rewards)
     if not 0.0 < best <= 1.0:
         raise ValueError(f"best is a part of the solutions, above 0 to 1, not {best}")
     if not 0.0 < spread < LARGEST_SPREAD:

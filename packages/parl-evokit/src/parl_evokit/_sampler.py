@@ -128,6 +128,7 @@ class Sampler:
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
             place of `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
+        integers: Which parameters are whole numbers: samples are rounded there, the model itself is not.
         control_share: Part of the keys that clones turn into control traffic, 0 to below 1.
         holdout_share: Part of the keys for which clones serve the trusted model, 0 to below 1.
         trusted: Number and parameters of that model; None while it is this one.
@@ -141,6 +142,7 @@ class Sampler:
     transform: NDArray[np.float64] | Directions | None = None
     parents: NDArray[np.float32] | None = None
     bounds: Bounds | None = None
+    integers: NDArray[np.intp] | None = None
     control_share: float = 0.0
     holdout_share: float = 0.0
     trusted: tuple[int, FlatVector] | None = None
@@ -174,7 +176,7 @@ class Sampler:
     def takes_windows(self) -> bool:
         """Whether a sample is the parameters plus windows of the table, see `GaussianNoise.perturb_at`."""
         plain = self.transform is None and self.parents is None and self.bounds is None
-        return plain and self.noise.spec.cached and not isinstance(self.std, np.ndarray)
+        return plain and self.integers is None and self.noise.spec.cached and not isinstance(self.std, np.ndarray)
 
     def perturb(self, key: int, out: FlatVector) -> None:
         """Write the parameters with this key's noise into `out` `[n]`."""
@@ -189,8 +191,14 @@ class Sampler:
             else:
                 units = self.transform @ units
             out[...] = self.parameters + units * (self.std / UNITS_PER_ONE)
+        self._confine(out)
+
+    def _confine(self, out: NDArray[np.float32]) -> None:
+        """Mirror samples into the box and round what is whole, in place."""
         if self.bounds is not None:
             self.bounds.fold(out)
+        if self.integers is not None:
+            out[..., self.integers] = np.rint(out[..., self.integers])
 
     def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the parameters with each key's noise, `[k, n]`."""
@@ -206,8 +214,7 @@ class Sampler:
             steps = self.shaped(self.normals(keys))
             steps *= self.std
             np.add(steps, self.parameters, out=out, casting="same_kind")
-        if self.bounds is not None:
-            self.bounds.fold(out)
+        self._confine(out)
         return out
 
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:

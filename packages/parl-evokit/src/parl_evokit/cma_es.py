@@ -6,6 +6,15 @@ Samples: x = m + sigma * B * D * z, z normal and made from the sample's key; C =
 key and B, D and sigma are in the solver, a log of keys is all that an update needs. z is exact; what follows goes
 through BLAS and LAPACK, so results agree between machines to rounding, not to the bit.
 
+Own candidates (`inject`) take part in the next update as if they had been drawn, but no farther from the mean than
+samples are (Hansen, "Injecting external solutions into CMA-ES", 2011, arXiv 1110.4181, equation 4):
+
+    z = (B D)^-1 (x - m) / sigma,   shortened to sqrt(n) + 2 n / (n + 2) where it is longer
+
+Whole numbers (`integers`) are rounded when a sample is made; the update uses the noise as it was drawn. The standard
+deviation of such a parameter does not sink below `LEAST_INTEGER_STD`, so that neighbours are still tried (a margin, as
+in Hamano et al. 2022, arXiv 2205.13482, in its simplest form).
+
 Differences from the tutorial: weights are computed for as many samples as came, if these are no fewer than the
 population; equal rewards share the mean of their ranks; samples of older models are set aside. B and D are computed
 anew only when C has had time to change (the tutorial's section B.2).
@@ -16,17 +25,19 @@ from math import exp, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily, checked_solutions
 from parl_evokit._cma_rates import Recombination, expected_norm, sorted_log_ranks
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Group
+from parl_evokit.errors import LayoutMismatch
 
 __all__ = ["CMAES"]
 
 Matrix = NDArray[np.float64]
 PATIENCE = 1.0  # of C, learnt anew, may pass before it is decomposed; the tutorial has 0.1, which finds nothing sooner
+LEAST_INTEGER_STD = 0.25  # a whole number then has another value in one sample of twenty
 LARGEST_CONDITION = 1e14  # of C: beyond it, float64 cannot tell its axes apart
 
 
@@ -42,6 +53,28 @@ class CMAES(CmaFamily):
 
     sampler_name = "cma"
     separable = False
+
+    _injected: tuple[Matrix, NDArray[np.float64]] | None = None
+
+    def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
+        """Have the next update also use candidates that were not asked for; they need not be samples of the model.
+
+        They are not saved with the search: call this in the process that updates, before `tell`.
+
+        Args:
+            solutions: Parameters `[k, n]`.
+            rewards: Larger is better, `[k]`.
+
+        Raises:
+            LayoutMismatch: `solutions` is no table of finite numbers with a column a parameter.
+            InvalidReward: There is not one finite reward a solution.
+        """
+        table, worth = checked_solutions(solutions, rewards)
+        if table.shape[1] != self.layout.size:
+            raise LayoutMismatch(f"solutions have {self.layout.size} parameters here, not {table.shape[1]}")
+        if self._injected is not None:
+            table, worth = np.concatenate((self._injected[0], table)), np.concatenate((self._injected[1], worth))
+        self._injected = table, worth
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""
@@ -90,14 +123,17 @@ class CMAES(CmaFamily):
         return ""
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        n, k = self.layout.size, len(group.rewards)
-        order = np.argsort(-group.rewards, kind="stable")
-        rewards = group.rewards[order]
+        n, rewards, z = self.layout.size, group.rewards, sampler.normals(group.keys)  # (38)
+        if self._injected is not None:
+            solutions, worth = self._injected
+            rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, self._whitened(solutions)))
+            self._injected = None
+        k, order = len(rewards), np.argsort(-rewards, kind="stable")
+        rewards, z = rewards[order], z[order]
         if rewards[0] == rewards[-1]:  # nothing can be learnt from them
             return sampler.parameters.astype(np.float64), 0.0
         parents, active, positive, mueff, rates = Recombination.of(sorted_log_ranks(rewards), n)
 
-        z = sampler.normals(group.keys)[order]  # (38)
         rows = np.empty((k + 1, n))  # all y, and p_c below them: one product makes both parts of the update of C
         y = np.matmul(z, self._transform.T, out=rows[:k])  # (39)
         y_w = parents @ y  # (41)
@@ -128,7 +164,19 @@ class CMAES(CmaFamily):
             self._decompose()
         return mean, sqrt(float(y_w @ y_w))
 
+    def _whitened(self, solutions: Matrix) -> Matrix:
+        """Return the noise that would have made these solutions, shortened where it is too long."""
+        z: Matrix = (solutions - self.sampler.parameters) / self._sigma @ self._axes / self._lengths
+        n = self.layout.size
+        longest = sqrt(n) + 2 * n / (n + 2)
+        lengths = np.sqrt(np.einsum("kn,kn->k", z, z))
+        z *= np.minimum(1.0, longest / np.maximum(lengths, 1e-12))[:, np.newaxis]
+        return z
+
     def _decompose(self) -> None:
+        if (integers := self.sampler.integers) is not None:
+            least = (LEAST_INTEGER_STD / self._sigma) ** 2
+            self._covariance[integers, integers] = np.maximum(self._covariance[integers, integers], least)
         self._covariance = (self._covariance + self._covariance.T) / 2
         squares, axes = np.linalg.eigh(self._covariance)
         self._take_axes(axes, np.sqrt(np.maximum(squares, squares[-1] / LARGEST_CONDITION / 10)))

@@ -1,0 +1,109 @@
+"""CMA-ES takes candidates that it did not draw, and whole numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_evokit import CMAES, ConfigError, InvalidReward, LayoutMismatch, SepCMAES
+
+
+def search(n: int, seed: int = 1, start: float = 3.0, std: float = 1.0, **cma: Any) -> CMAES:
+    sampling = {"type": "CMA_SAMPLING", "gaussian_sampling": {"std": std, "seed": seed}, "cma_sampling": cma}
+    return CMAES(np.full(n, start), {"keys": "COUNTER", "solver": {"type": "CMA_ES", "sampling": sampling}})
+
+
+def generation(es: CMAES, function: Any) -> list[float]:
+    infos = es.ask(es.population)
+    values = [function(es.candidate(info).astype(np.float64)) for info in infos]
+    es.tell(infos, [-value for value in values])
+    return values
+
+
+def sphere(x: np.ndarray) -> float:
+    return float(x @ x)
+
+
+def test_a_good_injected_candidate_draws_the_search_to_it() -> None:
+    alone, helped = search(10, start=30.0), search(10, start=30.0)
+    for _ in range(15):
+        generation(alone, sphere)
+        helped.inject(np.zeros((1, 10)), [0.0])
+        generation(helped, sphere)
+    assert sphere(helped.mean) < 0.5 * sphere(alone.mean)
+
+
+def test_an_injected_sample_counts_as_one_that_was_drawn() -> None:
+    drawn, injected = search(5, population=6), search(5, population=6)
+    for es in (drawn, injected):
+        for _ in range(4):
+            generation(es, sphere)
+    infos = drawn.ask(7)
+    x = drawn.candidates(infos)
+    rewards = [-sphere(row) for row in x]
+    assert drawn.mean.tobytes() == injected.mean.tobytes()
+    injected.inject(x[6:], rewards[6:])
+    drawn.tell(infos, rewards)
+    injected.tell(infos[:6], rewards[:6])
+    assert np.allclose(drawn.mean, injected.mean, atol=1e-5)
+    assert drawn.sigma == pytest.approx(injected.sigma, rel=1e-4)
+
+
+def test_a_far_candidate_moves_the_mean_no_farther_than_samples_reach() -> None:
+    es = search(8, population=10)
+    before = es.mean.copy()
+    es.inject(np.full((2, 8), 1e6), [1e9, 1e9])
+    generation(es, sphere)
+    assert np.linalg.norm(es.mean - before) < np.sqrt(8) + 2
+    assert np.isfinite(es.sigma)
+    after = es.mean.copy()
+    generation(es, sphere)  # they counted once
+    assert np.linalg.norm(es.mean - after) < 5
+
+
+def test_bad_injections_are_refused() -> None:
+    es = search(3)
+    for solutions in (np.zeros((1, 4)), [[np.nan, 0, 0]], np.zeros(3)):
+        with pytest.raises(LayoutMismatch):
+            es.inject(solutions, [1.0])
+    for rewards in ([1.0, 2.0], [np.inf]):
+        with pytest.raises(InvalidReward):
+            es.inject(np.zeros((1, 3)), rewards)
+
+
+def mixed(x: np.ndarray) -> float:
+    """Of whole numbers first: the best are 7 and -4, and every step away costs."""
+    assert (x[:2] == np.rint(x[:2])).all()
+    return float((x[0] - 7) ** 2 + (x[1] + 4) ** 2 + 100 * (x[2] - 0.25) ** 2 + (x[3] + x[2]) ** 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mixed_problems_are_solved(seed: int) -> None:
+    es = search(4, seed, start=0.3, integers=[0, 1], population=12)
+    least = np.inf
+    for _ in range(400):
+        least = min(least, *generation(es, mixed))
+        if least < 1e-8:
+            break
+    assert least < 1e-8
+    assert es.best is not None
+    assert es.best.parameters[:2].tolist() == [7.0, -4.0]
+
+
+def test_whole_numbers_stay_within_their_bounds() -> None:
+    es = search(3, start=1.0, std=5.0, integers=[0], lower=[0.0, -9.0, -9.0], upper=[2.0, 9.0, 9.0])
+    for _ in range(20):
+        infos = es.ask(es.population)
+        x = es.candidates(infos)
+        assert set(x[:, 0].tolist()) <= {0.0, 1.0, 2.0}
+        for info, row in zip(infos, x, strict=True):
+            assert es.candidate(info)[0] == row[0]
+        es.tell(infos, x[:, 0] - np.abs(x[:, 1]))
+    assert np.rint(es.mean[0]) == 2.0
+
+
+def test_integers_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="0 to 2"):
+        search(3, integers=[3])
+    with pytest.raises(ConfigError, match="CMA_ES"):
+        SepCMAES(np.ones(3), {"solver": {"type": "SEP_CMA_ES", "sampling": {"cma_sampling": {"integers": [1]}}}})
