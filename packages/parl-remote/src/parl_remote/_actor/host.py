@@ -578,7 +578,8 @@ class ActorHost:
                 return serialize.dumps(open_stream(value))
             what = f"what {self._class_name}.{name}() returned"
             raise SerializationError(
-                f"{what} (a {type(value).__name__}) cannot be sent back: {type(error).__name__}: {error}. "
+                f"{what} (a {type(value).__name__}) cannot be sent back: {serialize.inside(value, 'it')}"
+                f"{type(error).__name__}: {error}. "
                 f"{_advice(value)}",
                 what=what,
             ) from error

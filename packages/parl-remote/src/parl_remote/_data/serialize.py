@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+from parl_remote._data.culprits import culprit_in, is_open_file
 from parl_remote._data.ownership import new_unshared_modules
 from parl_remote._data.tensors import OUT_OF_BAND_BYTES, Reducers, reducers
 from parl_remote._future import FutureTravels
@@ -36,6 +37,7 @@ __all__ = [
     "dumps",
     "dumps_arguments",
     "has_name_elsewhere",
+    "inside",
     "loads",
     "look_at_new_modules",
     "pickled",
@@ -287,26 +289,32 @@ def refusal(
     error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
 ) -> SerializationError:
     """Return the error for arguments that cannot be sent, see `dumps_arguments`."""
-    what = _culprit(args, kwargs, names)
+    what, inside = _culprit(args, kwargs, names)
     if isinstance(error, FutureTravels):
         return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
     return SerializationError(
-        f"{what} of {call}() cannot be sent to the actor: {type(error).__name__}: {error}. "
+        f"{what} of {call}() cannot be sent to the actor: {inside}{type(error).__name__}: {error}. "
         "Send plain data, or make it inside the actor.",
         what=f"{what} of {call}",
     )
 
 
-def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> str:
-    """Return the description of the argument that cannot be pickled."""
+def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> tuple[str, str]:
+    """Return the description of the argument that cannot be pickled, and what it is in it."""
     known = names()
     named = {known[i] if i < len(known) else f"number {i + 1}": value for i, value in enumerate(args)}
     for name, value in {**named, **kwargs}.items():
         try:
             dumps(value)
         except Exception:
-            return f"argument {name!r} (a {type(value).__name__})"
-    return "the arguments together"
+            return f"argument {name!r} (a {type(value).__name__})", inside(value, name)
+    return "the arguments together", ""
+
+
+def inside(value: object, name: str) -> str:
+    """Return what in a value cannot be pickled, for a message in which the error follows; empty if there is no more."""
+    found = culprit_in(value, name, dumps)
+    return f"{found}; " if found else ""
 
 
 def ship_by_value(module: ModuleType) -> None:
@@ -350,6 +358,8 @@ def _by_value_pickler() -> type[Any]:
         def reducer_override(self, value: Any) -> Any:
             if issubclass(type(value), Reference):
                 self._references.append(value._parl_referent())
+            if is_open_file(value):  # cloudpickle would send what has not been read of it
+                raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
             if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
