@@ -14,7 +14,7 @@ from conformance.models import ACT_DIM, OBS_DIM, actor_critic, of_dictionaries, 
 from conformance.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax
 from conformance.reference_policies import DISCRETE, MASKED, PolicyReference
 from parl_core.contracts.impala import VTraceLoss
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import HyperparameterError, ModelContractError, SpoiledBatchError
 from parl_core.model import Weights
 from parl_core.returns import VTrace, n_step_returns, vtrace
 
@@ -210,7 +210,6 @@ class IMPALAConformance(Conformance):
         ("change", "message"),
         [
             ({"obs": np.zeros((14, OBS_DIM))}, "same number of rows"),
-            ({"rewards": np.full(15, -np.inf)}, "rewards must be finite, got -inf in row 0"),
             ({"actions": np.full(15, ACT_DIM)}, r"actions must be in 0\.\.2, got 3\.\.3"),
             ({"behaviour_logits": np.zeros(15)}, r"behaviour_logits must be floats of shape \[n, act_dim\]"),
             ({"last_obs": np.zeros((2, OBS_DIM))}, "last_obs must have one row a fragment, 3, got 2"),
@@ -229,6 +228,13 @@ class IMPALAConformance(Conformance):
         with pytest.raises(ValueError, match=message):
             agent.learn(*(batch[name] for name in _COLUMNS), **optional)
         assert_weights_close(agent.get_weights(), before, 0.0)
+
+    def test_a_loss_that_is_not_finite_names_the_row_of_the_reward(self) -> None:
+        agent = self.backend.Agent(self.algorithm("IMPALA", self.model(actor_critic, _weights(8)), **_SETTINGS))
+        batch = _batch(np.random.default_rng(9), FLOAT32, "last_step_unlearned")
+        batch["rewards"][2] = -np.inf
+        with pytest.raises(SpoiledBatchError, match="rewards must be finite, got -inf in row 2"):
+            agent.learn(*(batch[name] for name in _COLUMNS))
 
     def test_a_model_without_a_value_is_refused_by_name(self) -> None:
         with pytest.raises(ModelContractError, match="`policy_and_value` or `policy` method; QValues does not"):

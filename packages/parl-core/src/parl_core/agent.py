@@ -7,6 +7,7 @@ exploration, several algorithms.
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,17 @@ from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.batches import RolloutBatch
+from parl_core.contracts.batches import Batch, Columns, Rollout
 from parl_core.contracts.on_policy import OnPolicy
-from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, ParlError, WeightsMismatchError
+from parl_core.errors import (
+    CheckpointError,
+    DivergedError,
+    HyperparameterError,
+    ModelContractError,
+    ParlError,
+    SpoiledBatchError,
+    WeightsMismatchError,
+)
 from parl_core.model import Weights
 from parl_core.stats import statistics_of
 
@@ -59,6 +68,9 @@ class Agent:
     """The layers that acting puts into evaluation mode; None before it acted."""
 
     _threads_settled: bool = False
+    _has_learned: bool = False
+    _columns: Columns | None = None
+    """The positional form of the algorithm's `learn`; None where it takes other arguments than a batch."""
     _acted_on: dict[str, tuple[int, ...]] | None = None
     """Shapes of the first observation that it acted on, for messages."""
 
@@ -78,6 +90,8 @@ class Agent:
             model.require_found_layers()
         algorithm._settle_targets()
         self.alg = algorithm
+        self._columns = getattr(type(algorithm).learn, "columns", None)
+        self._learn = getattr(type(algorithm).learn, "__wrapped__", type(algorithm).learn)  # of batches alone
         self.training = True
         if obs_ndim is not None:
             self.obs_ndim = obs_ndim
@@ -170,21 +184,88 @@ class Agent:
             self.rng = before
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
-        """Update the algorithm from one batch of arrays; arguments are those of the algorithm's `learn`.
+        """Update the algorithm from one batch of arrays.
+
+        Args:
+            args: a batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as PARL 1.x and
+                2.x have it; arguments are those of the algorithm's `learn`. An algorithm of one's own whose `learn`
+                takes other arguments gets these.
+            kwargs: likewise.
 
         Returns:
             What the algorithm returns, as floats and arrays.
 
         Raises:
-            DivergedError: the loss is NaN or infinite.
+            DivergedError: the loss is NaN or infinite; where a number of the batch is, it is a `SpoiledBatchError`,
+                which names its row.
             ValueError: arrays do not belong together.
         """
-        args, kwargs = self.alg.prepare(*args, **kwargs)
-        return self.run(self.alg.learn, *args, **kwargs)
+        columns = self._columns
+        if columns is None:
+            return self.run(self.alg.learn, *args, **kwargs)
+        try:
+            batch, settings = columns.batch(args, kwargs)
+            figures = self.alg._read(self._update(batch, settings))
+            if type(figures) is not float or not math.isfinite(figures):
+                self._check_figures(figures, batch)
+        except ValueError as error:
+            raise columns.as_called(error, args) from error.__cause__
+        return figures
+
+    def learn_unread(self, batch: Batch, **settings: Any) -> Any:
+        """Update the algorithm from one batch, and leave what it returns on the device: no update waits for it.
+
+        Args:
+            batch: as of `learn`.
+            settings: those of the algorithm's `learn`, such as learning rates.
+
+        Returns:
+            What the algorithm returns; `read` makes floats and arrays of it, and looks whether they are finite.
+        """
+        return self._update(batch, settings)
+
+    def read(self, figures: Any, batch: Batch | None = None) -> Any:
+        """Return what `learn_unread` returned as floats and arrays.
+
+        Args:
+            figures: of one update.
+            batch: what is searched for the bad row where a loss is not finite.
+
+        Raises:
+            DivergedError: as of `learn`.
+        """
+        found = self.alg._read(figures)
+        self._check_figures(found, batch)
+        return found
+
+    def _update(self, batch: Batch, settings: Mapping[str, Any]) -> Any:
+        algorithm = self.alg
+        if not (batch.checked and self._has_learned) and isinstance(batch.__dict__["action"], np.ndarray):
+            batch = algorithm.check_batch(batch)
+            self._has_learned = True
+        try:
+            result = self._learn(algorithm, algorithm._on_device(batch), **settings)
+        except Exception as error:
+            _explain(error, type(algorithm).__name__, algorithm.learn, (), batch.named())
+            raise
+        if not self._threads_settled:
+            self._threads_settled = algorithm._settle_threads()
+        return result
+
+    def _check_figures(self, figures: Any, batch: Batch | None) -> None:
+        """Refuse figures that are not finite, and name the row of the batch that spoiled them.
+
+        Raises:
+            DivergedError: one is NaN or infinite.
+        """
+        try:
+            _check_figures(f"{type(self.alg).__name__}.learn", figures)
+        except DivergedError as error:
+            raise _with_row(error, batch) from None
 
     def learn_rollout(
         self,
-        batch: RolloutBatch,
+        batch: Rollout,
         *,
         epochs: int | None = None,
         minibatch_size: int | None = None,
@@ -200,17 +281,21 @@ class Agent:
             TypeError: the algorithm does not learn from its own policy's experience.
             DivergedError: a figure is NaN or infinite.
         """
-        figures: dict[str, float] = self._on_policy("learn_rollout").learn_rollout(
-            batch,
-            epochs=epochs,
-            minibatch_size=minibatch_size,
-            rng=rng,
-            lr=lr,
-            clip=clip,
-            entropy_coef=entropy_coef,
-            target_kl=target_kl,
-        )
-        check_finite(f"{type(self.alg).__name__}.learn_rollout", figures)
+        learn_rollout = self._on_policy("learn_rollout").learn_rollout
+        try:
+            figures: dict[str, float] = learn_rollout(
+                batch,
+                epochs=epochs,
+                minibatch_size=minibatch_size,
+                rng=rng,
+                lr=lr,
+                clip=clip,
+                entropy_coef=entropy_coef,
+                target_kl=target_kl,
+            )
+            check_finite(f"{type(self.alg).__name__}.learn_rollout", figures)
+        except DivergedError as error:
+            raise _with_row(error, batch) from None
         return figures
 
     def run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -231,7 +316,7 @@ class Agent:
             raise
         if not self._threads_settled:
             self._threads_settled = self.alg._settle_threads()
-        figures = self._figures(result)
+        figures = self.alg._read(result)
         _check_figures(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
         return figures
 
@@ -411,14 +496,15 @@ class Agent:
             return tuple(self.alg._array(part) for part in result)
         return self.alg._array(result)
 
-    def _figures(self, result: Any) -> Any:
-        if isinstance(result, tuple):
-            parts = [self._figures(part) for part in result]
-            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
-        if isinstance(result, dict):
-            return {name: self._figures(part) for name, part in result.items()}
-        array = self.alg._array(result)
-        return array.item() if isinstance(array, np.ndarray) and array.ndim == 0 else array
+
+def _with_row(error: DivergedError, batch: Batch | None) -> DivergedError:
+    """Return an error with the place of the number that spoiled the loss, where a batch has one."""
+    strange = None if batch is None else batch.first_strange()
+    if strange is None:
+        return error
+    return SpoiledBatchError(
+        f"{strange}: one such number spoils all weights; clip or drop it in the environment. {error}"
+    )
 
 
 def _prefixed(weights: Weights) -> Weights:

@@ -69,17 +69,17 @@ class Optimizer:
         """
         raise NotImplementedError
 
-    def descend(self, losses: Callable[..., tuple[Any, ...]], *batch: Any, lr: float | None = None) -> tuple[Any, ...]:
-        """Take one step down the gradient of the first of `losses(*batch)`.
+    def descend(self, loss: Callable[..., Any], *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Take one step down the gradient of `loss(*batch)`.
 
         Args:
-            losses: a function of tensors without side effects; where the algorithm compiles, it is compiled together
-                with its gradient.
-            batch: its arguments, tensors, dictionaries of tensors or None.
+            loss: a function of tensors without side effects that returns a scalar, and figures by name; where the
+                algorithm compiles, it is compiled together with its gradient.
+            batch: its arguments, batches, tensors, dictionaries of tensors or None.
             lr: learning rate of this step; default the constructor's.
 
         Returns:
-            What `losses` returned, detached from the graph.
+            What `loss` returned, detached from the graph.
         """
         raise NotImplementedError
 
@@ -188,6 +188,9 @@ class Algorithm:
     NEEDS_HISTORY: ClassVar[bool] = False
     """Whether `predict` takes the steps before as well, so that an agent cannot act on an observation alone."""
 
+    RECORDED: ClassVar[bool] = False
+    """Whether updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
+
     _compiles: bool = False
     _reduces: bool = False
 
@@ -254,9 +257,13 @@ class Algorithm:
             raise HyperparameterError(f"{type(self).__name__} knows no exploration settings, got {', '.join(options)}")
         return output
 
-    def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert numpy arguments of `learn`, before they become tensors; here they pass unchanged."""
-        return args, kwargs
+    def check_batch(self, batch: Any) -> Any:
+        """Return a batch of arrays that a user gave, with columns that fit this algorithm; here it passes unchanged.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        return batch
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run lazily shaped layers that acting does not run, such as critics, on a first batch.
@@ -390,6 +397,13 @@ class Algorithm:
 
     def _tensor(self, array: Any) -> Any:
         """Return a tensor on this algorithm's device that holds the array's values."""
+        raise NotImplementedError
+
+    _read: Callable[[Any], Any]
+    """Backend hook: tensors that an algorithm returns, one or in tuples and dictionaries, as floats and arrays."""
+
+    def _on_device(self, batch: Any) -> Any:
+        """Return a batch of tensors with the values of a batch of arrays; the one conversion that an update makes."""
         raise NotImplementedError
 
     def _exact_tensor(self, array: NDArray[Any]) -> Any:

@@ -8,6 +8,7 @@
     ├─ RunExistsError (FileExistsError)
     ├─ RunInUseError (BlockingIOError)
     ├─ DivergedError (ArithmeticError)
+    │  └─ SpoiledBatchError (ValueError)
     ├─ EnvironmentContractError (TypeError)
     ├─ DatasetError (ValueError)
     ├─ LostActor
@@ -33,6 +34,7 @@ __all__ = [
     "ParlError",
     "RunExistsError",
     "RunInUseError",
+    "SpoiledBatchError",
     "UnknownBackend",
     "WeightsMismatchError",
 ]
@@ -68,6 +70,10 @@ class RunInUseError(ParlError, BlockingIOError):
 
 class DivergedError(ParlError, ArithmeticError):
     """A loss or another figure of an update is NaN or infinite: learning on would only spoil the weights further."""
+
+
+class SpoiledBatchError(DivergedError, ValueError):
+    """A loss is not finite because a number of the batch is not: the message names its row."""
 
 
 class EnvironmentContractError(ParlError, TypeError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import paddle
 
 from parl_core import agent as contract
+from parl_core.contracts.batches import Batch
 from parl_core.errors import ModelContractError
 from parl_paddle._hooks import is_recording
 from parl_paddle._programs import Programs
@@ -149,6 +150,10 @@ class Agent(contract.Agent):
         """
         self._require_arrays_time()
         return super().run(method, *args, **kwargs)
+
+    def _update(self, batch: Batch, settings: Mapping[str, Any]) -> Any:
+        self._require_arrays_time()
+        return super()._update(batch, settings)
 
     def _batched(self, obs: Any) -> tuple[Any, bool]:
         self._require_arrays_time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import paddle
 from numpy.typing import NDArray
@@ -83,6 +83,13 @@ class Algorithm(contract.Algorithm):
 
     def _array(self, tensor: Any) -> Any:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
+
+    RECORDED: ClassVar[bool] = True
+
+    _read = staticmethod(_tensors.to_figures)
+
+    def _on_device(self, batch: Any) -> Any:
+        return batch.map(self._tensor)
 
     def _exact_tensor(self, array: NDArray[Any]) -> paddle.Tensor:
         return paddle.to_tensor(array, place=paddle.CPUPlace())

@@ -70,13 +70,13 @@ class Adam(contract.Optimizer):
         return norm
 
     def descend(
-        self, losses: Callable[..., tuple[Any, ...]], *batch: Any, lr: float | Tensor | None = None
-    ) -> tuple[Any, ...]:
-        """Take one step down the gradient of the first loss: see the contract."""
+        self, loss: Callable[..., Any], *batch: Any, lr: float | Tensor | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Take one step down the gradient of the loss: see the contract."""
         with self._others_frozen():
-            figures = losses(*batch)
-        self.minimize(figures[0], lr)
-        return tuple(figure.detach() for figure in figures)
+            value, figures = loss(*batch)
+        self.minimize(value, lr)
+        return value.detach(), {name: figure.detach() for name, figure in figures.items()}
 
     def get_state(self) -> Weights:
         """Return copies of steps and moments: see the contract."""

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from parl_core.contracts.batches import Batch
 from parl_core.errors import HyperparameterError
 
 __all__ = ["CompiledGradients", "require_compiler"]
 
-Losses = Callable[..., tuple[Any, ...]]
+Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 # With each shape of batch: the first compiles, and once in a while the next one, too. Later calls do not tell the
 # compiler to follow gradients, which costs a tenth of a small update.
@@ -47,31 +48,31 @@ class CompiledGradients:
     """`losses` and the gradients of the first of them, compiled at the first call.
 
     Args:
-        losses: a function of tensors without side effects, which returns a tuple.
+        losses: a function of tensors without side effects, which returns a scalar, and figures by name.
         parameters: what the gradients are by.
     """
 
-    def __init__(self, losses: Losses, parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, losses: Loss, parameters: Sequence[nn.Parameter]) -> None:
         self._captures = parameters[0].is_cuda
         self._like = parameters[0]
         self._calls: dict[Any, int] = {}
         leaves = list(parameters)
 
-        def figures_and_gradients(*batch: Any) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
-            figures = losses(*batch)
-            gradients = torch.autograd.grad(figures[0], leaves, allow_unused=True)
-            return tuple(figure.detach() for figure in figures), gradients
+        def figures_and_gradients(*batch: Any) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
+            loss, figures = losses(*batch)
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+            return loss.detach(), {name: figure.detach() for name, figure in figures.items()}, gradients
 
         # The compiler keeps what it has compiled, up to a limit, with the code object, which all closures share.
         code = figures_and_gradients.__code__
         figures_and_gradients.__code__ = code.replace(co_name=getattr(losses, "__name__", code.co_name))
         self._run = torch.compile(figures_and_gradients, mode="reduce-overhead" if self._captures else "default")
 
-    def __call__(self, *batch: Any) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
-        """Return the figures, detached, and the gradients; None for a parameter that the loss does not depend on."""
+    def __call__(self, *batch: Any) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
+        """Return the loss and the figures, detached, and the gradients; None without influence on the loss."""
         # Numbers that change, as schedules do, must not be constants of the graph: each new one would compile again.
         batch = tuple(self._like.new_full((), part) if isinstance(part, float) else part for part in batch)
-        shapes = tuple(part.shape if isinstance(part, Tensor) else None for part in batch)
+        shapes = tuple(_shapes(part) for part in batch)
         calls = self._calls.get(shapes, 0)
         if calls >= _CALLS_THAT_COMPILE:
             return self._called(batch)
@@ -79,13 +80,20 @@ class CompiledGradients:
         with _settings().patch(trace_autograd_ops=True):
             return self._called(batch)
 
-    def _called(self, batch: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
+    def _called(self, batch: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], tuple[Tensor | None, ...]]:
         if not self._captures:
             return self._run(*batch)
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        figures, gradients = self._run(*batch)
+        loss, figures, gradients = self._run(*batch)
         # The next replay overwrites what this one returned; the gradients are used up before it.
-        return tuple(figure.clone() for figure in figures), gradients
+        return loss.clone(), {name: figure.clone() for name, figure in figures.items()}, gradients
+
+
+def _shapes(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return part.shape
+    columns = vars(part).items() if isinstance(part, Batch) else ()
+    return tuple((name, column.shape) for name, column in columns if isinstance(column, Tensor))
 
 
 def _settings() -> Any:

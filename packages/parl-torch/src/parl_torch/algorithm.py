@@ -1,20 +1,22 @@
 """`parl.Algorithm` on PyTorch."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from parl_core import algorithm as contract
 from parl_core._hanging import Holder
+from parl_core._nested import map_nested
 from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_torch._compiled import require_compiler
-from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_tensor
+from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_figures, to_tensor
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.model import Model
@@ -100,6 +102,21 @@ class Algorithm(contract.Algorithm):
 
     def _array(self, tensor: Any) -> Any:
         return to_array(tensor) if isinstance(tensor, Tensor) else tensor
+
+    _read = staticmethod(to_figures)
+
+    def _on_device(self, batch: Any) -> Any:
+        parameter = self._found_parameter
+        if parameter is None:
+            parameter = self._first_parameter()
+        float_dtype = torch.float32 if parameter is None else parameter.dtype
+        columns = {}
+        for name, value in batch.__dict__.items():
+            if isinstance(value, (np.ndarray, Tensor)):
+                columns[name] = to_tensor(value, self._device, float_dtype)
+            elif isinstance(value, Mapping):
+                columns[name] = map_nested(self._tensor, value)
+        return batch.made(**columns)
 
     def _exact_tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)

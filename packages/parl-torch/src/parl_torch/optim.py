@@ -1,7 +1,10 @@
 """One update step of an optimizer."""
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -11,12 +14,15 @@ from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
 from parl_core.model import Weights
-from parl_torch._compiled import CompiledGradients, Losses
+from parl_torch._compiled import CompiledGradients, Loss
 from parl_torch._tensors import to_array
 from parl_torch.data_parallel import SharedGradients, learners
 from parl_torch.model import Model
 
 __all__ = ["Adam"]
+
+_gradient = operator.attrgetter("grad")
+_is_there = functools.partial(operator.is_not, None)
 
 _BETA1, _BETA2 = 0.9, 0.999  # Kingma & Ba 2015, algorithm 1
 
@@ -86,7 +92,7 @@ class Adam(contract.Optimizer):
             parameter.grad = None
         # With a part, what only the loss runs through (critics, in an actor's step) gets no gradients of its own.
         loss.backward(inputs=None if self._part is None else self._parameters)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        return self._step([parameter.grad for parameter in self._parameters], rate)
+        return self._step(list(map(_gradient, self._parameters)), rate)
 
     def _list_parameters(self) -> None:
         """List the parameters that have shapes; layers that no batch has run through yet are asked again."""
@@ -97,28 +103,30 @@ class Adam(contract.Optimizer):
             self._parameters, self._columns = known, None
             self._shared = SharedGradients(known) if learners().size > 1 else None
 
-    def descend(self, losses: Losses, *batch: Any, lr: float | None = None) -> tuple[Any, ...]:
+    def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the first loss: see the contract."""
         if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
-            figures = losses(*batch)
-            self.minimize(figures[0], lr)
-            return tuple(map(Tensor.detach, figures))
-        compiled = self._compiled.get(losses)
+            value, figures = loss(*batch)
+            self.minimize(value, lr)
+            for name, figure in figures.items():
+                figures[name] = figure.detach()
+            return value.detach(), figures
+        compiled = self._compiled.get(loss)
         if compiled is None:
-            compiled = self._compiled[losses] = CompiledGradients(losses, self._parameters)
-        figures, found = compiled(*batch)
+            compiled = self._compiled[loss] = CompiledGradients(loss, self._parameters)
+        value, figures, found = compiled(*batch)
         if self._shared is not None:
             self._shared.average(found)
         self._step(found, self._lr if lr is None else lr)
-        return figures
+        return value, figures
 
     @torch.no_grad()
     def _step(self, found: Sequence[Tensor | None], lr: float) -> Tensor | None:
-        reached = [gradient is not None for gradient in found]
+        reached = list(map(_is_there, found))
         columns = self._columns
         if columns is None or columns.reached != reached:
             self._columns = columns = self._gathered(reached)
-        gradients = [gradient for gradient in found if gradient is not None]
+        gradients: list[Any] = list(compress(found, reached))
         norm = divisor = None
         if self._max_grad_norm is not None:
             norm = _global_norm(gradients, columns.flat_norm)

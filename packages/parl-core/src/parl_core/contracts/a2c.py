@@ -1,15 +1,14 @@
 """The contract of A2C and A3C: a policy gradient with the advantages of a value function, one step a batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_non_negative, check_positive, check_real, check_rows, check_scheduled, first_method
+from parl_core.checks import check_non_negative, check_positive, check_real, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.batches import RolloutBatch, finite_column, observations
+from parl_core.contracts.batches import Rollout, learns_from
 from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
@@ -68,9 +67,6 @@ class A2C(OnPolicy):
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
 
     optimizer: Optimizer
-
-    _losses: Callable[..., tuple[Any, ...]]
-    """Backend hook: the loss by which gradients are taken, and what `learn` returns."""
 
     def __init__(
         self,
@@ -162,41 +158,39 @@ class A2C(OnPolicy):
             )
             return value.reshape([-1])
 
-    def learn(
-        self,
-        obs: Any,
-        actions: Any,
-        advantages: Any,
-        target_values: Any,
-        learning_rate: float | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        action_mask: Any = None,
-    ) -> Any:
-        """Take one step.
+    @learns_from(
+        Rollout,
+        names={"obs": "obs", "actions": "action", "advantages": "advantage", "target_values": "return_"},
+        settings=("learning_rate", "entropy_coeff"),
+        keywords=("action_mask",),
+    )
+    def learn(self, batch: Rollout, learning_rate: float | None = None, entropy_coeff: float | None = None) -> Any:
+        """Take one step: `learn(batch)`, or `learn(obs, actions, advantages, target_values)` as PARL 1.x and 2.x do.
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
-            actions: int64 `[batch]`, or as `ActionKind` says.
-            advantages: float `[batch]`.
-            target_values: float `[batch]`, targets of the value function.
+            batch: tensors; `advantage`, and `return_`, the targets of the value function.
             learning_rate: of this step; default the constructor's.
             entropy_coeff: of this step, negative for a bonus; default the constructor's.
-            action_mask: bool `[batch, act_dim]`, True where an action was possible.
 
         Returns:
             (total_loss, pi_loss, vf_loss, entropy), detached scalars, sums over the batch.
         """
         lr = self._now("learning_rate", self.lr, learning_rate)
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        batch = (obs, actions, advantages.reshape([-1]), target_values.reshape([-1]), action_mask)
-        _, total_loss, pi_loss, vf_loss, entropy = self.optimizer.descend(self._losses, *batch, coeff, lr=lr)
+        _, figures = self.optimizer.descend(self.loss, batch, coeff, lr=lr)
         self._after_each_update(self._count_update)
-        return total_loss, pi_loss, vf_loss, entropy
+        return tuple(figures[name] for name in ("total_loss", "pi_loss", "vf_loss", "entropy"))
+
+    def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch of tensors, and figures by name: total_loss, pi_loss, vf_loss, entropy.
+
+        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch, entropy_coeff)`.
+        """
+        raise NotImplementedError
 
     def learn_rollout(
         self,
-        batch: RolloutBatch,
+        batch: Rollout,
         *,
         epochs: int | None = None,
         minibatch_size: int | None = None,
@@ -229,12 +223,8 @@ class A2C(OnPolicy):
             target_kl=target_kl,
         )
         coeff = None if entropy_coef is None else -check_non_negative("entropy_coef", entropy_coef)
-        columns, options = self.prepare(
-            batch.obs, batch.action, batch.advantage, batch.return_, lr, coeff, action_mask=batch.action_mask
-        )
-        tensors = [map_nested(self._tensor, column) for column in columns]
-        mask = options.pop("action_mask")
-        figures = self.learn(*tensors, **options, action_mask=None if mask is None else self._tensor(mask))
+        tensors = self._on_device(self.check_batch(batch))
+        figures = self.learn(tensors, lr if lr is None else check_scheduled("lr", lr), coeff)
         _, policy_loss, value_loss, entropy = (figure / len(batch) for figure in figures)
         names = ("value_loss", "policy_loss", "entropy")
         return {
@@ -242,34 +232,9 @@ class A2C(OnPolicy):
             "steps": 1.0,
         }
 
-    def prepare(
-        self,
-        obs: Any,
-        actions: Any,
-        advantages: Any,
-        target_values: Any,
-        learning_rate: float | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        action_mask: Any = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        policy = "policy_and_value" if self._one_pass else "policy"
-        columns = {
-            "obs": observations(obs),
-            "actions": self._taken("actions", actions, policy, obs),
-            "advantages": finite_column("advantages", advantages),
-            "target_values": finite_column("target_values", target_values),
-        }
-        mask = self.actions.mask(action_mask, columns["obs"], columns["actions"])
-        check_rows(
-            f"{type(self).__name__}.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask})
-        )
-        return tuple(columns.values()), {
-            "learning_rate": check_scheduled("learning_rate", learning_rate),
-            "entropy_coeff": None if entropy_coeff is None else check_real("entropy_coeff", entropy_coeff),
-            "action_mask": mask,
-        }
+    def check_batch(self, batch: Rollout) -> Rollout:
+        """Return a batch of arrays with actions, and a mask of them, that fit the policy."""
+        return self._with_checked_actions(batch, "policy_and_value" if self._one_pass else "policy")
 
     def _policy_and_value(self, obs: Any, mask: Any) -> tuple[Any, Any]:
         if self._one_pass:

@@ -1,31 +1,47 @@
-"""Batches that algorithms learn from: columns with one entry a row, checked, transitions, and rollouts.
+"""Batches that algorithms learn from: frozen values with named columns, one entry a row.
 
-A column has the dtype that an algorithm computes with. The messages of the checks name the argument, the row and the
-value.
+    memory, loop, program ──> Transitions, Rollout, Fragment, Windows ──> the same of tensors ──> algorithm.learn(batch)
+
+A batch checks the shapes and kinds of its columns once, where it is made; what this library makes itself it does not
+check again (`Batch.made`). Values are looked at when a loss is not finite: `Batch.first_strange` names the row. Columns
+of one's own (goals, hidden states, several rewards) are in `extra` and go all the way: `batch.goal`.
+
+`Columns` turns the positional forms of PARL 1.x and 2.x, `learn(obs, action, reward, ...)`, into batches, for
+`Agent.learn` and `Algorithm.learn` alike.
 """
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import Observations, leaves, map_nested, rows_of
-from parl_core.checks import check_rows
 
 __all__ = [
+    "Batch",
+    "Columns",
+    "Fragment",
+    "Rollout",
     "RolloutBatch",
+    "Transitions",
+    "Windows",
     "actions_column",
-    "finite_column",
-    "flags_column",
     "floats_column",
+    "learns_from",
     "observations",
-    "transition_columns",
-    "weights_column",
 ]
 
 
 _LARGEST = float(np.finfo(np.float32).max)
+_FLAG = (1.0, "1 where an episode ended and 0 elsewhere, got {}")
+_SHARE = (1.0, "in [0, 1], got {}")
+_WEIGHT = (_LARGEST, "at least 0 and finite, got {}")
+_PASS = dict.fromkeys(("terminal", "done"), ": pass the flag that env.step returned")
 
 
 def observations(values: Any) -> Observations:
@@ -66,61 +82,8 @@ def floats_column(name: str, values: Any) -> NDArray[Any]:
     Raises:
         ValueError: another shape, or no numbers.
     """
-    array = _column(name, np.asarray(values))
-    if array.dtype.kind == "f":
-        return array
-    if array.dtype.kind not in "iub":
-        raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
-    return array.astype(np.float32)
-
-
-def finite_column(name: str, values: Any) -> NDArray[Any]:
-    """Return a column as `floats_column` does, of finite numbers: one that is not spoils all weights.
-
-    Raises:
-        ValueError: another shape, no numbers, or one that is NaN, or infinite in single precision; the message has the
-            first such row.
-    """
-    array = floats_column(name, values)
-    finite = np.abs(array) <= _LARGEST
-    if not finite.all():
-        spoiled = np.flatnonzero(~finite)
-        raise ValueError(
-            f"{name} must be finite, got {array[spoiled[0]]} in row {spoiled[0]}: one such number spoils all weights; "
-            "clip or drop it in the environment"
-        )
-    return array
-
-
-def weights_column(name: str, values: Any, largest: float = _LARGEST) -> NDArray[Any]:
-    """Return a column as `finite_column` does, of numbers from 0 to `largest`.
-
-    Raises:
-        ValueError: another shape, no numbers, or one outside; the message has the first such row.
-    """
-    array = finite_column(name, values)
-    if array.size and not (array.min() >= 0 and array.max() <= largest):
-        row = int(np.flatnonzero(~((array >= 0) & (array <= largest)))[0])
-        allowed = "at least 0" if largest == _LARGEST else f"in [0, {largest:g}]"
-        raise ValueError(f"{name} must be {allowed}, got {array[row]} in row {row}")
-    return array
-
-
-def flags_column(name: str, values: Any) -> NDArray[Any]:
-    """Return a column of flags as floats: 1 (or True) where an episode ended, 0 where not; probabilities are between.
-
-    Raises:
-        ValueError: another shape, no numbers, or one outside of [0, 1]; the message has the first such row.
-    """
-    flags = np.asarray(values)
-    array = floats_column(name, flags)
-    if flags.dtype.kind == "b" or not array.size or (array.min() >= 0 and array.max() <= 1):
-        return array
-    row = int(np.flatnonzero(~((array >= 0) & (array <= 1)))[0])
-    raise ValueError(
-        f"{name} must be 1 where an episode ended and 0 elsewhere, got {array[row]} in row {row}: pass the flag that "
-        "env.step returned"
-    )
+    found: NDArray[Any] = _numbers(name, np.asarray(values))
+    return found
 
 
 def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -131,62 +94,195 @@ def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:
     raise ValueError(f"{name} must have shape [n] or [n, 1], got {array.shape}")
 
 
-def transition_columns(
-    algorithm: str,
-    obs: Any,
-    action: Any,
-    reward: Any,
-    next_obs: Any,
-    terminal: Any,
-    *,
-    weights: Any = None,
-    discount: Any = None,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Check and convert the arrays of an off-policy algorithm's `learn`.
+class Batch:
+    """Columns with one row an entry, arrays or tensors of a framework; None for a column that is not there.
 
-    Args:
-        algorithm: name, for messages.
-        obs: `[n, ...]`, or a dictionary of such.
-        action: `[n]` or `[n, act_dim]`, checked and converted.
-        reward: `[n]` or `[n, 1]`.
-        next_obs: as `obs`.
-        terminal: bool or float `[n]` or `[n, 1]`.
-        weights: numbers of at least 0, `[n]` or `[n, 1]`; None for not given.
-        discount: numbers in [0, 1], likewise.
-
-    Returns:
-        The five columns in this order, and those of the last two that were given.
+    Attributes:
+        extra: further columns by name, which `batch.<name>` finds, too; arrays `[n, ...]`, or dictionaries of such.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, the batch is empty, a reward is not finite, a number is out of its
-            range, or `terminal` is no flag.
+        ValueError: columns differ in length, the batch is empty, or a column has another shape or kind.
     """
-    columns = {
-        "obs": observations(obs),
-        "action": action,
-        "reward": finite_column("reward", reward),
-        "next_obs": observations(next_obs),
-        "terminal": flags_column("terminal", terminal),
-    }
-    extra = {}
-    if weights is not None:
-        extra["weights"] = weights_column("weights", weights)
-    if discount is not None:
-        extra["discount"] = weights_column("discount", discount, 1.0)
-    before, after = leaves("obs", columns["obs"]), leaves("next_obs", columns["next_obs"])
-    others = {name: columns[name] for name in ("action", "reward", "terminal")}
-    check_rows(f"{algorithm}.learn", before | others | after | extra)
-    for name, array in before.items():
+
+    NUMBERS: ClassVar[tuple[str, ...]] = ()
+    """Columns with one number a row; `[n, 1]` becomes `[n]`, whole numbers and flags become float32."""
+    ELSEWHERE: ClassVar[frozenset[str]] = frozenset({"extra"})
+    """Columns that do not have one entry a row."""
+    RANGES: ClassVar[Mapping[str, tuple[float, str]]] = {}
+    """Of columns whose numbers begin at 0: the largest, and what to pass. Numbers outside learn without a word."""
+    SAME_SHAPE: ClassVar[tuple[str, ...]] = ()
+    """Two columns of the same shapes."""
+
+    checked: bool = False
+    """Whether the library made it itself, or it holds tensors."""
+
+    def __post_init__(self) -> None:
+        columns = self.__dict__
+        rows = None
+        for name, value in columns.items():
+            if value is None or name in self.ELSEWHERE:
+                continue
+            if isinstance(value, Mapping):
+                columns[name] = value = map_nested(_as_array, value)
+                count = len(next(iter(leaves("", value).values()), ()))
+            else:
+                if not hasattr(value, "shape"):
+                    columns[name] = value = np.asarray(value)
+                shape = value.shape
+                if name in self.NUMBERS:
+                    limit = self.RANGES.get(name)
+                    plain = len(shape) == 1 and isinstance(value, np.ndarray) and value.dtype.kind == "f"
+                    if limit is not None or not plain:
+                        columns[name] = value = _numbers(name, value, limit)
+                count = shape[0] if shape else -1
+            rows = count if rows is None else rows
+            if count != rows or count <= 0:
+                raise self._unequal()
+        if columns.get("extra"):
+            self._check_extra(rows)
+        if self.SAME_SHAPE:
+            one, other = columns[self.SAME_SHAPE[0]], columns[self.SAME_SHAPE[1]]
+            if isinstance(one, Mapping) or isinstance(other, Mapping) or one.shape != other.shape:
+                _check_same_shapes(one, other)
+
+    def _check_extra(self, rows: int | None) -> None:
+        for name, value in self.extra.items():
+            for leaf, array in leaves(name, map_nested(_as_array, value)).items():
+                if not array.shape or array.shape[0] != rows:
+                    raise ValueError(
+                        f"{leaf} must have {rows} rows, one for each of the batch, got {tuple(array.shape)}"
+                    )
+
+    @classmethod
+    def made(cls, **columns: Any) -> Self:
+        """Return a batch of columns that are known to fit, without a check."""
+        batch = object.__new__(cls)
+        batch.__dict__.update(columns, checked=True)
+        return batch
+
+    def map(self, function: Callable[[Any], Any]) -> Self:
+        """Return the batch with `function` of each column, and of each array of a column that is a dictionary."""
+        columns = self.__dict__.items()
+        return self.made(
+            **{
+                name: map_nested(function, value) if isinstance(value, Mapping) else function(value)
+                for name, value in columns
+                if value is not None and name != "checked"
+            }
+        )
+
+    def rows(self, index: Any) -> Self:
+        """Return the batch of some rows: a slice, or whole numbers of the columns' kind."""
+        return self.map(lambda column: column[index])
+
+    def named(self) -> dict[str, Any]:
+        """Return the columns that there are, also the extra ones, by name."""
+        found = {name: value for name, value in self.__dict__.items() if value is not None and name != "checked"}
+        extra: Mapping[str, Any] = found.pop("extra", {})
+        return {**found, **extra}
+
+    def first_strange(self) -> str | None:
+        """Return where the first number is that spoils a loss, in words; None where there is none."""
+        for name, column in self.named().items():
+            for leaf, array in leaves(name, map_nested(_host, column)).items():
+                strange = ~(np.abs(array) <= _LARGEST) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
+                if strange.any():
+                    at = tuple(int(i) for i in np.argwhere(strange)[0])
+                    place = f"{leaf}{list(at[1:])}" if len(at) > 1 else leaf
+                    return f"{place} must be finite, got {array[at]} in row {at[0]}"
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        extra = None if name.startswith("__") else self.__dict__.get("extra")
+        if extra is not None and name in extra:
+            return extra[name]
+        raise AttributeError(f"{type(self).__name__} has no column {name!r}; it has {', '.join(self.named())}")
+
+    def __len__(self) -> int:
+        return rows_of(self.obs)
+
+    def _unequal(self) -> ValueError:
+        arrays: dict[str, Any] = {}
+        for name, column in self.named().items():
+            if name not in self.ELSEWHERE:
+                arrays |= leaves(name, column) if isinstance(column, Mapping) else {name: _as_array(column)}
+        shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
+        return ValueError(
+            f"{type(self).__name__} needs arrays with the same number of rows, at least one; got {shapes}"
+        )
+
+
+def _as_array(value: Any) -> Any:
+    return value if hasattr(value, "shape") else np.asarray(value)
+
+
+def _host(value: Any) -> NDArray[Any]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return np.asarray(value)
+
+
+def _check_same_shapes(one: Any, other: Any) -> None:
+    later = leaves("obs", other)
+    for name, array in leaves("obs", one).items():
         # A layer that takes its shape from the first batch would take next observations of another shape.
-        later = after.get(f"next_{name}", array)
-        if later.shape != array.shape:
-            raise ValueError(f"next_{name} must have the shape of {name}, {array.shape}, got {later.shape}")
-    return tuple(columns.values()), extra
+        found = later.get(name, array)
+        if found.shape != array.shape:
+            raise ValueError(
+                f"next_{name} must have the shape of {name}, {tuple(array.shape)}, got {tuple(found.shape)}"
+            )
+
+
+def _numbers(name: str, column: Any, limit: tuple[float, str] | None = None) -> Any:
+    shape = column.shape
+    if len(shape) == 2 and shape[1] == 1:
+        column = column[:, 0]
+    elif len(shape) != 1:
+        raise ValueError(f"{name} must have shape [n] or [n, 1], got {tuple(shape)}")
+    if not isinstance(column, np.ndarray):
+        return column
+    if column.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold numbers, got dtype {column.dtype}")
+    if limit is not None and column.dtype.kind != "b" and len(column):
+        largest, remedy = limit
+        if not (column.min() >= 0.0 and column.max() <= largest):
+            row = int(np.flatnonzero(~((column >= 0.0) & (column <= largest)))[0])
+            raise ValueError(f"{name} must be {remedy.format(column[row])} in row {row}{_PASS.get(name, '')}")
+    return column if column.dtype.kind == "f" else column.astype(np.float32)
 
 
 @dataclass(frozen=True)
-class RolloutBatch:
-    """A rollout, flattened over environments and time; one row a step.
+class Transitions(Batch):
+    """What off-policy algorithms and those of logged data learn from.
+
+    Attributes:
+        obs: `[n, ...]`, or a dictionary of such.
+        action: `[n]` of discrete actions, else `[n, act_dim]`.
+        reward: float `[n]`; with n-step returns their discounted sum.
+        next_obs: as `obs`, n steps later with n-step returns.
+        terminal: bool or float `[n]`; 1 where the episode terminated (truncation is 0: it bootstraps).
+        weights: float `[n]`, importance weights of prioritised replay.
+        discount: float `[n]`, `gamma**n` of each row.
+        extra: further columns, such as `next_action_mask` of DQN.
+    """
+
+    obs: Observations
+    action: Any
+    reward: Any
+    next_obs: Observations
+    terminal: Any
+    weights: Any = None
+    discount: Any = None
+    extra: Mapping[str, Any] | None = None
+
+    NUMBERS = ("reward", "terminal", "weights", "discount")
+    RANGES = MappingProxyType({"terminal": _FLAG, "discount": _SHARE, "weights": _WEIGHT})
+    SAME_SHAPE = ("obs", "next_obs")
+
+
+@dataclass(frozen=True)
+class Rollout(Batch):
+    """Experience of the policy that learns, flattened over environments and time; one row a step.
 
     Attributes:
         obs: `[n, ...]`, or a dictionary of such.
@@ -197,26 +293,184 @@ class RolloutBatch:
         advantage: float `[n]`.
         action_mask: bool `[n, act_dim]`, True where an action was possible; None where all were, or where the
             observations have it.
-
-    Raises:
-        ValueError: the columns differ in length, or one that holds one number a row has another shape.
+        extra: further columns.
     """
 
     obs: Observations
-    action: NDArray[Any]
-    value: NDArray[Any]
-    return_: NDArray[Any]
-    log_prob: NDArray[Any]
-    advantage: NDArray[Any]
-    action_mask: NDArray[Any] | None = None
+    action: Any
+    value: Any = None
+    return_: Any = None
+    log_prob: Any = None
+    advantage: Any = None
+    action_mask: Any = None
+    extra: Mapping[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        columns = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
-        given = {name: column for name, column in columns.items() if column is not None}
-        check_rows("RolloutBatch", leaves("obs", self.obs) | given)
-        for name in ("value", "return_", "log_prob", "advantage"):
-            if getattr(self, name).ndim != 1:
-                raise ValueError(f"RolloutBatch.{name} must have shape [n], got {getattr(self, name).shape}")
+    NUMBERS = ("value", "return_", "log_prob", "advantage")
 
-    def __len__(self) -> int:
-        return rows_of(self.obs)
+
+RolloutBatch = Rollout
+"""The former name of `Rollout`."""
+
+
+@dataclass(frozen=True)
+class Fragment(Batch):
+    """Fragments of T steps of slightly older policies, one after the other, as IMPALA learns from them.
+
+    Attributes:
+        obs: `[n * T, ...]`, or a dictionary of such.
+        action: int64 `[n * T]`.
+        behaviour_logits: float `[n * T, act_dim]`, of the policy that acted.
+        reward: float `[n * T]`.
+        done: bool or float `[n * T]`, 1 where an episode ended, terminated or truncated.
+        last_obs: `[n, ...]`, the observation that each fragment's last step led to.
+        final_rows: int64 `[k]`, the rows of truncated steps.
+        final_obs: `[k, ...]`, the last observation of each of these episodes.
+        extra: further columns.
+    """
+
+    obs: Observations
+    action: Any
+    behaviour_logits: Any
+    reward: Any
+    done: Any
+    last_obs: Observations = None
+    final_rows: Any = None
+    final_obs: Observations = None
+    extra: Mapping[str, Any] | None = None
+
+    NUMBERS = ("reward", "done")
+    RANGES = MappingProxyType({"done": _FLAG})
+    ELSEWHERE = frozenset({"extra", "last_obs", "final_rows", "final_obs"})
+
+
+@dataclass(frozen=True)
+class Windows(Batch):
+    """Windows of K steps of logged episodes, as the Decision Transformer learns from them.
+
+    Attributes:
+        obs: `[n, K, *obs]`.
+        action: float `[n, K, act_dim]` in [-1, 1]; discrete ones as one-hot rows.
+        return_to_go: float `[n, K, 1]`, divided by the scale.
+        timestep: int64 `[n, K]`, steps since the episode began.
+        mask: float or bool `[n, K]`, 1 for a step and 0 for padding, which comes first.
+        extra: further columns.
+    """
+
+    obs: Any
+    action: Any
+    return_to_go: Any
+    timestep: Any
+    mask: Any
+    extra: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The positional form of an algorithm's `learn`, and the batch that it means.
+
+    Attributes:
+        kind: of the batch.
+        names: the columns' names as arguments, in their order, and as the batch calls them.
+        settings: further arguments by place or name, such as learning rates.
+        keywords: further arguments by name: settings, and columns of the batch that need not be given.
+        extra: those of the keywords that are extra columns.
+    """
+
+    kind: type[Batch]
+    names: Mapping[str, str]
+    settings: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Return the signature of the positional form, without `self`."""
+        kinds = inspect.Parameter
+        parameters = [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in self.names]
+        parameters += [kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=None) for name in self.settings]
+        parameters += [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in (*self.keywords, *self.extra)]
+        return inspect.Signature(parameters)
+
+    def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, of_tensors: bool = False) -> tuple[Any, Any]:
+        """Return the batch that arguments mean, and the settings among them.
+
+        Args:
+            args: a batch and settings, or columns and settings.
+            kwargs: the others.
+            of_tensors: they are tensors, or placeholders of a program, which only get their shape.
+
+        Raises:
+            TypeError: an argument is missing or unknown.
+            ValueError: as of the batch.
+        """
+        if args and isinstance(args[0], Batch):
+            if len(args) == 1 and not kwargs:
+                return args[0], kwargs
+            settings = dict(zip(self.settings, args[1:], strict=False)) | kwargs
+            return args[0], settings
+        if len(args) == len(self.names) and not kwargs:
+            columns, given = dict(zip(self.names.values(), args, strict=True)), kwargs
+        else:
+            given = self.signature.bind(*args, **kwargs).arguments
+            columns = {column: given.pop(name) for name, column in self.names.items()}
+            extra = {name: column for name in self.extra if (column := given.pop(name, None)) is not None}
+            if extra:
+                columns["extra"] = extra
+            for name in self.keywords:
+                if name in self.kind.__dataclass_fields__:  # type: ignore[attr-defined]  # every kind is a dataclass
+                    columns[name] = given.pop(name, None)
+        if not of_tensors:
+            return self.kind(**columns), given
+        for name in self.kind.NUMBERS:
+            if columns.get(name) is not None:
+                columns[name] = columns[name].reshape([-1])
+        return self.kind.made(**columns), given
+
+    def as_called(self, error: ValueError, args: tuple[Any, ...]) -> ValueError:
+        """Return an error about a column with the name of the argument that it was given as."""
+        text = str(error)
+        for name, column in self.names.items():
+            if name != column and text.startswith((f"{column} must ", f"{column}[")) and not isinstance(args[0], Batch):
+                return type(error)(name + text.removeprefix(column))
+        return error
+
+
+def learns_from(
+    kind: type[Batch],
+    *,
+    names: Sequence[str] | Mapping[str, str] = (),
+    settings: Sequence[str] = (),
+    keywords: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let `learn(self, batch, ...)` take the columns of the batch one by one as well, as PARL 1.x and 2.x have it.
+
+    Args:
+        kind: of the batch.
+        names: names of the columns as arguments, in their order; where they differ, to those of the batch. Default: the
+            columns of the kind that have to be there.
+        settings: arguments after the columns, by place or name.
+        keywords: arguments by name: settings, and columns that need not be there.
+        extra: arguments by name that are extra columns.
+    """
+    if not names:
+        names = [field.name for field in fields(kind) if field.default is not None]  # type: ignore[arg-type]  # a dataclass
+    if not isinstance(names, Mapping):
+        names = {name: name for name in names}
+    columns = Columns(kind, names, tuple(settings), tuple(keywords), tuple(extra))
+
+    def decorate(learn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(learn)
+        def learn_any(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (args and isinstance(args[0], Batch)):
+                batch, kwargs = columns.batch(args, kwargs, of_tensors=True)
+                args = (batch,)
+            return learn(self, *args, **kwargs)
+
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = columns.signature
+        learn_any.__signature__ = positional.replace(parameters=[own, *positional.parameters.values()])  # type: ignore[attr-defined]  # which inspect looks for
+        learn_any.columns = columns  # type: ignore[attr-defined]  # which agents look for
+        return learn_any
+
+    return decorate

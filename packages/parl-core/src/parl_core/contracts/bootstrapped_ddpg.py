@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_non_negative
+from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ContinuousActorCritic
 from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -95,56 +96,41 @@ class BootstrappedDDPG(ContinuousActorCritic):
         """
         raise NotImplementedError
 
-    def learn(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        *,
-        mask: Any = None,
-        weights: Any = None,
-        discount: Any = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> Any:
+    @learns_from(Transitions, keywords=("weights", "discount", "actor_lr", "critic_lr"), extra=("mask",))
+    def learn(self, batch: Transitions, *, actor_lr: float | None = None, critic_lr: float | None = None) -> Any:
         """Take one step of all critics and one of all actors, and move the target.
 
         Args:
-            obs: as of `DDPG`, like all but the mask.
-            action: `[batch, act_dim]`.
-            reward: `[batch]`.
-            next_obs: as `obs`.
-            terminal: `[batch]`.
-            mask: float `[batch, heads]`, at least 0: how much each transition counts for each head, the same whenever
-                it is drawn (`parl_core.replay.BootstrapMasks`); default: everything for everybody.
-            weights: `[batch]`.
-            discount: `[batch]`.
+            batch: as of `DDPG`; its extra column `mask`, float `[batch, heads]`, at least 0, says how much each
+                transition counts for each head, the same whenever it is drawn (`parl_core.replay.BootstrapMasks`);
+                default: everything for everybody.
             actor_lr: for this step.
             critic_lr: for this step.
 
         Returns:
-            (critic_loss, actor_loss), detached scalars; with `weights` also td_error `[batch]`, target - Q, mean over
-            the heads.
+            (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q, mean
+            over the heads.
         """
-        batch = (obs, action, reward, next_obs, terminal, mask, weights, discount)
         rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, lr=rate)
         rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, mask, lr=rate)
+        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=rate)
         self.sync_target()
         self._after_each_update(self._count_update)
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, td_error)
+        if batch.weights is None:
+            return critic_loss, actor_loss
+        return critic_loss, actor_loss, figures["td_error"]
 
-    def prepare(self, *args: Any, mask: Any = None, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        columns, extra = super().prepare(*args, **kwargs)
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with a mask for each head; at the first one, the heads are counted."""
+        batch = super().check_batch(batch)
         if not self._heads:
-            self._heads = self._count_heads(columns[0], columns[1])
-        if mask is not None:
-            extra["mask"] = self._checked_mask(mask, len(columns[2]))
-        return columns, extra
+            self._heads = self._count_heads(batch.obs, batch.action)
+        extra = batch.extra or {}
+        if extra.get("mask") is None:
+            return batch
+        extra = {**extra, "mask": self._checked_mask(extra["mask"], len(batch.reward))}
+        return batch.made(**{**batch.__dict__, "extra": extra})
 
     # Shared
 

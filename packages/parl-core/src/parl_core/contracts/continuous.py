@@ -9,7 +9,7 @@ environment, whichever finite ones it has.
     model.get_critic_params()       those of the critic; by default all that are not the actor's
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -21,11 +21,10 @@ from parl_core.checks import (
     check_fraction,
     check_non_negative,
     check_positive,
-    check_scheduled,
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.batches import transition_columns
+from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
@@ -46,12 +45,6 @@ class ContinuousActorCritic(CountingUpdates):
     target_model: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
-
-    _critic_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: (loss, td_error `[batch]`) of the first seven arguments of `learn`."""
-
-    _actor_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: the loss, alone or with more, of observations."""
 
     _pairs_checked: bool = False
 
@@ -92,43 +85,39 @@ class ContinuousActorCritic(CountingUpdates):
         with self._no_gradients():
             return self.model.policy(obs)
 
-    def learn(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        *,
-        weights: Any = None,
-        discount: Any = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> Any:
+    @learns_from(Transitions, keywords=("weights", "discount", "actor_lr", "critic_lr"))
+    def learn(self, batch: Transitions, *, actor_lr: float | None = None, critic_lr: float | None = None) -> Any:
         """Take one step of the critic and one of the actor, and move the target.
 
+        `learn(batch)`, or the columns one by one, as PARL 2.x does.
+
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
-            action: float `[batch, act_dim]` in [-1, 1].
-            reward: float `[batch]` or `[batch, 1]`; with n-step returns their discounted sum.
-            next_obs: as `obs`, n steps later with n-step returns.
-            terminal: bool or float `[batch]` or `[batch, 1]`; 1 where the episode terminated (truncation is 0: it
-                bootstraps).
-            weights: float `[batch]`, importance weights of prioritised replay.
-            discount: float `[batch]`, `gamma**n` of each sample; default `gamma`.
+            batch: tensors; actions float `[batch, act_dim]` in [-1, 1].
             actor_lr: learning rate of the actor for this step; default the constructor's.
             critic_lr: learning rate of the critic for this step; default the constructor's.
 
         Returns:
-            (critic_loss, actor_loss), detached scalars; with `weights` also td_error `[batch]`, target - Q (of twin
-            critics the mean of both). actor_loss is None where the actor took no step.
+            (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q (of
+            twin critics the mean of both). actor_loss is None where the actor took no step.
         """
-        batch = (obs, action, reward, next_obs, terminal, weights, discount)
         actor_lr = self._now("actor_lr", self.actor_lr, actor_lr)
         critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
         critic_loss, actor_loss, td_error = self._update(batch, actor_lr, critic_lr)
         self._after_each_update(self._count_update)
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, td_error)
+        return (critic_loss, actor_loss) if batch.weights is None else (critic_loss, actor_loss, td_error)
+
+    def critic_loss(self, batch: Transitions, *drawn: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the critics' loss of a batch of tensors, and `td_error` `[batch]`.
+
+        Args:
+            batch: tensors.
+            drawn: what the algorithm gives besides, such as noise: hand it on to `super().critic_loss`.
+        """
+        raise NotImplementedError
+
+    def actor_loss(self, batch: Transitions, *drawn: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the actor's loss of a batch of tensors, and figures by name; `drawn` as of `critic_loss`."""
+        raise NotImplementedError
 
     def sync_target(self, decay: float | None = None) -> None:
         """Move the target model: target = decay * target + (1 - decay) * model.
@@ -138,35 +127,13 @@ class ContinuousActorCritic(CountingUpdates):
         """
         self.model.sync_weights_to(self.target_model, 1.0 - self.tau if decay is None else decay)
 
-    def prepare(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        *,
-        weights: Any = None,
-        discount: Any = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        columns, extra = transition_columns(
-            type(self).__name__,
-            obs,
-            unit_box("action", action),
-            reward,
-            next_obs,
-            terminal,
-            weights=weights,
-            discount=discount,
-        )
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""
+        action = unit_box("action", batch.action)
         if not self._pairs_checked:
-            self._require_pairs(self.PAIRS, columns[0], columns[1])
+            self._require_pairs(self.PAIRS, batch.obs, action)
             self._pairs_checked = True
-        rates = {"actor_lr": actor_lr, "critic_lr": critic_lr}
-        return columns, {**extra, **{name: check_scheduled(name, rate) for name, rate in rates.items()}}
+        return batch.made(**{**batch.__dict__, "action": action})
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run actor and critics once where they have lazily shaped layers."""
@@ -177,12 +144,12 @@ class ContinuousActorCritic(CountingUpdates):
 
     # Shared
 
-    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         """Take the steps of one update and return (critic_loss, actor_loss, td_error)."""
-        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=critic_lr)
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, batch[0], lr=actor_lr)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, lr=critic_lr)
+        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=actor_lr)
         self.sync_target()
-        return critic_loss, actor_loss, td_error
+        return critic_loss, actor_loss, figures["td_error"]
 
     def _run_model(self, obs: Any, action: Any) -> None:
         self.model.policy(obs)

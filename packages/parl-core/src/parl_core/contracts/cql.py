@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_positive
+from parl_core.contracts.batches import Transitions
 from parl_core.contracts.sac import SAC
 from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError
@@ -56,16 +57,13 @@ class CQL(SAC):
     multiplier: Any
     multiplier_optimizer: Optimizer
 
-    _imitation_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: the actor's loss before `policy_eval_start`, and log pi."""
-
-    _conservative_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: (the critics' loss, td_error `[batch]`, the gap that the multiplier closes)."""
+    imitation_loss: Callable[..., tuple[Any, dict[str, Any]]]
+    """The actor's loss before `policy_eval_start`, and `log_prob`; `critic_loss` has the figure `gap` as well."""
 
     _candidates: Callable[..., tuple[Any, Any]]
     """Backend hook: actions `[3 * samples, batch, act_dim]` and their log-densities."""
 
-    _multiplier_loss: Callable[..., tuple[Any, ...]]
+    _multiplier_loss: Callable[..., tuple[Any, dict[str, Any]]]
     """Backend hook: the multiplier's loss of the gap."""
 
     _factor: Callable[..., Any]
@@ -112,23 +110,22 @@ class CQL(SAC):
             self.multiplier = self._place(self._new_temperature(), self._device)
             self.multiplier_optimizer = self._adam(self.multiplier, lr=self._at_start(self.critic_lr))
 
-    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
-        obs, action, reward, next_obs, *_ = batch
-        alpha, factor = self._of_dtype(self.alpha, reward), self._of_dtype(self._factor(), reward)
-        actor_loss, log_prob = self._learn_actor(obs, action, alpha, self._noise(action), actor_lr)
-        self._learn_temperature(log_prob, action)
-        candidates = self._candidates(obs, next_obs, action)
-        seen = (*batch, factor, self._noise(action), *candidates)
-        critic_loss, td_error, gap = self.critic_optimizer.descend(self._conservative_loss, *seen, lr=critic_lr)
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        alpha, factor = self._of_dtype(self.alpha, batch.reward), self._of_dtype(self._factor(), batch.reward)
+        actor_loss, of_actor = self._learn_actor(batch, alpha, self._noise(batch.action), actor_lr)
+        self._learn_temperature(of_actor["log_prob"], batch.action)
+        candidates = self._candidates(batch.obs, batch.next_obs, batch.action)
+        drawn = (factor, self._noise(batch.action), *candidates)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, *drawn, lr=critic_lr)
         if self.with_lagrange:
-            self.multiplier_optimizer.descend(self._multiplier_loss, gap)
+            self.multiplier_optimizer.descend(self._multiplier_loss, figures["gap"])
         self.sync_target()
-        return critic_loss, actor_loss, td_error
+        return critic_loss, actor_loss, figures["td_error"]
 
-    def _learn_actor(self, obs: Any, action: Any, alpha: Any, noise: Any, rate: Any) -> Any:
+    def _learn_actor(self, batch: Transitions, alpha: Any, noise: Any, rate: Any) -> Any:
         step = self.actor_optimizer.descend
         return self._either(
             lambda: self.updates < self.policy_eval_start,
-            lambda: step(self._imitation_loss, obs, action, alpha, noise, lr=rate),
-            lambda: step(self._actor_loss, obs, alpha, noise, lr=rate),
+            lambda: step(self.imitation_loss, batch, alpha, noise, lr=rate),
+            lambda: step(self.actor_loss, batch, alpha, noise, lr=rate),
         )

@@ -1,5 +1,6 @@
 """The contract of the Decision Transformer."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +11,9 @@ from parl_core.checks import (
     check_int,
     check_non_negative,
     check_positive,
-    check_rows,
-    check_scheduled,
     first_method,
-    first_not_finite,
 )
+from parl_core.contracts.batches import Windows, learns_from
 from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
@@ -22,6 +21,8 @@ from parl_core.model import Model
 from parl_core.offline import OfflineDataset, SequenceSampler
 
 __all__ = ["DecisionTransformer"]
+
+_WINDOW = ("obs", "action", "return_to_go", "timestep", "mask")
 
 
 class DecisionTransformer(CountingUpdates):
@@ -86,30 +87,27 @@ class DecisionTransformer(CountingUpdates):
         with self._no_gradients():
             return self.model(obs, action, return_to_go, timestep, mask)[:, -1]
 
-    def learn(
-        self,
-        obs: Any,
-        action: Any,
-        return_to_go: Any,
-        timestep: Any,
-        mask: Any,
-        *,
-        learning_rate: float | None = None,
-    ) -> Any:
-        """Take one step.
+    @learns_from(Windows, keywords=("learning_rate",))
+    def learn(self, batch: Windows, *, learning_rate: float | None = None) -> Any:
+        """Take one step: `learn(batch)`, or its columns one by one.
 
         Args:
-            obs: `[batch, K, *obs]`.
-            action: float `[batch, K, act_dim]` in [-1, 1]; discrete ones as one-hot rows.
-            return_to_go: float `[batch, K, 1]`, divided by the scale.
-            timestep: int64 `[batch, K]`, steps since the episode began.
-            mask: float or bool `[batch, K]`, 1 for a step and 0 for padding, which comes first.
+            batch: tensors.
             learning_rate: of this step; default the constructor's, with its warm-up.
 
         Returns:
             The loss, a detached scalar.
         """
+        loss = self._step(batch, self._rate(learning_rate))
+        self._after_each_update(self._count_update)
+        return loss
+
+    def loss(self, batch: Windows) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch of tensors, and figures by name; a subclass adds its own to `super().loss`."""
         raise NotImplementedError
+
+    _step: Callable[..., Any]
+    """Backend hook: one step with weight decay, of a batch and a learning rate; returns the loss, detached."""
 
     def draw_batch(self, dataset: OfflineDataset, n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Draw `n` windows of a dataset: the arguments of `learn`, by name.
@@ -139,26 +137,13 @@ class DecisionTransformer(CountingUpdates):
                 "it with a larger max_timestep, or cut the episodes"
             )
 
-    def prepare(
-        self,
-        obs: Any,
-        action: Any,
-        return_to_go: Any,
-        timestep: Any,
-        mask: Any,
-        *,
-        learning_rate: float | None = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check the arrays of `learn`."""
-        columns = {
-            "obs": _finite("obs", obs),
-            "action": _finite("action", action),
-            "return_to_go": _finite("return_to_go", return_to_go),
-            "timestep": np.asarray(timestep),
-            "mask": np.asarray(mask),
-        }
+    def check_batch(self, batch: Windows) -> Windows:
+        """Return a batch of arrays whose windows fit each other."""
+        columns = {name: np.asarray(column) for name, column in batch.named().items() if name in _WINDOW}
         name = f"{type(self).__name__}.learn"
-        check_rows(name, columns)
+        for key in ("obs", "action", "return_to_go"):
+            if columns[key].dtype.kind not in "fiub":
+                raise ValueError(f"{key} must hold numbers, got dtype {columns[key].dtype}")
         if len({column.shape[:2] for column in columns.values()}) > 1:
             shapes = ", ".join(f"{key} {column.shape}" for key, column in columns.items())
             raise ValueError(f"{name} needs windows [batch, K, ...] of the same K, got {shapes}")
@@ -175,7 +160,7 @@ class DecisionTransformer(CountingUpdates):
         columns["action"] = flat.reshape(columns["action"].shape)
         if columns["mask"].dtype.kind == "b":
             columns["mask"] = columns["mask"].astype(np.float32)
-        return tuple(columns.values()), {"learning_rate": check_scheduled("learning_rate", learning_rate)}
+        return batch.made(**{**batch.__dict__, **columns})
 
     def _rate(self, given: Any) -> Any:
         if given is not None:
@@ -184,15 +169,3 @@ class DecisionTransformer(CountingUpdates):
 
     def _warmth(self) -> float:
         return min((self.updates + 1) / self.warmup_steps, 1.0)
-
-
-def _finite(name: str, values: Any) -> NDArray[Any]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
-    if (at := first_not_finite(array)) is not None:
-        raise ValueError(
-            f"{name} must be finite, got {array[at]} in window {at[0]}: one such number spoils all weights; drop "
-            "such rows of the data"
-        )
-    return array

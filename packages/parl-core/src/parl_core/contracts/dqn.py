@@ -1,15 +1,15 @@
 """The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
+from parl_core.checks import check_fraction, check_int, check_positive, first_method
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.batches import actions_column, observations, transition_columns
+from parl_core.contracts.batches import Transitions, actions_column, learns_from, observations
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
@@ -73,9 +73,6 @@ class DQN(CountingUpdates):
     target_model: Any
     optimizer: Optimizer
 
-    _loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: (loss, td_error `[batch]`) of the arguments of `learn`, without the learning rate."""
-
     _value_dims: int = 2
     _outputs: int | None = None
 
@@ -123,41 +120,39 @@ class DQN(CountingUpdates):
         """Return Q values `[batch, act_dim]`."""
         return self._values(self.model, obs)
 
-    def learn(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        learning_rate: float | None = None,
-        *,
-        weights: Any = None,
-        discount: Any = None,
-        next_action_mask: Any = None,
-    ) -> Any:
-        """Take one step.
+    @learns_from(
+        Transitions,
+        settings=("learning_rate",),
+        keywords=("weights", "discount"),
+        extra=("next_action_mask",),
+    )
+    def learn(self, batch: Transitions, learning_rate: float | None = None) -> Any:
+        """Take one step on a batch, `learn(batch, learning_rate=None)`, or on its columns, as PARL 1.x and 2.x do.
 
         Args:
-            obs: `[batch, ...]`.
-            action: int64 `[batch]` or `[batch, 1]`.
-            reward: float `[batch]` or `[batch, 1]`; with n-step returns their discounted sum.
-            next_obs: `[batch, ...]`, n steps later with n-step returns.
-            terminal: bool or float `[batch]` or `[batch, 1]`; 1 where the episode terminated (truncation is 0: it
-                bootstraps).
+            batch: tensors; its extra column `next_action_mask`, bool `[batch, act_dim]`, is True where an action is
+                possible in `next_obs`; default: what `next_obs` has under `action_mask`, else all are.
             learning_rate: of this step; default the constructor's.
-            weights: float `[batch]`, importance weights of prioritised replay.
-            discount: float `[batch]`, `gamma**n` of each sample; default `gamma`.
-            next_action_mask: bool `[batch, act_dim]`, True where an action is possible in `next_obs`; default: what
-                `next_obs` has under `action_mask`, else all are.
 
         Returns:
-            The loss, a detached scalar; with `weights` the pair (loss, td_error `[batch]`), td_error = target - Q.
+            The loss, a detached scalar; with `batch.weights` the pair (loss, td_error `[batch]`), target - Q.
         """
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask)
-        loss, td_error = self.optimizer.descend(self._loss, *batch, lr=self._now("lr", self.lr, learning_rate))
-        self._after_each_update(self._count_update)
-        return loss if weights is None else (loss, td_error)
+        rate = self.lr
+        if learning_rate is not None or callable(rate):
+            rate = self._now("lr", rate, learning_rate, given_as="learning_rate")
+        loss, figures = self.optimizer.descend(self.loss, batch, lr=rate)
+        if self.RECORDED:
+            self._after_each_update(self._count_update)
+        else:
+            self._count_update()
+        return loss if batch.weights is None else (loss, figures["td_error"])
+
+    def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch of tensors, and figures by name: `td_error` `[batch]`.
+
+        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch); return loss + own, figures`.
+        """
+        raise NotImplementedError
 
     def sync_target(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the signature in the PARL 1.x manual
         """Copy the weights of `model` into `target_model`.
@@ -213,36 +208,26 @@ class DQN(CountingUpdates):
         # Of independent uniform numbers the largest is at each possible action equally often.
         return np.where(explore, np.where(possible, rng.random(output.shape), -1.0).argmax(axis=1), actions)
 
-    def prepare(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        learning_rate: float | None = None,
-        *,
-        weights: Any = None,
-        discount: Any = None,
-        next_action_mask: Any = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        columns, extra = transition_columns(
-            type(self).__name__,
-            obs,
-            actions_column("action", action, self._choices(obs)),
-            reward,
-            next_obs,
-            terminal,
-            weights=weights,
-            discount=discount,
-        )
-        mask = mask_of(next_obs, next_action_mask)
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with actions that the model has."""
+        choices = self.act_dim if self._outputs is None else self._outputs
+        if self._outputs is None:
+            choices = self._choices(batch.obs)
+        action = batch.action
+        if action.dtype != np.int64 or action.ndim != 1 or action.min() < 0 or action.max() >= (choices or 0):
+            action = actions_column("action", action, choices)
+        if batch.extra is None and not isinstance(batch.next_obs, Mapping):
+            return batch if action is batch.action else batch.made(**{**batch.__dict__, "action": action})
+        columns = {**batch.__dict__, "action": action}
+        extra = batch.extra or {}
+        mask = extra.get("next_action_mask")
+        if mask is None and isinstance(batch.next_obs, Mapping):
+            mask = mask_of(batch.next_obs)
         if mask is not None:
             # What an episode that terminated leaves behind may have no action; nothing is bootstrapped from there.
-            over = columns[4] != 0
-            extra["next_action_mask"] = check_mask(mask, unless=over) | over[:, None]
-        return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate), **extra}
+            over = np.asarray(batch.terminal) != 0
+            columns["extra"] = {**extra, "next_action_mask": check_mask(mask, unless=over) | over[:, None]}
+        return batch.made(**columns)
 
     def _values(self, model: Any, obs: Any) -> Any:
         return self._run(getattr(model, self._value), obs)

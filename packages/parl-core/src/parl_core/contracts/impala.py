@@ -1,7 +1,7 @@
 """The contract of IMPALA: an actor-critic that learns from slightly older policies' experience, with V-trace."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +15,10 @@ from parl_core.checks import (
     check_positive,
     check_real,
     check_rows,
-    check_scheduled,
     first_method,
 )
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.batches import actions_column, finite_column, flags_column, observations
+from parl_core.contracts.batches import Fragment, actions_column, learns_from, observations
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
@@ -86,9 +85,6 @@ class IMPALA(CountingUpdates):
     """
 
     optimizer: Optimizer
-
-    _losses: Callable[..., tuple[Any, ...]]
-    """Backend hook: the loss by which gradients are taken, the parts of `VTraceLoss`, the KL divergence."""
 
     def __init__(
         self,
@@ -166,103 +162,83 @@ class IMPALA(CountingUpdates):
         with self._no_gradients():
             return self._policy_and_value(obs)[1]
 
-    def learn(
-        self,
-        obs: Any,
-        actions: Any,
-        behaviour_logits: Any,
-        rewards: Any,
-        dones: Any,
-        learning_rate: float | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        last_obs: Any = None,
-        final_rows: Any = None,
-        final_obs: Any = None,
-    ) -> Any:
-        """Take one step on a batch of n fragments of T = `sample_batch_steps` steps, fragment after fragment.
+    @learns_from(
+        Fragment,
+        names={
+            "obs": "obs",
+            "actions": "action",
+            "behaviour_logits": "behaviour_logits",
+            "rewards": "reward",
+            "dones": "done",
+        },
+        settings=("learning_rate", "entropy_coeff"),
+        keywords=("last_obs", "final_rows", "final_obs"),
+    )
+    def learn(self, batch: Fragment, learning_rate: float | None = None, entropy_coeff: float | None = None) -> Any:
+        """Take one step on n fragments of T = `sample_batch_steps` steps, fragment after fragment.
+
+        `learn(batch)`, or its columns one by one, as PARL 1.x and 2.x do.
 
         Args:
-            obs: `[n * T, ...]`, or a dictionary of such.
-            actions: int64 `[n * T]`.
-            behaviour_logits: float `[n * T, act_dim]`, of the policy that acted.
-            rewards: float `[n * T]`.
-            dones: bool or float `[n * T]`, 1 where an episode ended, terminated or truncated. What ended does not
-                bootstrap, except in the rows that `final_rows` names.
+            batch: tensors. What ended (`done`) does not bootstrap, except in the rows that `final_rows` names (time
+                limits), which bootstrap from the values of `final_obs`; with `last_obs` all steps are learned.
             learning_rate: of this step; default the constructor's.
             entropy_coeff: of this step, negative for a bonus; default the constructor's.
-            last_obs: `[n, ...]`, the observation that each fragment's last step led to; with it all steps are learned.
-            final_rows: int64 `[k]`, the rows of truncated steps (time limits).
-            final_obs: `[k, ...]`, the last observation of each of these episodes, from whose value they bootstrap.
 
         Returns:
             (`VTraceLoss`, mean KL divergence of the policy that acted from the one that learns), detached.
         """
         lr = self._now("learning_rate", self.lr, learning_rate)
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        batch = (obs, actions.reshape([-1]), behaviour_logits, rewards.reshape([-1]), dones.reshape([-1]))
-        _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
+        _, figures = self.optimizer.descend(self.loss, batch, coeff, lr=lr)
         self._after_each_update(self._count_update)
-        return VTraceLoss(*losses), kl
+        return VTraceLoss(*(figures[name] for name in VTraceLoss._fields)), figures["kl"]
 
-    def prepare(
-        self,
-        obs: Any,
-        actions: Any,
-        behaviour_logits: Any,
-        rewards: Any,
-        dones: Any,
-        learning_rate: float | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        last_obs: Any = None,
-        final_rows: Any = None,
-        final_obs: Any = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`.
+    def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch of tensors, and figures by name: those of `VTraceLoss`, and `kl`.
+
+        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch, entropy_coeff)`.
+        """
+        raise NotImplementedError
+
+    def check_batch(self, batch: Fragment) -> Fragment:
+        """Return a batch of arrays whose lengths fit each other and `sample_batch_steps`.
 
         Raises:
-            ValueError: lengths do not fit each other or `sample_batch_steps`, or a dtype or number is wrong.
+            ValueError: they do not, or a dtype or an action is wrong.
         """
-        logits = np.asarray(behaviour_logits)
+        logits = np.asarray(batch.behaviour_logits)
         if logits.ndim != 2 or logits.dtype.kind != "f":
             raise ValueError(
                 f"behaviour_logits must be floats of shape [n, act_dim], got {logits.dtype} of shape {logits.shape}"
             )
+        rows, steps = len(logits), self.sample_batch_steps
         columns = {
-            "obs": observations(obs),
-            "actions": actions_column("actions", actions, logits.shape[1]),
+            **batch.__dict__,
+            "action": actions_column("actions", batch.action, logits.shape[1]),
             "behaviour_logits": logits,
-            "rewards": finite_column("rewards", rewards),
-            "dones": flags_column("dones", dones),
         }
-        rows = check_rows("IMPALA.learn", leaves("", columns))
-        ActionKind().mask(None, columns["obs"], columns["actions"])
-        steps = self.sample_batch_steps
+        ActionKind().mask(None, batch.obs, columns["action"])
         if rows % steps:
             raise ValueError(f"IMPALA.learn needs fragments of sample_batch_steps={steps} steps each, got {rows} rows")
-        if steps == 1 and last_obs is None:
+        if steps == 1 and batch.last_obs is None:
             raise ValueError("fragments of one step need last_obs: a fragment's last step alone is not learned")
-        optional: dict[str, Any] = {}
-        if last_obs is not None:
-            optional["last_obs"] = observations(last_obs)
-            if rows_of(optional["last_obs"]) * steps != rows:
+        if batch.last_obs is not None:
+            columns["last_obs"] = observations(batch.last_obs)
+            if rows_of(columns["last_obs"]) * steps != rows:
                 raise ValueError(
-                    f"last_obs must have one row a fragment, {rows // steps}, got {rows_of(optional['last_obs'])}"
+                    f"last_obs must have one row a fragment, {rows // steps}, got {rows_of(columns['last_obs'])}"
                 )
-        if (final_rows is None) != (final_obs is None):
+        if (batch.final_rows is None) != (batch.final_obs is None):
             raise ValueError("final_rows and final_obs belong together: give both or none")
-        if final_rows is not None and len(final_rows):
-            optional["final_rows"] = actions_column("final_rows", final_rows, rows)
-            optional["final_obs"] = observations(final_obs)
-            check_rows(
-                "IMPALA.learn", {"final_rows": optional["final_rows"], **leaves("final_obs", optional["final_obs"])}
-            )
-        return tuple(columns.values()), {
-            "learning_rate": check_scheduled("learning_rate", learning_rate),
-            "entropy_coeff": None if entropy_coeff is None else check_real("entropy_coeff", entropy_coeff),
-            **optional,
-        }
+        if batch.final_rows is not None and not len(batch.final_rows):
+            columns["final_rows"] = columns["final_obs"] = None
+        elif batch.final_rows is not None:
+            columns["final_rows"] = actions_column("final_rows", batch.final_rows, rows)
+            columns["final_obs"] = observations(batch.final_obs)
+            named = {"final_rows": columns["final_rows"], **leaves("final_obs", columns["final_obs"])}
+            check_rows("IMPALA.learn", named)
+        return batch.made(**columns)
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         if self._one_pass:

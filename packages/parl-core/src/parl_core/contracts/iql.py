@@ -9,11 +9,10 @@ from parl_core.checks import (
     check_fraction,
     check_int,
     check_positive,
-    check_scheduled,
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.batches import transition_columns
+from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
@@ -75,15 +74,6 @@ class IQL(CountingUpdates):
     _target_values: Callable[..., Any]
     """Backend hook: the smaller of the target critics' values `[batch]`, without gradient."""
 
-    _value_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: the loss of V, of observations and target values."""
-
-    _actor_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: the actor's loss, of observations, actions and target values."""
-
-    _critic_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: the critics' loss, of the first five arguments of `learn`."""
-
     _pairs_checked: bool = False
 
     def __init__(
@@ -131,47 +121,54 @@ class IQL(CountingUpdates):
         """Return draws of the policy `[batch, act_dim]`, kept in [-1, 1]."""
         raise NotImplementedError
 
-    def learn(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, *, learning_rate: float | None = None
-    ) -> Any:
+    @learns_from(Transitions, keywords=("learning_rate",))
+    def learn(self, batch: Transitions, *, learning_rate: float | None = None) -> Any:
         """Take one step of V, of the actor, and of the critics, and move the target.
 
+        `learn(batch)`, or the columns one by one, as PARL 2.x does.
+
         Args:
-            obs: `[batch, ...]`.
-            action: float `[batch, act_dim]` in [-1, 1].
-            reward: float `[batch]` or `[batch, 1]`.
-            next_obs: as `obs`.
-            terminal: bool or float `[batch]` or `[batch, 1]`; truncation is 0: it bootstraps.
+            batch: tensors; actions float `[batch, act_dim]` in [-1, 1].
             learning_rate: of this step, of all three; default the constructor's, the actor's with its decay.
 
         Returns:
             (value_loss, critic_loss, actor_loss), detached scalars.
         """
-        q_t = self._target_values(obs, action)
-        rate, actor_rate = self._now("lr", self.lr, learning_rate), self._actor_rate(learning_rate)
-        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=rate)
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=actor_rate)
-        batch = (obs, action, reward, next_obs, terminal)
-        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
+        q_t = self._target_values(batch.obs, batch.action)
+        rate, actor_rate = (
+            self._now("lr", self.lr, learning_rate, given_as="learning_rate"),
+            self._actor_rate(learning_rate),
+        )
+        value_loss, _ = self.value_optimizer.descend(self.value_loss, batch, q_t, lr=rate)
+        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, q_t, lr=actor_rate)
+        critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch, lr=rate)
         self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
         self._after_each_update(self._count_update)
         return value_loss, critic_loss, actor_loss
+
+    def value_loss(self, batch: Transitions, q_t: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of V of a batch of tensors and the target critics' values `[batch]`, and figures by name."""
+        raise NotImplementedError
+
+    def actor_loss(self, batch: Transitions, q_t: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the actor's loss, as `value_loss`."""
+        raise NotImplementedError
+
+    def critic_loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
+        """Return the critics' loss of a batch of tensors, and figures by name."""
+        raise NotImplementedError
 
     def update(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
         """Call `learn`; the name is that of PARL 2.x."""
         return self.learn(obs, action, reward, next_obs, terminal)
 
-    def prepare(
-        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, *, learning_rate: float | None = None
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        columns, _ = transition_columns(
-            type(self).__name__, obs, unit_box("action", action), reward, next_obs, terminal
-        )
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""
+        action = unit_box("action", batch.action)
         if not self._pairs_checked:
-            self._require_pairs({"q_value": "the pair (Q1, Q2)"}, columns[0], columns[1])
+            self._require_pairs({"q_value": "the pair (Q1, Q2)"}, batch.obs, action)
             self._pairs_checked = True
-        return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate)}
+        return batch.made(**{**batch.__dict__, "action": action})
 
     def _actor_rate(self, given: Any) -> Any:
         steps = self.max_steps

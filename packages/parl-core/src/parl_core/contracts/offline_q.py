@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from parl_core.checks import check_int, check_positive
+from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.dqn import DQN
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
@@ -44,9 +45,6 @@ class OfflineQ(DQN):
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
-
-    _mixed_loss: Callable[..., tuple[Any, ...]]
-    """Backend hook: as `_loss`, and of the shares of the heads `[heads, 1]`; None for one head."""
 
     _mixture: Callable[..., Any]
     """Backend hook: shares of the heads `[heads, 1]` that sum to 1, of the dtype of a tensor."""
@@ -92,23 +90,25 @@ class OfflineQ(DQN):
         values = self._values(self.model, obs)
         return values if self.heads == 1 else values.mean(1)
 
-    def learn(
-        self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        learning_rate: float | None = None,
-        *,
-        weights: Any = None,
-        discount: Any = None,
-        next_action_mask: Any = None,
-    ) -> Any:
+    def loss(self, batch: Transitions, share: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch, and `td_error`, as `DQN.loss`.
+
+        Args:
+            batch: tensors.
+            share: of the heads `[heads, 1]`; None draws them.
+        """
+        raise NotImplementedError
+
+    @learns_from(
+        Transitions,
+        settings=("learning_rate",),
+        keywords=("weights", "discount"),
+        extra=("next_action_mask",),
+    )
+    def learn(self, batch: Transitions, learning_rate: float | None = None) -> Any:
         """Take one step: see `DQN.learn`."""
-        share = None if self.heads == 1 else self._mixture(reward)
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask, share)
-        rate = self._now("lr", self.lr, learning_rate)
-        loss, td_error = self.optimizer.descend(self._mixed_loss, *batch, lr=rate)
+        share = None if self.heads == 1 else self._mixture(batch.reward)
+        rate = self._now("lr", self.lr, learning_rate, given_as="learning_rate")
+        loss, figures = self.optimizer.descend(self.loss, batch, share, lr=rate)
         self._after_each_update(self._count_update)
-        return loss if weights is None else (loss, td_error)
+        return loss if batch.weights is None else (loss, figures["td_error"])

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.batches import RolloutBatch, observations
+from parl_core.contracts.batches import Rollout, observations
 from parl_core.contracts.settings import CountingUpdates
 from parl_core.errors import HyperparameterError
 
@@ -51,7 +51,7 @@ class OnPolicy(CountingUpdates):
 
     def learn_rollout(
         self,
-        batch: RolloutBatch,
+        batch: Rollout,
         *,
         epochs: int | None = None,
         minibatch_size: int | None = None,
@@ -95,3 +95,9 @@ class OnPolicy(CountingUpdates):
         if self._outputs is None and self.actions == ActionKind():
             self._outputs = self._output_size(policy, observations(obs))
         return self.actions.column(name, values, self._outputs)
+
+    def _with_checked_actions(self, batch: Rollout, policy: str) -> Rollout:
+        """Return a batch of arrays with its actions and its mask checked; `policy` as of `_taken`."""
+        action = self._taken("action", batch.action, policy, batch.obs)
+        mask = self.actions.mask(batch.action_mask, batch.obs, action)
+        return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})

@@ -1,16 +1,15 @@
 """The contract of PolicyGradient (REINFORCE)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_positive, check_rows, check_scheduled, first_method
+from parl_core.checks import check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.batches import RolloutBatch, finite_column, observations
+from parl_core.contracts.batches import Rollout, learns_from
 from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import DivergedError, ModelContractError
@@ -55,9 +54,6 @@ class PolicyGradient(OnPolicy):
 
     optimizer: Optimizer
 
-    _losses: Callable[..., tuple[Any, ...]]
-    """Backend hook: the loss alone, of the arguments of `learn`."""
-
     def __init__(
         self,
         model: Model,
@@ -84,27 +80,33 @@ class PolicyGradient(OnPolicy):
             return mean, std.expand_as(mean)
         return output
 
-    def learn(self, obs: Any, action: Any, reward: Any, lr: float | None = None, *, action_mask: Any = None) -> Any:
-        """Take one step.
+    @learns_from(
+        Rollout,
+        names={"obs": "obs", "action": "action", "reward": "advantage"},
+        settings=("lr",),
+        keywords=("action_mask",),
+    )
+    def learn(self, batch: Rollout, lr: float | None = None) -> Any:
+        """Take one step: `learn(batch)`, or `learn(obs, action, reward)` as PARL 1.x and 2.x do.
 
         Args:
-            obs: `[batch, ...]`, or a dictionary of such.
-            action: int64 `[batch]` or `[batch, 1]`, or as `ActionKind` says.
-            reward: float `[batch]` or `[batch, 1]`, the weight of each log-probability.
+            batch: tensors; `advantage` is the weight of each log-probability.
             lr: learning rate of this step; default the constructor's.
-            action_mask: bool `[batch, act_dim]`, True where an action was possible.
 
         Returns:
             The loss, a detached scalar.
         """
-        lr = self._now("lr", self.lr, lr)
-        (loss,) = self.optimizer.descend(self._losses, obs, action, reward.reshape([-1]), action_mask, lr=lr)
+        loss, _ = self.optimizer.descend(self.loss, batch, lr=self._now("lr", self.lr, lr))
         self._after_each_update(self._count_update)
         return loss
 
+    def loss(self, batch: Rollout) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch of tensors, and figures by name; a subclass adds its own to `super().loss`."""
+        raise NotImplementedError
+
     def learn_rollout(
         self,
-        batch: RolloutBatch,
+        batch: Rollout,
         *,
         epochs: int | None = None,
         minibatch_size: int | None = None,
@@ -137,11 +139,9 @@ class PolicyGradient(OnPolicy):
             entropy_coef=entropy_coef or None,
             target_kl=target_kl,
         )
-        columns, options = self.prepare(batch.obs, batch.action, batch.advantage, lr, action_mask=batch.action_mask)
-        obs, action, advantage = (map_nested(self._tensor, column) for column in columns)
-        mask = options.pop("action_mask")
-        weight = self._normalised(advantage)
-        loss = self.learn(obs, action, weight, **options, action_mask=None if mask is None else self._tensor(mask))
+        tensors = self._on_device(self.check_batch(batch))
+        columns = {**tensors.__dict__, "advantage": self._normalised(tensors.advantage)}
+        loss = self.learn(tensors.made(**columns), lr if lr is None else check_scheduled("lr", lr))
         return {"policy_loss": self._means([(loss,)])[0], "steps": 1.0}
 
     def choose(
@@ -181,18 +181,9 @@ class PolicyGradient(OnPolicy):
             return _chosen(output, rng)
         return np.stack([_chosen(part, rng) for part in np.split(output, np.cumsum(sizes)[:-1], axis=1)], axis=1)
 
-    def prepare(
-        self, obs: Any, action: Any, reward: Any, lr: float | None = None, *, action_mask: Any = None
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        columns = {
-            "obs": observations(obs),
-            "action": self._taken("action", action, self._policy, obs),
-            "reward": finite_column("reward", reward),
-        }
-        mask = self.actions.mask(action_mask, columns["obs"], columns["action"])
-        check_rows("PolicyGradient.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
-        return tuple(columns.values()), {"lr": check_scheduled("lr", lr), "action_mask": mask}
+    def check_batch(self, batch: Rollout) -> Rollout:
+        """Return a batch of arrays with actions, and a mask of them, that fit the policy."""
+        return self._with_checked_actions(batch, self._policy)
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:

@@ -7,17 +7,15 @@ The arguments choose between the two documented forms; `separate_ppo` describes 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core._nested import leaves, map_nested
 from parl_core.algorithm import Optimizer
-from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
+from parl_core.checks import check_int, check_non_negative, check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.batches import RolloutBatch, finite_column, observations
+from parl_core.contracts.batches import Rollout, learns_from
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
@@ -38,6 +36,7 @@ _DEFAULTS: dict[str, Any] = {
     "continuous_action": False,
     "nvec": None,
 }
+FIGURES = ("value_loss", "policy_loss", "entropy", "approx_kl", "clip_fraction")
 _SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
 
 
@@ -148,9 +147,6 @@ class PPO(_SeparateMethods, OnPolicy):
 
     optimizer: Optimizer
 
-    _losses: Callable[..., tuple[Any, ...]]
-    """Backend hook: the loss that gradients are of, and the figures of `learn_minibatch`, also as one tensor."""
-
     def __new__(cls, *args: Any, **kwargs: Any) -> "PPO":
         form: type[PPO] | None = vars(cls).get("SEPARATE_FORM")
         if form is not None and _asks_for_separate_form(len(args) - 1, kwargs):
@@ -252,70 +248,72 @@ class PPO(_SeparateMethods, OnPolicy):
         with self._no_gradients():
             return self._run(self.model.value, obs).reshape([-1])
 
+    @learns_from(
+        Rollout,
+        names={
+            "batch_obs": "obs",
+            "batch_action": "action",
+            "batch_value": "value",
+            "batch_return": "return_",
+            "batch_logprob": "log_prob",
+            "batch_adv": "advantage",
+        },
+        settings=("lr",),
+        keywords=("clip", "entropy_coef", "action_mask"),
+    )
     def learn(
-        self,
-        batch_obs: Any,
-        batch_action: Any,
-        batch_value: Any,
-        batch_return: Any,
-        batch_logprob: Any,
-        batch_adv: Any,
-        lr: float | None = None,
-        *,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-        action_mask: Any = None,
+        self, batch: Rollout, lr: float | None = None, *, clip: float | None = None, entropy_coef: float | None = None
     ) -> Any:
-        """Take one step on a minibatch; columns as in `RolloutBatch`.
+        """Take one step on a minibatch: `learn(batch)`, or its columns one by one, as PARL 2.x does.
 
         Args:
-            batch_obs: observations.
-            batch_action: actions.
-            batch_value: values when they were taken.
-            batch_return: targets of the value function.
-            batch_logprob: log-probabilities when they were taken.
-            batch_adv: advantages.
+            batch: tensors.
             lr: learning rate of this step; default the constructor's.
             clip: clip range of this step; default the constructor's.
             entropy_coef: of this step; default the constructor's.
-            action_mask: bool `[n, act_dim]`, True where an action was possible.
 
         Returns:
             (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
         """
-        columns = (column.reshape([-1]) for column in (batch_value, batch_return, batch_logprob, batch_adv))
-        minibatch = (batch_obs, batch_action, *columns, action_mask)
-        value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
-        return value_loss, policy_loss, entropy
+        figures = self.learn_minibatch(batch, lr, clip, entropy_coef)
+        return figures["value_loss"], figures["policy_loss"], figures["entropy"]
 
-    def learn_minibatch(
-        self,
-        minibatch: tuple[Any, ...],
-        lr: float | None = None,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-    ) -> Any:
-        """Take one step; the columns are tensors in the order of `RolloutBatch`, settings as of `learn`.
+    def loss(
+        self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a minibatch of tensors, and figures by name.
+
+        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch, clip, entropy_coef)`.
+
+        Args:
+            batch: tensors, with advantages as they are to be used.
+            clip: clip range; default the constructor's.
+            entropy_coef: default the constructor's.
 
         Returns:
-            value_loss, policy_loss, entropy, approx_kl, clip_fraction: detached scalars, or one tensor `[5]` of them.
+            The loss, and value_loss, policy_loss, entropy, approx_kl, clip_fraction: scalars without gradient.
             approx_kl is the mean of `ratio - 1 - log ratio` (Schulman 2020), clip_fraction the share of ratios outside
             the clip range.
         """
-        obs, action, value_old, return_, log_prob_old, advantage, *mask = minibatch
+        raise NotImplementedError
+
+    def learn_minibatch(
+        self, batch: Rollout, lr: float | None = None, clip: float | None = None, entropy_coef: float | None = None
+    ) -> dict[str, Any]:
+        """Take one step on a minibatch of tensors, as `learn`, and return the figures of `loss`, detached."""
         if self.norm_adv:
-            advantage = self._normalised(advantage)
-        lr = self._now("initial_lr", self.lr, lr)
-        clip = self._now("clip_param", self.clip_param, clip)
+            batch = batch.made(**{**batch.__dict__, "advantage": self._normalised(batch.advantage)})
+        lr = self._now("initial_lr", self.lr, lr, given_as="lr")
+        clip = self._now("clip_param", self.clip_param, clip, given_as="clip")
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
-        batch = (obs, action, value_old, return_, log_prob_old, advantage, mask_of(obs, *mask))
-        _, *figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
+        _, figures = self.optimizer.descend(self.loss, batch, clip, entropy_coef, lr=lr)
         self._after_each_update(self._count_update)
-        return figures[0] if len(figures) == 1 else tuple(figures)
+        found: dict[str, Any] = figures
+        return found
 
     def learn_rollout(
         self,
-        batch: RolloutBatch,
+        batch: Rollout,
         *,
         epochs: int | None = None,
         minibatch_size: int | None = None,
@@ -352,55 +350,23 @@ class PPO(_SeparateMethods, OnPolicy):
             check_positive("target_kl", target_kl)
         clip = check_scheduled("clip", clip)
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
-        action = self._taken("RolloutBatch.action", batch.action, "policy", batch.obs)
-        mask = self.actions.mask(batch.action_mask, batch.obs, action)
-        batch = replace(batch, action=action, action_mask=mask)
-        columns = [map_nested(self._tensor, column) for column in _given(batch)]
-        steps: list[Any] = []
+        count = len(batch)
+        tensors = self._on_device(self.check_batch(batch))
+        steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
-            order = self._tensor(rng.permutation(len(batch)))
-            shuffled = [map_nested(lambda column, rows=order: column[rows], column) for column in columns]
+            shuffled = tensors.rows(self._tensor(rng.permutation(count)))
             first = len(steps)
-            for start in range(0, len(batch), size):
-                rows = slice(start, start + size)
-                minibatch = tuple(map_nested(lambda column, rows=rows: column[rows], column) for column in shuffled)
-                steps.append(self.learn_minibatch(minibatch, lr, clip, entropy_coef))
+            for start in range(0, count, size):
+                minibatch = shuffled.rows(slice(start, start + size))
+                figures = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
+                steps.append(tuple(figures[name] for name in FIGURES))
             if target_kl is not None and self._means(steps[first:])[3] > 1.5 * target_kl:
                 break
-        names = ("value_loss", "policy_loss", "entropy", "approx_kl", "clip_fraction")
-        return {**dict(zip(names, self._means(steps), strict=True)), "steps": float(len(steps))}
+        return {**dict(zip(FIGURES, self._means(steps), strict=True)), "steps": float(len(steps))}
 
-    def prepare(
-        self,
-        batch_obs: Any,
-        batch_action: Any,
-        batch_value: Any,
-        batch_return: Any,
-        batch_logprob: Any,
-        batch_adv: Any,
-        lr: float | None = None,
-        *,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-        action_mask: Any = None,
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Check and convert the arrays of `learn`."""
-        columns = {
-            "batch_obs": observations(batch_obs),
-            "batch_action": self._taken("batch_action", batch_action, "policy", batch_obs),
-            "batch_value": finite_column("batch_value", batch_value),
-            "batch_return": finite_column("batch_return", batch_return),
-            "batch_logprob": finite_column("batch_logprob", batch_logprob),
-            "batch_adv": finite_column("batch_adv", batch_adv),
-        }
-        mask = self.actions.mask(action_mask, columns["batch_obs"], columns["batch_action"])
-        check_rows("PPO.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
-        return tuple(columns.values()), {
-            "lr": check_scheduled("lr", lr),
-            "clip": check_scheduled("clip", clip),
-            "entropy_coef": check_scheduled("entropy_coef", entropy_coef),
-            "action_mask": mask,
-        }
+    def check_batch(self, batch: Rollout) -> Rollout:
+        """Return a batch of arrays with actions, and a mask of them, that fit the policy."""
+        return self._with_checked_actions(batch, "policy")
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         if self._one_pass:
@@ -411,8 +377,3 @@ class PPO(_SeparateMethods, OnPolicy):
 
     def _policy(self, output: Any, obs: Any, mask: Any) -> Any:
         return self._distribution(output, self.actions, mask_of(obs, mask))
-
-
-def _given(batch: RolloutBatch) -> list[Any]:
-    columns = [getattr(batch, field.name) for field in fields(batch)]
-    return [column for column in columns if column is not None]

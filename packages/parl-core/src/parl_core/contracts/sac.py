@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real
+from parl_core.contracts.batches import Transitions
 from parl_core.contracts.continuous import ContinuousActorCritic
 from parl_core.contracts.settings import Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
@@ -107,16 +108,15 @@ class SAC(ContinuousActorCritic):
 
     # Shared
 
-    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
-        obs, action, reward, *_ = batch
-        alpha = self._of_dtype(self.alpha, reward)
-        noise = self._noise(action)
-        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, alpha, noise, lr=critic_lr)
-        seen = (obs, alpha, self._noise(action))
-        actor_loss, log_prob = self.actor_optimizer.descend(self._actor_loss, *seen, lr=actor_lr)
-        self._learn_temperature(log_prob, action)
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        alpha = self._of_dtype(self.alpha, batch.reward)
+        noise = self._noise(batch.action)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, noise, lr=critic_lr)
+        drawn = (alpha, self._noise(batch.action))
+        actor_loss, of_actor = self.actor_optimizer.descend(self.actor_loss, batch, *drawn, lr=actor_lr)
+        self._learn_temperature(of_actor["log_prob"], batch.action)
         self.sync_target()
-        return critic_loss, actor_loss, td_error
+        return critic_loss, actor_loss, figures["td_error"]
 
     def _learn_temperature(self, log_prob: Any, action: Any) -> None:
         if self._fixed_alpha is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from parl_core.algorithm import Algorithm, Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, first_method
-from parl_core.contracts.batches import RolloutBatch
+from parl_core.contracts.batches import Rollout
 from parl_core.contracts.ppo import PPO
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -208,13 +208,9 @@ class SeparatePPO(PPO):
             "2.x's (clip_param, initial_lr, ...) for learn and learn_rollout"
         )
 
-    def learn_rollout(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
+    def learn_rollout(self, batch: Rollout, **options: Any) -> dict[str, float]:
         """Raise an error: this form has `policy_learn` and `value_learn` instead."""
         return dict(self.learn(batch, **options))
-
-    def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments unchanged; `Agent.run` converts them."""
-        return args, kwargs
 
     def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> Any:
         """Return the means, out of what `predict` returns."""

@@ -7,6 +7,8 @@ schedule of the updates taken so far; a call may give another number for one upd
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_all_known, check_non_negative
 from parl_core.errors import HyperparameterError
@@ -72,13 +74,16 @@ class CountingUpdates(Algorithm):
         given: Any = None,
         *,
         check: Callable[[str, object], float] = check_non_negative,
+        given_as: str | None = None,
     ) -> Any:
-        """Return the value for this update: the one given for the call, else that of the constructor.
+        """Return the value for this update: the one given for the call, a number or a tensor, else the constructor's.
 
         A schedule may reach 0, which a number may not be; `check` says what else it may be.
         """
-        if given is not None or not callable(own):
-            return own if given is None else given
+        if given is not None:
+            return check(given_as or name, given) if isinstance(given, (int, float, str, np.generic)) else given
+        if not callable(own):
+            return own
         return self._at_each_update(lambda: check(f"{name} of {own!r} at step {self.updates}", own(self.updates)))
 
     def _count_update(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int, check_non_negative
+from parl_core.contracts.batches import Transitions
 from parl_core.contracts.continuous import ContinuousActorCritic, noisy
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
@@ -89,19 +90,18 @@ class TD3(ContinuousActorCritic):
         super().choose(output, rng=rng, **options)
         return np.asarray(output) if rng is None else noisy(output, noise, rng)
 
-    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
-        obs, action, reward, *_ = batch
-        noise = self._noise(action)
-        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, noise, lr=critic_lr)
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        noise = self._noise(batch.action)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, noise, lr=critic_lr)
         actor_loss = self._either(
-            self._actor_is_due, lambda: self._learn_actor(obs, actor_lr), lambda: self._no_figure(reward)
+            self._actor_is_due, lambda: self._learn_actor(batch, actor_lr), lambda: self._no_figure(batch.reward)
         )
-        return critic_loss, actor_loss, td_error
+        return critic_loss, actor_loss, figures["td_error"]
 
     def _actor_is_due(self) -> bool:
         return (self.updates + 1) % self.policy_freq == 0
 
-    def _learn_actor(self, obs: Any, rate: Any) -> Any:
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, lr=rate)
+    def _learn_actor(self, batch: Transitions, rate: Any) -> Any:
+        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=rate)
         self.sync_target()
         return actor_loss

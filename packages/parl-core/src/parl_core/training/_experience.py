@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._nested import Observations, map_nested
-from parl_core.contracts.batches import RolloutBatch
+from parl_core._nested import Observations
+from parl_core.contracts import batches
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.seeding import make_generator
+from parl_core.training._requirements import learns_from_batches
 from parl_core.training.fragment import Fragment, FragmentBatch
 
 __all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "experience_of"]
@@ -80,17 +81,20 @@ class VTraceExperience:
         self._agent.value(obs)
 
     def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> dict[str, float]:
-        losses, kl = self._agent.learn(
-            batch.obs,
-            batch.action,
-            batch.policy["logits"],
-            batch.reward,
-            batch.terminated | batch.truncated,
-            last_obs=batch.last_obs,
-            final_rows=batch.final_rows if batch.final_obs is not None else None,
-            final_obs=batch.final_obs,
-            **rates,
-        )
+        columns = {
+            "obs": batch.obs,
+            "action": batch.action,
+            "behaviour_logits": batch.policy["logits"],
+            "reward": batch.reward,
+            "done": batch.terminated | batch.truncated,
+        }
+        optional = {"last_obs": batch.last_obs}
+        if batch.final_obs is not None:
+            optional |= {"final_rows": batch.final_rows, "final_obs": batch.final_obs}
+        if learns_from_batches(self._agent):
+            losses, kl = self._agent.learn(batches.Fragment.made(**columns, **optional), **rates)
+        else:
+            losses, kl = self._agent.learn(*columns.values(), **optional, **rates)
         return {**losses._asdict(), "kl": kl}
 
 
@@ -144,8 +148,8 @@ class RolloutExperience:
         columns = batch.reward, batch.policy["value"], batch.policy["next_value"], batch.terminated, batch.truncated
         by_time = (column.reshape(-1, batch.n_steps).T for column in columns)
         advantage = gae(*by_time, gamma=self._gamma, lam=self._gae_lambda).T.reshape(-1)
-        rollout = RolloutBatch(
-            obs=map_nested(np.asarray, batch.obs),
+        rollout = batches.Rollout.made(
+            obs=batch.obs,
             action=batch.action,
             value=batch.policy["value"],
             return_=advantage + batch.policy["value"],

@@ -18,6 +18,7 @@ from parl_core.errors import HyperparameterError, ModelContractError
 
 __all__ = [
     "check_outputs",
+    "learns_from_batches",
     "refuse_uncarried_state",
     "require_off_policy",
     "require_offline",
@@ -138,6 +139,11 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
         )
 
 
+def learns_from_batches(agent: object) -> bool:
+    """Return whether an agent takes batches whole; one with a `learn` of its own gets the columns one by one."""
+    return isinstance(agent, Agent) and type(agent).learn is Agent.learn and agent._columns is not None
+
+
 def refuse_uncarried_state(agent: object, obs: Any) -> None:
     """Refuse a recurrent model whose state would have to be carried from step to step, which no loop does.
 
@@ -216,10 +222,9 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _takes(algorithm: Algorithm, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the algorithm learns from such arguments, which a `prepare` of its own turns into `learn`'s."""
-    prepares = type(algorithm).prepare is not Algorithm.prepare
+    """Return whether the algorithm learns from such arguments."""
     try:
-        inspect.signature(algorithm.prepare if prepares else algorithm.learn).bind(*args, **kwargs)
+        inspect.signature(algorithm.learn).bind(*args, **kwargs)
     except TypeError:
         return False
     return True

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
-from parl_core.contracts.batches import RolloutBatch
+from parl_core.contracts.batches import Rollout
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.seeding import spawn_seeds
 
@@ -68,7 +68,7 @@ class OnPolicyAgent(ExploringAgent, Protocol):
 
     def learn_rollout(
         self,
-        batch: RolloutBatch,
+        batch: Rollout,
         /,
         *,
         epochs: int | None = None,

@@ -7,7 +7,7 @@ A callback hears of three things:
          ── Ended ─────────> callbacks      once, however the loop ends
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -181,15 +181,34 @@ class Figures:
 
     Args:
         names: of the parts of the result, in order: the algorithm's `FIGURES`.
+        read: turns a result that is still on the device into floats, and refuses what is not finite; it is asked for
+            all results at once, after 100 updates at most, so that no update waits. None: results are floats.
     """
 
-    def __init__(self, names: tuple[str, ...] = ("loss",)) -> None:
+    UNREAD = 100
+
+    def __init__(self, names: tuple[str, ...] = ("loss",), read: Callable[[Any], Any] | None = None) -> None:
         self._names = names
+        self._read = read
+        self._unread: list[Any] = []
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 
     def add(self, result: Any) -> None:
         """Add the result of one update: a loss, or a tuple of them; what is no float is left out."""
+        if self._read is None:
+            self._add(result)
+            return
+        self._unread.append(result)
+        if len(self._unread) >= self.UNREAD:
+            self._settle()
+
+    def _settle(self) -> None:
+        unread, self._unread = self._unread, []
+        for result in unread:
+            self._add(self._read(result) if self._read is not None else result)
+
+    def _add(self, result: Any) -> None:
         for name, part in zip(self._names, result if isinstance(result, tuple) else (result,), strict=False):
             if isinstance(part, float):
                 self._sums[name] = self._sums.get(name, 0.0) + part
@@ -197,12 +216,14 @@ class Figures:
 
     def take_means(self) -> dict[str, float]:
         """Return the mean of each since the last time."""
+        self._settle()
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
+        self._settle()
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.checks import check_fraction, check_int
 from parl_core.contracts.actions import mask_of
+from parl_core.contracts.batches import Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
-from parl_core.training._requirements import require_off_policy, try_out
+from parl_core.training._requirements import learns_from_batches, require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
     OffPolicyAgent,
@@ -372,7 +373,10 @@ def train_off_policy(
             memory = make_memory(agent, envs, settings, rng)
         _check_turns(memory, envs.num_envs)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
-        figures = Figures(agent.alg.FIGURES)
+        whole = learns_from_batches(agent)
+        newest: list[Transitions | None] = [None]
+        read = (lambda unread: cast("Any", agent).read(unread, newest[0])) if whole else None
+        figures = Figures(agent.alg.FIGURES, read)
         reported = Latest(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
         target, normalized = TargetWatch(agent), normalizer_of(envs)
@@ -385,7 +389,8 @@ def train_off_policy(
             now = {name: rate(course.step) for name, rate in rates.items()}
             for _ in range(settings.updates_after(course.step, new)):
                 drawn = settings.batch_size, None if beta is None else beta(course.step)
-                figures.add(_learn(agent, memory, normalized, *drawn, now))
+                result, newest[0] = _learn(agent, memory, normalized, *drawn, now, whole=whole)
+                figures.add(result)
                 target.after_update()
             if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
                 reported.value = course.step
@@ -444,23 +449,37 @@ def _learn(
     batch_size: int,
     beta: float | None,
     rates: Mapping[str, float],
-) -> Any:
+    *,
+    whole: bool,
+) -> tuple[Any, Transitions | None]:
+    """Draw a batch, take one step, and return what it gave, figures that are not read yet, and the batch.
+
+    Args:
+        agent: learns.
+        memory: draws.
+        normalized: what the memory holds is normalised by it.
+        batch_size: transitions.
+        beta: of prioritised replay.
+        rates: learning rates.
+        whole: the agent takes batches whole.
+    """
     batch = memory.sample(batch_size, beta=beta)
     obs, reward, next_obs = from_records(batch.obs), batch.reward, from_records(batch.next_obs)
     if normalized is not None:
         obs, next_obs = normalized.normalize_obs(obs), normalized.normalize_obs(next_obs)
         summed = sum(float(agent.alg.gamma) ** k for k in range(getattr(memory, "n_step", 1)))
         reward = np.asarray(normalized.normalize_reward(reward, summed), np.float32)
-    result = agent.learn(
-        obs,
-        batch.action,
-        reward,
-        next_obs,
-        batch.terminal,
-        weights=batch.weight,
-        discount=batch.discount,
-        **rates,
-    )
+    given = {"weights": batch.weight, "discount": batch.discount}
+    transitions = None
+    if whole:
+        columns = {"obs": obs, "action": batch.action, "reward": reward, "next_obs": next_obs}
+        optional = {name: column for name, column in given.items() if column is not None}
+        transitions = Transitions.made(**columns, terminal=batch.terminal, **optional)
+        result: Any = cast("Any", agent).learn_unread(transitions, **rates)
+    else:
+        result = agent.learn(obs, batch.action, reward, next_obs, batch.terminal, **given, **rates)
     if batch.weight is not None:
-        memory.update_priorities(batch.index, result[-1])
-    return result
+        *figures, errors = result
+        memory.update_priorities(batch.index, agent.alg._read(errors) if whole else errors)
+        result = tuple(figures)
+    return result, transitions

@@ -23,7 +23,7 @@ from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
-from parl_core.training._requirements import require_offline
+from parl_core.training._requirements import learns_from_batches, require_offline
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
@@ -116,14 +116,22 @@ def train_offline(
         )
     draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
     rng = make_generator(seed)
-    figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)))
+    columns = cast("Any", agent)._columns if learns_from_batches(agent) else None
+    newest: list[Any] = [None]
+    read = None if columns is None else lambda unread: cast("Any", agent).read(unread, newest[0])
+    figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)), read)
     with Course(
         settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates", checkpoints=checkpoints
     ) as course:
         course.keep(LoopParts(cast("SavedAgent", agent), others={"rng": rng, "figures": figures}))
         target = TargetWatch(agent)
         while course.goes_on:
-            figures.add(agent.learn(**draw(dataset, settings.batch_size, rng)))
+            drawn = draw(dataset, settings.batch_size, rng)
+            if columns is None:
+                figures.add(agent.learn(**drawn))
+            else:
+                newest[0] = columns.kind.made(**drawn)
+                figures.add(cast("Any", agent).learn_unread(newest[0]))
             target.after_update()
             course.advance(1)
             if course.step % settings.report_every == 0 or course.step == settings.updates:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
-from parl_core.contracts.batches import RolloutBatch
+from parl_core.contracts import batches
 from parl_core.env._group_step import ArraySpaces
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.errors import HyperparameterError
@@ -302,7 +302,7 @@ def train_on_policy(
     return course.ended
 
 
-def _learnable(rollout: Rollout, settings: OnPolicySettings) -> RolloutBatch:
+def _learnable(rollout: Rollout, settings: OnPolicySettings) -> batches.Rollout:
     advantage = gae(
         rollout.reward,
         rollout.value,
@@ -316,7 +316,7 @@ def _learnable(rollout: Rollout, settings: OnPolicySettings) -> RolloutBatch:
     def rows(array: Any) -> Any:
         return array.reshape(-1, *array.shape[2:])
 
-    return RolloutBatch(
+    return batches.Rollout.made(
         obs=map_nested(rows, rollout.obs),
         action=rows(rollout.action),
         value=rows(rollout.value),

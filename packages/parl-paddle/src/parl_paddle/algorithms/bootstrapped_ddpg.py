@@ -8,6 +8,7 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import bootstrapped_ddpg as contract
+from parl_core.contracts.batches import Transitions
 from parl_paddle.algorithm import Algorithm
 
 __all__ = ["BootstrappedDDPG"]
@@ -35,29 +36,24 @@ class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
             action = _picked(actions, chosen)
             return (action + scale * self._noise(action)).clip(-1.0, 1.0)
 
-    def _critic_loss(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        mask: Tensor | None,
-        weights: Tensor | None,
-        discount: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        r_t = reward.reshape([-1, 1])
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs, weights, discount = batch.obs, batch.next_obs, batch.weights, batch.discount
+        r_t = batch.reward.reshape([-1, 1])
         with paddle.no_grad():
-            going_on = 1.0 - terminal.reshape([-1, 1]).astype(r_t.dtype)
+            going_on = 1.0 - batch.terminal.reshape([-1, 1]).astype(r_t.dtype)
             discount_t = going_on * (self.gamma if discount is None else discount.reshape([-1, 1]))
             a_t = self.target_model.policy(next_obs)
             target = r_t + discount_t * self.target_model.value(next_obs, a_t)
-        error = target - self.model.value(obs, action.unsqueeze(1).expand_as(a_t))
+        error = target - self.model.value(obs, batch.action.unsqueeze(1).expand_as(a_t))
         loss = error.square() if weights is None else weights.reshape([-1, 1]) * error.square()
-        return _masked_mean(loss, mask), error.mean(axis=1)
+        return _masked_mean(loss, _mask(batch)), {"td_error": error.mean(axis=1)}
 
-    def _actor_loss(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        return (-_masked_mean(self.model.value(obs, self.model.policy(obs)), mask),)
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        return -_masked_mean(self.model.value(batch.obs, self.model.policy(batch.obs)), _mask(batch)), {}
+
+
+def _mask(batch: Transitions) -> Tensor | None:
+    return None if batch.extra is None else batch.extra.get("mask")
 
 
 def _masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:

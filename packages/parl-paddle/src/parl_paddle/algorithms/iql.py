@@ -6,6 +6,7 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import iql as contract
+from parl_core.contracts.batches import Transitions
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.distributions import DiagGaussianDistribution
 from parl_paddle.losses.offline import expectile, weighted_imitation
@@ -25,22 +26,20 @@ class IQL(contract.IQL, Algorithm):
             smaller: Tensor = paddle.minimum(q1_t, q2_t)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
             return smaller.reshape([-1])
 
-    def _value_loss(self, obs: Tensor, q_t: Tensor) -> tuple[Tensor]:
-        return (expectile(q_t - self.model.value(obs).reshape([-1]), self.tau),)
+    def value_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return expectile(q_t - self.model.value(batch.obs).reshape([-1]), self.tau), {}
 
-    def _actor_loss(self, obs: Tensor, action: Tensor, q_t: Tensor) -> tuple[Tensor]:
-        log_prob = DiagGaussianDistribution(self.model.policy(obs)).logp(action)
+    def actor_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        log_prob = DiagGaussianDistribution(self.model.policy(batch.obs)).logp(batch.action)
         with paddle.no_grad():
-            adv_t = q_t - self.model.value(obs).reshape([-1])
-        return (weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT),)
+            adv_t = q_t - self.model.value(batch.obs).reshape([-1])
+        return weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT), {}
 
-    def _critic_loss(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, terminal: Tensor
-    ) -> tuple[Tensor]:
-        r_t = reward.reshape([-1])
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t = batch.reward
         with paddle.no_grad():
-            discount_t = self.discount * (1.0 - terminal.reshape([-1]).astype(r_t.dtype))
-            v_t = self.model.value(next_obs).reshape([-1])
-        q1_tm1, q2_tm1 = self.model.q_value(obs, action)
+            discount_t = self.discount * (1.0 - batch.terminal.astype(r_t.dtype))
+            v_t = self.model.value(batch.next_obs).reshape([-1])
+        q1_tm1, q2_tm1 = self.model.q_value(batch.obs, batch.action)
         errors = [td_error(q_tm1.reshape([-1]), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
-        return (squared_error(errors[0]) + squared_error(errors[1]),)
+        return squared_error(errors[0]) + squared_error(errors[1]), {}

@@ -9,6 +9,7 @@ from paddle import Tensor
 
 from parl_core.contracts import policy_gradient as contract
 from parl_core.contracts.actions import ActionKind, mask_of
+from parl_core.contracts.batches import Rollout
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.distributions import PolicyDistribution
 from parl_paddle.losses.policy import log_prob_of_action, policy_gradient
@@ -30,13 +31,13 @@ class PolicyGradient(contract.PolicyGradient, Algorithm):
             probabilities: Tensor = output[0] if self.actions.continuous else output
             return paddle.zeros([len(probabilities)], probabilities.dtype)
 
-    def _losses(self, obs: Any, action: Tensor, weight: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        output, mask = self.predict(obs), mask_of(obs, mask)
+    def loss(self, batch: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
+        action, output, mask = batch.action, self.predict(batch.obs), mask_of(batch.obs, batch.action_mask)
         if self.actions == ActionKind() and mask is None:
             log_prob = log_prob_of_action(output, action.reshape([-1]))
         else:
             log_prob = self._policy_of(output, mask).logp(action)
-        return (policy_gradient(log_prob, weight),)
+        return policy_gradient(log_prob, batch.advantage), {}
 
     def _policy_of(self, output: Any, mask: Tensor | None) -> PolicyDistribution:
         if not self.actions.continuous:

@@ -8,6 +8,7 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import ppo, separate_ppo
+from parl_core.contracts.batches import Rollout
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.distributions import DiagGaussianDistribution
 from parl_paddle.losses._shapes import same_shape
@@ -18,33 +19,26 @@ __all__ = ["PPO", "SeparatePPO"]
 
 
 class PPO(ppo.PPO, Algorithm):
-    def _losses(
-        self,
-        obs: Any,
-        action: Tensor,
-        value_old: Tensor,
-        return_: Tensor,
-        log_prob_old: Tensor,
-        advantage: Tensor,
-        mask: Tensor | None,
-        clip: float,
-        entropy_coef: float,
-    ) -> tuple[Tensor, ...]:
-        output, value = self._policy_and_value(obs)
-        distribution = self._policy(output, obs, mask)
-        log_ratio = distribution.logp(action) - log_prob_old
+    def loss(
+        self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        clip = self._now("clip_param", self.clip_param, clip)
+        entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
+        output, value = self._policy_and_value(batch.obs)
+        policy = self._policy(output, batch.obs, batch.action_mask)
+        log_ratio = policy.logp(batch.action) - batch.log_prob
         ratio = log_ratio.exp()
-        policy_loss = clipped_surrogate(ratio, advantage, clip)
+        policy_loss = clipped_surrogate(ratio, batch.advantage, clip)
         if self.use_clipped_value_loss:
-            value_loss = clipped_value_loss(value, value_old, return_, clip)
+            value_loss = clipped_value_loss(value, batch.value, batch.return_, clip)
         else:
-            value_loss = 0.5 * squared_error(value - return_)
-        entropy = distribution.entropy().mean()
+            value_loss = 0.5 * squared_error(value - batch.return_)
+        entropy = policy.entropy().mean()
         loss = policy_loss + self.value_loss_coef * value_loss - entropy_coef * entropy
         with paddle.no_grad():
             kl = approximate_kl(log_ratio, ratio)
             clipped = ((ratio - 1.0).abs() > clip).astype(ratio.dtype).mean()
-        return loss, value_loss, policy_loss, entropy, kl, clipped
+        return loss, dict(zip(ppo.FIGURES, (value_loss, policy_loss, entropy, kl, clipped), strict=True))
 
 
 class SeparatePPO(separate_ppo.SeparatePPO, PPO):

@@ -6,6 +6,7 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import sac as contract
+from parl_core.contracts.batches import Transitions
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.squashed import squashed_gaussian
 from parl_paddle.losses.value import squared_error, td_error
@@ -20,39 +21,29 @@ class SAC(contract.SAC, Algorithm):
         action, log_prob = squashed_gaussian(mean, log_std, self._noise(mean))
         return action, log_prob.unsqueeze(-1)
 
-    def _critic_loss(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        weights: Tensor | None,
-        discount: Tensor | None,
-        alpha: Tensor | float,
-        noise: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        r_t = reward.reshape([-1])
+    def critic_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with paddle.no_grad():
-            going_on = 1.0 - terminal.reshape([-1]).astype(r_t.dtype)
-            discount_t = going_on * (self.gamma if discount is None else discount)
+            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
             mean_t, log_std_t = self.model.policy(next_obs)
             a_t, log_prob_t = squashed_gaussian(mean_t, log_std_t, noise)
             q1_t, q2_t = self.target_model.value(next_obs, a_t)
             v_t = paddle.minimum(q1_t, q2_t).reshape([-1]) - alpha * log_prob_t  # type: ignore[no-untyped-call]  # paddle leaves it untyped
-        q1_tm1, q2_tm1 = self.model.value(obs, action)
+        q1_tm1, q2_tm1 = self.model.value(obs, batch.action)
         error1 = td_error(q1_tm1.reshape([-1]), r_t, discount_t, v_t)
         error2 = td_error(q2_tm1.reshape([-1]), r_t, discount_t, v_t)
-        return squared_error(error1, weights) + squared_error(error2, weights), 0.5 * (error1 + error2)
+        loss = squared_error(error1, batch.weights) + squared_error(error2, batch.weights)
+        return loss, {"td_error": 0.5 * (error1 + error2)}
 
-    def _actor_loss(self, obs: Tensor, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = self.model.policy(obs)
+    def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        mean, log_std = self.model.policy(batch.obs)
         action, log_prob = squashed_gaussian(mean, log_std, noise)
-        q1, q2 = self.model.value(obs, action)
-        return (alpha * log_prob - paddle.minimum(q1, q2).reshape([-1])).mean(), log_prob  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        q1, q2 = self.model.value(batch.obs, action)
+        return (alpha * log_prob - paddle.minimum(q1, q2).reshape([-1])).mean(), {"log_prob": log_prob}  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
-    def _temperature_loss(self, excess: Tensor) -> tuple[Tensor]:
-        return (-self.temperature.log_alpha * excess.mean().astype("float64"),)
+    def _temperature_loss(self, excess: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return -self.temperature.log_alpha * excess.mean().astype("float64"), {}
 
     def _of_dtype(self, number: Tensor | float, like: Tensor) -> Tensor | float:
         return number.astype(like.dtype) if isinstance(number, Tensor) else number

@@ -1,10 +1,10 @@
 """A2C and A3C on PyTorch."""
 
-from typing import Any
-
 from torch import Tensor
 
+from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
+from parl_core.contracts.batches import Rollout
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.losses._shapes import same_shape
@@ -13,17 +13,17 @@ __all__ = ["A2C", "A3C"]
 
 
 class A2C(contract.A2C, Algorithm):
-    def _losses(
-        self, obs: Any, action: Tensor, advantage: Tensor, target: Tensor, mask: Tensor | None, entropy_coeff: float
-    ) -> tuple[Tensor, ...]:
-        policy, value = self._policy_and_value(obs, mask)
-        log_prob = policy.logp(action)
+    def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
+        policy, value = self._policy_and_value(batch.obs, batch.action_mask)
+        log_prob, advantage, target = policy.logp(batch.action), batch.advantage, batch.return_
         same_shape(log_prob=log_prob, advantage=advantage, value=value, target=target)
         pi_loss = -(log_prob * advantage).sum()
         vf_loss = 0.5 * (value - target).square().sum()
         entropy = policy.entropy().sum()
-        loss = pi_loss + self.vf_loss_coeff * vf_loss + entropy_coeff * entropy
-        return joined_sum(loss), loss, pi_loss, vf_loss, entropy
+        loss = pi_loss + self.vf_loss_coeff * vf_loss + coeff * entropy
+        figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
+        return joined_sum(loss), figures
 
 
 class A3C(contract.A3C, A2C):

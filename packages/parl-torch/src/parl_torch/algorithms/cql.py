@@ -1,12 +1,14 @@
 """CQL on PyTorch."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from parl_core._nested import map_nested
 from parl_core.contracts import cql as contract
+from parl_core.contracts.batches import Transitions
 from parl_torch.algorithms.sac import SAC
 from parl_torch.losses.squashed import squashed_gaussian, squashed_log_prob
 from parl_torch.losses.value import squared_error, td_error
@@ -15,12 +17,12 @@ __all__ = ["CQL"]
 
 
 class CQL(contract.CQL, SAC):
-    def _imitation_loss(
-        self, obs: Tensor, action: Tensor, alpha: Tensor | float, noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        mean, log_std = self.model.policy(obs)
+    def imitation_loss(
+        self, batch: Transitions, alpha: Tensor | float, noise: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        mean, log_std = self.model.policy(batch.obs)
         _, log_prob = squashed_gaussian(mean, log_std, noise)
-        return (alpha * log_prob - squashed_log_prob(mean, log_std, action)).mean(), log_prob
+        return (alpha * log_prob - squashed_log_prob(mean, log_std, batch.action)).mean(), {"log_prob": log_prob}
 
     @torch.no_grad()
     def _candidates(self, obs: Tensor, next_obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,29 +36,18 @@ class CQL(contract.CQL, SAC):
             log_probs.append(log_prob)
         return torch.cat(actions), torch.cat(log_probs)
 
-    def _conservative_loss(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        weights: Tensor | None,
-        discount: Tensor | None,
-        factor: Tensor | float,
-        noise: Tensor,
-        actions: Tensor,
-        log_probs: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        r_t = reward.reshape(-1)
+    def critic_loss(self, batch: Transitions, *drawn: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        factor, noise, actions, log_probs = drawn
+        r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():
-            discount_t = (self.gamma if discount is None else discount) * (1.0 - terminal.reshape(-1).to(r_t.dtype))
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
             mean, log_std = self.model.policy(next_obs)
             a_t, _ = squashed_gaussian(mean, log_std, noise)
             v_t = torch.minimum(*self.target_model.value(next_obs, a_t)).reshape(-1)
         repeated = map_nested(lambda part: part.expand(len(actions), *part.shape).flatten(0, 1), obs)
         of_candidates = self.model.value(repeated, actions.flatten(0, 1))
-        of_data = self.model.value(obs, action)
+        of_data = self.model.value(obs, batch.action)
         losses, errors, gaps = [], [], []
         for q, q_tm1 in zip(of_candidates, (q.reshape(-1) for q in of_data), strict=True):
             energy = q.reshape(log_probs.shape)
@@ -64,14 +55,14 @@ class CQL(contract.CQL, SAC):
             conservative = self.min_q_weight * (energy.logsumexp(dim=0) - q_tm1).mean()
             gaps.append(conservative - self.lagrange_thresh if self.with_lagrange else conservative)
             errors.append(td_error(q_tm1, r_t, discount_t, v_t))
-            losses.append(squared_error(errors[-1], weights) + factor * gaps[-1])
-        return losses[0] + losses[1], 0.5 * (errors[0] + errors[1]), gaps[0] + gaps[1]
+            losses.append(squared_error(errors[-1], batch.weights) + factor * gaps[-1])
+        return losses[0] + losses[1], {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1]}
 
     def _factor(self) -> Tensor | float:
         return self.multiplier.alpha().clamp(0.0, 1e6) if self.with_lagrange else 1.0
 
-    def _multiplier_loss(self, gap: Tensor) -> tuple[Tensor]:
-        return (-0.5 * self.multiplier.log_alpha.exp().clamp(0.0, 1e6) * gap,)
+    def _multiplier_loss(self, gap: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return -0.5 * self.multiplier.log_alpha.exp().clamp(0.0, 1e6) * gap, {}
 
     def _uniform(self, like: Tensor) -> Tensor:
         return torch.empty(self.samples, *like.shape, dtype=like.dtype, device=like.device).uniform_(-1.0, 1.0)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import decision_transformer as contract
+from parl_core.contracts.batches import Windows
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import masked_squared_error
 
@@ -11,24 +12,16 @@ __all__ = ["DecisionTransformer"]
 
 
 class DecisionTransformer(contract.DecisionTransformer, Algorithm):
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        return_to_go: Tensor,
-        timestep: Tensor,
-        mask: Tensor,
-        *,
-        learning_rate: float | None = None,
-    ) -> Tensor:
-        rate = self._rate(learning_rate)
+    def loss(self, batch: Windows) -> tuple[Tensor, dict[str, Tensor]]:
+        predicted = self.model(batch.obs, batch.action, batch.return_to_go, batch.timestep, batch.mask)
+        return masked_squared_error(predicted, batch.action, batch.mask), {}
+
+    def _step(self, batch: Windows, rate: float) -> Tensor:
         parameters = list(self.model.parameters())
         before = [parameter.detach().clone() for parameter in parameters] if self.weight_decay else []
-        predicted = self.model(obs, action, return_to_go, timestep, mask)
-        loss = masked_squared_error(predicted, action, mask)
+        loss, _ = self.loss(batch)
         self.optimizer.minimize(loss, rate)
         if before:  # of the weights as they were, so that the order of decay and step does not matter
             with torch.no_grad():
                 torch._foreach_sub_(parameters, before, alpha=rate * self.weight_decay)
-        self.updates += 1
         return loss.detach()

@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
+from parl_core.contracts.batches import Fragment
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -15,22 +17,14 @@ __all__ = ["IMPALA"]
 
 
 class IMPALA(contract.IMPALA, Algorithm):
-    def _losses(
-        self,
-        obs: Any,
-        action: Tensor,
-        behaviour_logits: Tensor,
-        reward: Tensor,
-        done: Tensor,
-        last_obs: Any,
-        final_rows: Tensor | None,
-        final_obs: Any,
-        entropy_coeff: float,
-    ) -> tuple[Tensor, ...]:
-        policy, value = self._policy_and_value(obs)
-        behaviour = CategoricalDistribution(behaviour_logits)
+    def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
+        action, reward, last_obs = batch.action.reshape(-1), batch.reward, batch.last_obs
+        policy, value = self._policy_and_value(batch.obs)
+        done = batch.done.to(value.dtype)
+        behaviour = CategoricalDistribution(batch.behaviour_logits)
         log_prob = policy.logp(action)
-        value_t, discount_t = self._following(value.detach(), done.to(value.dtype), last_obs, final_rows, final_obs)
+        value_t, discount_t = self._following(value.detach(), done, last_obs, batch.final_rows, batch.final_obs)
         learned = slice(None) if last_obs is not None else slice(-1)  # without it, the last steps only bootstrap
 
         def by_time(column: Tensor) -> Tensor:
@@ -42,15 +36,16 @@ class IMPALA(contract.IMPALA, Algorithm):
             by_time(discount_t),
             by_time(value.detach()),
             by_time(value_t),
-            by_time(1.0 - done.to(value.dtype)),
+            by_time(1.0 - done),
             self.clip_rho_threshold,
             self.clip_pg_rho_threshold,
         )
         pi_loss = -(by_time(log_prob) * returns.pg_advantages).sum()
         vf_loss = 0.5 * (by_time(value) - returns.vs).square().sum()
         entropy = by_time(policy.entropy()).sum()
-        loss = pi_loss + self.vf_loss_coeff * vf_loss + entropy_coeff * entropy
-        return joined_sum(loss), loss, pi_loss, vf_loss, entropy, behaviour.kl(policy).mean()
+        loss = pi_loss + self.vf_loss_coeff * vf_loss + coeff * entropy
+        figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
+        return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
 
     @torch.no_grad()
     def _following(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import iql as contract
+from parl_core.contracts.batches import Transitions
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import DiagGaussianDistribution
 from parl_torch.losses.offline import expectile, weighted_imitation
@@ -21,22 +22,20 @@ class IQL(contract.IQL, Algorithm):
     def _target_values(self, obs: Tensor, action: Tensor) -> Tensor:
         return torch.minimum(*self.target_model.q_value(obs, action)).reshape(-1)
 
-    def _value_loss(self, obs: Tensor, q_t: Tensor) -> tuple[Tensor]:
-        return (expectile(q_t - self.model.value(obs).reshape(-1), self.tau),)
+    def value_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return expectile(q_t - self.model.value(batch.obs).reshape(-1), self.tau), {}
 
-    def _actor_loss(self, obs: Tensor, action: Tensor, q_t: Tensor) -> tuple[Tensor]:
-        log_prob = DiagGaussianDistribution(self.model.policy(obs)).logp(action)
+    def actor_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        log_prob = DiagGaussianDistribution(self.model.policy(batch.obs)).logp(batch.action)
         with torch.no_grad():
-            adv_t = q_t - self.model.value(obs).reshape(-1)
-        return (weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT),)
+            adv_t = q_t - self.model.value(batch.obs).reshape(-1)
+        return weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT), {}
 
-    def _critic_loss(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, terminal: Tensor
-    ) -> tuple[Tensor]:
-        r_t = reward.reshape(-1)
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t = batch.reward
         with torch.no_grad():
-            discount_t = self.discount * (1.0 - terminal.reshape(-1).to(r_t.dtype))
-            v_t = self.model.value(next_obs).reshape(-1)
-        q1_tm1, q2_tm1 = self.model.q_value(obs, action)
+            discount_t = self.discount * (1.0 - batch.terminal.to(r_t.dtype))
+            v_t = self.model.value(batch.next_obs).reshape(-1)
+        q1_tm1, q2_tm1 = self.model.q_value(batch.obs, batch.action)
         errors = [td_error(q_tm1.reshape(-1), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
-        return (squared_error(errors[0]) + squared_error(errors[1]),)
+        return squared_error(errors[0]) + squared_error(errors[1]), {}

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import offline_q as contract
+from parl_core.contracts.actions import mask_of
+from parl_core.contracts.batches import Transitions
 from parl_torch.algorithms.dqn import DQN
 from parl_torch.losses.value import double_q_learning
 
@@ -14,28 +16,22 @@ __all__ = ["OfflineQ"]
 
 
 class OfflineQ(contract.OfflineQ, DQN):
-    def _mixed_loss(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        weights: Tensor | None,
-        discount: Tensor | None,
-        next_action_mask: Tensor | None,
-        share: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        a_tm1, r_t = action.reshape(-1), reward.reshape(-1)
+    def loss(self, batch: Transitions, share: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        if share is None and self.heads > 1:
+            share = self._mixture(batch.reward)
+        a_tm1, r_t = batch.action.reshape(-1), batch.reward
+        obs, next_obs = batch.obs, batch.next_obs
+        mask = mask_of(next_obs, (batch.extra or {}).get("next_action_mask"))
         q_tm1 = self._mixed(self.model, obs, share)
         with torch.no_grad():
-            discount_t = (self.gamma if discount is None else discount) * (1.0 - terminal.reshape(-1).to(r_t.dtype))
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
             q_t = self._mixed(self.target_model, next_obs, share)
             q_t_selector = self._mixed(self.model, next_obs, share) if self.double else q_t
-            if next_action_mask is not None:
-                q_t_selector = q_t_selector.masked_fill(~next_action_mask.bool(), -math.inf)
+            if mask is not None:
+                q_t_selector = q_t_selector.masked_fill(~mask.bool(), -math.inf)
         error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
-        return self._of_error(error, weights), error
+        return self._of_error(error, batch.weights), {"td_error": error}
 
     def _mixed(self, model: Any, obs: Tensor, share: Tensor | None) -> Tensor:
         values: Tensor = self._values(model, obs)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import ppo, separate_ppo
+from parl_core.contracts.batches import Rollout
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses
@@ -17,30 +18,24 @@ __all__ = ["PPO", "SeparatePPO"]
 
 
 class PPO(ppo.PPO, Algorithm):
-    def _losses(
-        self,
-        obs: Any,
-        action: Tensor,
-        value_old: Tensor,
-        return_: Tensor,
-        log_prob_old: Tensor,
-        advantage: Tensor,
-        mask: Tensor | None,
-        clip: float,
-        entropy_coef: float,
-    ) -> tuple[Tensor, Tensor]:
-        output, value = self._policy_and_value(obs)
-        policy = self._policy(output, obs, mask)
-        return proximal_losses(
-            policy.logp(action),
+    def loss(
+        self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        clip = self._now("clip_param", self.clip_param, clip)
+        entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
+        output, value = self._policy_and_value(batch.obs)
+        policy = self._policy(output, batch.obs, batch.action_mask)
+        loss, figures = proximal_losses(
+            policy.logp(batch.action),
             policy.entropy(),
             value,
-            Behaviour(log_prob_old, advantage, value_old, return_),
+            Behaviour(batch.log_prob, batch.advantage, batch.value, batch.return_),
             clip,
             clips_value=self.use_clipped_value_loss,
             value_coef=self.value_loss_coef,
             entropy_coef=entropy_coef,
         )
+        return loss, dict(zip(ppo.FIGURES, figures.unbind(), strict=True))
 
 
 class SeparatePPO(separate_ppo.SeparatePPO, PPO):

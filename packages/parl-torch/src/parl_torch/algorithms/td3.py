@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import td3 as contract
+from parl_core.contracts.batches import Transitions
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.value import squared_error, td_error
 
@@ -11,28 +12,20 @@ __all__ = ["TD3"]
 
 
 class TD3(contract.TD3, Algorithm):
-    def _critic_loss(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        weights: Tensor | None,
-        discount: Tensor | None,
-        noise: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        r_t = reward.reshape(-1)
+    def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
         with torch.no_grad():
-            discount_t = (self.gamma if discount is None else discount) * (1.0 - terminal.reshape(-1).to(r_t.dtype))
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
             shift = (self.policy_noise * noise).clamp(-self.noise_clip, self.noise_clip)
             a_t = (self.target_model.policy(next_obs) + shift).clamp(-1.0, 1.0)
             q1_t, q2_t = self.target_model.value(next_obs, a_t)
             v_t = torch.minimum(q1_t, q2_t).reshape(-1)
-        q1_tm1, q2_tm1 = self.model.value(obs, action)
+        q1_tm1, q2_tm1 = self.model.value(obs, batch.action)
         error1 = td_error(q1_tm1.reshape(-1), r_t, discount_t, v_t)
         error2 = td_error(q2_tm1.reshape(-1), r_t, discount_t, v_t)
-        return squared_error(error1, weights) + squared_error(error2, weights), 0.5 * (error1 + error2)
+        loss = squared_error(error1, batch.weights) + squared_error(error2, batch.weights)
+        return loss, {"td_error": 0.5 * (error1 + error2)}
 
-    def _actor_loss(self, obs: Tensor) -> tuple[Tensor]:
-        return (-self.model.Q1(obs, self.model.policy(obs)).mean(),)
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        return -self.model.Q1(batch.obs, self.model.policy(batch.obs)).mean(), {}

@@ -23,7 +23,10 @@ def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_
     Returns:
         `[batch]`.
     """
-    return _difference(q_tm1, a_tm1, r_t, discount_t, q_t.amax(dim=1))
+    if not a_tm1.shape == r_t.shape == discount_t.shape:
+        same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t)
+    target = (r_t + discount_t * q_t.amax(dim=1)).detach()
+    return target - q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
 
 
 def double_q_learning(
@@ -45,7 +48,9 @@ def double_q_learning(
         `[batch]`.
     """
     best = q_t_selector.argmax(dim=1, keepdim=True)
-    return _difference(q_tm1, a_tm1, r_t, discount_t, q_t_value.gather(1, best).squeeze(1))
+    same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t)
+    target = (r_t + discount_t * q_t_value.gather(1, best).squeeze(1)).detach()
+    return target - q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
 
 
 def td_error(q_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
@@ -73,9 +78,3 @@ def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: flo
     same_shape(v_t=v_t, v_old_t=v_old_t, return_t=return_t)
     near = v_old_t + (v_t - v_old_t).clamp(-clip, clip)
     return 0.5 * torch.maximum((v_t - return_t).square(), (near - return_t).square()).mean()
-
-
-def _difference(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
-    same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
-    target = (r_t + discount_t * v_t).detach()
-    return target - q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)
