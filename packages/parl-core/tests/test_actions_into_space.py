@@ -95,3 +95,12 @@ def test_an_agent_without_values_is_refused_by_the_collector() -> None:
         pytest.raises(TypeError, match=r"log_prob\), as parl.Agent has .* Actor has none"),
     ):
         RolloutCollector(Actor(), envs, 4).collect()  # type: ignore[arg-type]  # the wrong kind of agent is the point
+
+
+@pytest.mark.parametrize(
+    "space",
+    [gymnasium.spaces.Tuple([BOX, BOX]), gymnasium.spaces.Dict({"move": BOX, "jump": gymnasium.spaces.Discrete(2)})],
+)
+def test_actions_in_several_parts_are_refused_in_words(space: gymnasium.spaces.Space[object]) -> None:
+    with pytest.raises(HyperparameterError, match=r"actions in several parts.*MultiDiscrete"):
+        into_space(space)

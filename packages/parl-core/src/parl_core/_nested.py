@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Observations", "leaves", "map_nested", "rows_of"]
+__all__ = ["Observations", "holds_tensors", "leaves", "map_nested", "rows_of"]
 
 Observations = Any
 """An array `[n, ...]`, or a dictionary of such (or of such dictionaries)."""
@@ -33,3 +33,10 @@ def leaves(name: str, values: Observations) -> dict[str, NDArray[Any]]:
 def rows_of(values: Observations) -> int:
     """Return the number of rows, that of the first array."""
     return len(next(iter(leaves("", values).values())))
+
+
+def holds_tensors(values: Observations) -> bool:
+    """Return whether observations are tensors of a framework (anything that speaks DLPack), not numpy's arrays."""
+    if isinstance(values, Mapping):
+        return any(map(holds_tensors, values.values()))
+    return hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic))

@@ -17,7 +17,7 @@ import numpy as np
 
 from parl_core import _agent_file, logger
 from parl_core._agent_file import SavedAgent
-from parl_core._nested import leaves, map_nested
+from parl_core._nested import holds_tensors, leaves, map_nested
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
@@ -45,7 +45,8 @@ class Agent:
     dimensions is one observation, one of `obs_ndim + 1` a batch. Without it, arrays of 1 or 3 dimensions (a vector, an
     image) are one observation, arrays of 2 or 4 dimensions a batch of them; anything else is refused. A batch gives one
     row an observation, one observation gives the row itself. A dictionary of arrays is an observation of several parts:
-    the model gets a dictionary of tensors.
+    the model gets a dictionary of tensors. Tensors of a framework, such as GPU simulators give, go to the model as they
+    are (of another framework by DLPack), and what is returned are tensors, too.
 
     Args:
         algorithm: the algorithm to act and learn with.
@@ -120,7 +121,7 @@ class Agent:
         options = self._options(options, batch, single)
         if type(self.alg).choose is Algorithm.choose:
             return _unbatched(self._forward(self.alg.predict, batch, **options), single)
-        return _unbatched(self.alg.choose(self._forward(self.alg.predict, batch), **options), single)
+        return _unbatched(self._chosen(batch, options), single)
 
     def sample(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act with exploration.
@@ -139,8 +140,15 @@ class Agent:
         if type(self.alg).sample is not Algorithm.sample:
             actions = self._forward(self.alg.sample_actions, batch, **options)
         else:
-            actions = self.alg.choose(self._forward(self.alg.predict, batch), rng=self.rng, **options)
+            actions = self._chosen(batch, {**options, "rng": self.rng})
         return _unbatched(actions, single)
+
+    def _chosen(self, batch: Any, options: Mapping[str, Any]) -> Any:
+        """Return the actions that the algorithm chooses on the host; of tensors they become one again."""
+        output = self._forward(self.alg.predict, batch)
+        if not holds_tensors(batch):
+            return self.alg.choose(output, **options)
+        return self._tensors(np.asarray(self.alg.choose(self._arrays(output), **options)))
 
     def _refuse_unnamed(self, method: str, args: tuple[Any, ...]) -> None:
         if args:
@@ -454,7 +462,8 @@ class Agent:
                 "write obs, info = env.reset() and pass obs"
             )
         batch, single = _as_batch(obs, self.obs_ndim)
-        _refuse_nan(batch)
+        if not holds_tensors(batch):
+            _refuse_nan(batch)
         return batch, single
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
@@ -466,11 +475,15 @@ class Agent:
         try:
             with self.alg._no_gradients():
                 tensors = {name: self._tensors(value) for name, value in options.items()}
-                result = self._arrays(method(self._tensors(batch), **tensors))
+                result = method(self._tensors(batch), **tensors)
+            if holds_tensors(batch):
+                return result
             if self._acted_on is None:
                 self._acted_on = {name: array.shape[1:] for name, array in leaves("obs", batch).items()}
-            return result
+            return self._arrays(result)
         except Exception as error:
+            if holds_tensors(batch):
+                raise
             shapes = {name: array.shape[1:] for name, array in leaves("obs", batch).items()}
             if self._acted_on not in (None, shapes) and not isinstance(error, ParlError):
                 raise ValueError(
@@ -489,7 +502,8 @@ class Agent:
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, dict):
             return map_nested(self._tensors, value)
-        return self.alg._tensor(value) if isinstance(value, (np.ndarray, list)) else value
+        known = isinstance(value, (np.ndarray, list)) or holds_tensors(value)
+        return self.alg._tensor(value) if known else value
 
     def _arrays(self, result: Any) -> Any:
         if isinstance(result, tuple):
@@ -558,7 +572,7 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
                 "set agent.obs_ndim to a dictionary of the number of dimensions of each"
             )
         return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
-    array = np.asarray(obs)
+    array = obs if holds_tensors(obs) else np.asarray(obs)
     if ndim is None:
         if array.ndim in (1, 3):
             return array[None], True
@@ -582,6 +596,8 @@ def _unbatched(actions: Any, single: bool) -> Any:
     if isinstance(actions, tuple):
         return tuple(_unbatched(part, single) for part in actions)
     row = actions[0]
+    if holds_tensors(row):
+        return row
     return row.item() if np.ndim(row) == 0 else row
 
 

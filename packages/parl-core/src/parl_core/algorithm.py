@@ -395,6 +395,14 @@ class Algorithm:
         """
         raise NotImplementedError
 
+    def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> Any:
+        """Return what takes steps with an optimizer of the framework.
+
+        Raises:
+            HyperparameterError: it is none, or has no parameters of the model.
+        """
+        raise NotImplementedError
+
     def _tensor(self, array: Any) -> Any:
         """Return a tensor on this algorithm's device that holds the array's values."""
         raise NotImplementedError
@@ -471,6 +479,22 @@ class Algorithm:
         action()
 
     # Shared
+
+    def _given_or_adam(self, given: Any, lr: Any, *, eps: float = 1e-8, max_grad_norm: float | None = None) -> Any:
+        """Return the optimizer that was given, of `parl.optim` or of the framework, else Adam for `self.model`.
+
+        Raises:
+            HyperparameterError: it is no optimizer of this model, or the algorithm was to compile.
+        """
+        if given is None:
+            return self._adam(self.model, lr=lr, eps=eps, max_grad_norm=max_grad_norm)
+        if isinstance(given, Optimizer):
+            return given
+        if self._compiles:
+            raise HyperparameterError(
+                f"compile=True compiles steps of parl.optim, and optimizer= is a {type(given).__name__}: leave out one"
+            )
+        return self._adapted(given, max_grad_norm)
 
     def _main_model(self) -> Any:
         model = getattr(self, "model", None)

@@ -61,13 +61,16 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
     """Return a tensor with the values of an array, in memory of its own.
 
     Args:
-        values: an array, or what numpy makes one of; a tensor is only moved.
+        values: an array, or what numpy makes one of; a tensor is only moved, one of another framework shared by DLPack.
         device: where to, in paddle's spelling.
         float_dtype: what floating-point numbers become; other dtypes stay, but for unsigned integers of 16 bits and
             more, which become signed ones.
     """
     if isinstance(values, paddle.Tensor):
         return values.to(device)
+    if hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic)):
+        shared: paddle.Tensor = paddle.utils.dlpack.from_dlpack(values).to(device)
+        return shared.astype(float_dtype) if shared.is_floating_point() else shared
     array = np.asarray(values)
     if array.dtype.kind != "f":
         if array.dtype in _WIDER:

@@ -20,7 +20,7 @@ from parl_paddle._static_graphs import eager
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
 from parl_paddle.model import Model
-from parl_paddle.optim import Adam
+from parl_paddle.optim import Adam, FrameworkOptimizer, parameters_of
 from parl_paddle.random_state import holder_of_generator
 
 __all__ = ["Algorithm"]
@@ -68,6 +68,9 @@ class Algorithm(contract.Algorithm):
     ) -> Adam:
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
 
+    def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> FrameworkOptimizer:
+        return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm)
+
     def _tensor(self, array: Any) -> paddle.Tensor:
         return _tensors.to_tensor(array, self.device, self._float_dtype())
 
@@ -101,6 +104,8 @@ class Algorithm(contract.Algorithm):
         if isinstance(value, paddle.Tensor):
             trained = value.is_leaf and not value.stop_gradient
             return Holder(lambda: value, value.set_value) if trained else None
+        if isinstance(value, FrameworkOptimizer):
+            value = value.optimizer
         if isinstance(value, paddle.optimizer.Optimizer):
             return _holder_of_optimizer(value)
         if type(value).__name__ == "Generator" and type(value).__module__.startswith("paddle."):
@@ -150,12 +155,7 @@ def _holder_of_optimizer(optimizer: paddle.optimizer.Optimizer) -> Holder:
     Paddle finds a parameter's state again by the parameter's name, which counts the layers that the process has made.
     Saved are the parameters' places in the optimizer's list instead, so that another process or a second model goes on.
     """
-    listed: Any = optimizer._parameter_list or []
-    parameters = [
-        parameter
-        for group in listed
-        for parameter in (group["params"] if isinstance(group, dict) else [group])  # of parameters, or of groups
-    ]
+    parameters = parameters_of(optimizer)
     places = {parameter.name: f"parameters.{index}." for index, parameter in enumerate(parameters)}
 
     def renamed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from paddle import Tensor
 from paddle.utils import unique_name
 
 from parl_core import algorithm as contract
+from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_paddle._static_graphs import as_value, eager, in_program
 from parl_paddle._tensors import to_array
 from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model
 
-__all__ = ["Adam"]
+__all__ = ["Adam", "FrameworkOptimizer"]
 
 _ops: Any = paddle._C_ops  # their types do not know that a tensor may be missing
 
@@ -197,6 +198,63 @@ class _Slot:
         tensors = (self.moment1, self.moment2, self.beta1_power, self.beta2_power, self.steps)
         for tensor, array in zip(tensors, values, strict=True):
             tensor.set_value(paddle.to_tensor(array, dtype=tensor.dtype, place=tensor.place))
+
+
+class FrameworkOptimizer:
+    """Takes the steps of an algorithm with one of paddle's optimizers, whose state is saved with the algorithm.
+
+    Args:
+        optimizer: made from parameters of the model, with a `grad_clip` of its own or none.
+        parameters: the model's.
+        max_grad_norm: limit of the gradients' global norm where the optimizer has no `grad_clip`; None for none.
+
+    Raises:
+        HyperparameterError: it is no optimizer, or has none of the model's parameters, or several processes learn.
+    """
+
+    def __init__(self, optimizer: Any, parameters: Iterable[Tensor], max_grad_norm: float | None = None) -> None:
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            raise HyperparameterError(
+                f"optimizer must be one of paddle.optimizer or parl.optim, got {optimizer!r}: for instance "
+                "paddle.optimizer.AdamW(1e-3, parameters=model.parameters())"
+            )
+        known = set(map(id, parameters))
+        if not known.intersection(map(id, parameters_of(optimizer))):
+            raise HyperparameterError(
+                f"the {type(optimizer).__name__} has no parameters of this model, so nothing would be learned: make it "
+                "with parameters=model.parameters() of the model that the algorithm is given"
+            )
+        if learners().size > 1:
+            raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
+        self.optimizer: Any = optimizer
+        if max_grad_norm is not None and self.optimizer._grad_clip is None:
+            self.optimizer._grad_clip = paddle.nn.ClipGradByGlobalNorm(max_grad_norm)
+
+    def minimize(self, loss: Tensor, lr: float | None = None) -> None:
+        """Compute gradients of `loss` and take one step; `lr` becomes the optimizer's rate."""
+        if in_program():
+            raise HyperparameterError("programs of build_program take steps with parl.optim: leave optimizer= out")
+        self.optimizer.clear_grad()
+        loss.backward()
+        if lr is not None:
+            self.optimizer.set_lr(lr)
+        self.optimizer.step()
+
+    def descend(self, loss: Callable[..., Any], *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Take one step down the gradient of the loss."""
+        value, figures = loss(*batch)
+        self.minimize(value, lr)
+        return value.detach(), {name: figure.detach() for name, figure in figures.items()}
+
+
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """Return the parameters of one of paddle's optimizers, in their order."""
+    listed: Any = optimizer._parameter_list or []
+    return [
+        parameter
+        for group in listed
+        for parameter in (group["params"] if isinstance(group, dict) else [group])  # of parameters, or of groups
+    ]
 
 
 def clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tuple[list[Tensor | None], Tensor]:

@@ -101,12 +101,15 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
     waiting.
 
     Args:
-        values: an array, or what numpy makes one of; a tensor is only moved.
+        values: an array, or what numpy makes one of; a tensor is only moved, one of another framework shared by DLPack.
         device: where to.
         float_dtype: what floating-point numbers become; other dtypes stay.
     """
     if isinstance(values, Tensor):
         return values.to(device)
+    if hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic)):
+        shared: Tensor = torch.utils.dlpack.from_dlpack(values)
+        return shared.to(device, float_dtype if shared.is_floating_point() else shared.dtype)
     array = np.asarray(values)
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()  # PyTorch has neither read-only nor backwards tensors

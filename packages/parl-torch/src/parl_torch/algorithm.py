@@ -20,7 +20,7 @@ from parl_torch._tensors import keep_freed_memory, resolve_device, settle_thread
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.model import Model
-from parl_torch.optim import Adam
+from parl_torch.optim import Adam, FrameworkOptimizer
 
 __all__ = ["Algorithm"]
 
@@ -92,6 +92,9 @@ class Algorithm(contract.Algorithm):
         part: str | Callable[[], Iterable[Tensor]] | None = None,
     ) -> Adam:
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part, compiles=self._compiles)
+
+    def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> FrameworkOptimizer:
+        return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm)
 
     def _tensor(self, array: Any) -> Tensor:
         parameter = self._found_parameter

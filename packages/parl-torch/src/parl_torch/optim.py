@@ -13,13 +13,14 @@ from torch._utils import _flatten_dense_tensors
 from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
+from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_torch._compiled import CompiledGradients, Loss
 from parl_torch._tensors import to_array
 from parl_torch.data_parallel import SharedGradients, learners
 from parl_torch.model import Model
 
-__all__ = ["Adam"]
+__all__ = ["Adam", "FrameworkOptimizer"]
 
 _gradient = operator.attrgetter("grad")
 _is_there = functools.partial(operator.is_not, None)
@@ -207,6 +208,64 @@ class Adam(contract.Optimizer):
             list(clocks.values()),
             flat_norm=few and all(parameter.device.type == "cpu" for parameter in parameters),
         )
+
+
+class FrameworkOptimizer:
+    """Takes the steps of an algorithm with one of PyTorch's optimizers, whose state is saved with the algorithm.
+
+    Args:
+        optimizer: made from parameters of the model; `foreach` and `fused` are its own choice.
+        parameters: the model's.
+        max_grad_norm: limit of the gradients' global norm, None for none.
+
+    Raises:
+        HyperparameterError: it is no optimizer, or has none of the model's parameters, or several processes learn.
+    """
+
+    def __init__(self, optimizer: Any, parameters: Iterable[Tensor], max_grad_norm: float | None = None) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise HyperparameterError(
+                f"optimizer must be one of torch.optim or parl.optim, got {optimizer!r}: for instance "
+                "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+            )
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        known = set(map(id, parameters))
+        if not known.intersection(map(id, self._parameters)):
+            raise HyperparameterError(
+                f"the {type(optimizer).__name__} has no parameters of this model, so nothing would be learned: make it "
+                "from model.parameters() of the model that the algorithm is given"
+            )
+        if learners().size > 1:
+            raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
+        self.optimizer = optimizer
+        self._max_grad_norm = max_grad_norm
+
+    def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
+        """Compute gradients of `loss` and take one step; `lr` becomes the rate of all groups of parameters."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        norm = None
+        if self._max_grad_norm is not None:
+            norm = nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+        if lr is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+        self.optimizer.step()
+        return norm
+
+    def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Take one step down the gradient of the loss."""
+        value, figures = loss(*batch)
+        self.minimize(value, lr)
+        return value.detach(), {name: figure.detach() for name, figure in figures.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.optimizer.load_state_dict(state)
 
 
 def _global_norm(gradients: list[Tensor], flat: bool) -> Tensor:

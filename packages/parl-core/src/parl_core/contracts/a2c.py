@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parl_core._nested import holds_tensors
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -53,6 +54,8 @@ class A2C(OnPolicy):
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
         continuous_action: the policy is a Gaussian; default False.
         nvec: actions are multi-discrete, with so many choices in each part.
+        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+            own learning rate unless one is given here or in a call.
         config: PARL 2.x's dictionary of an experiment; what it has besides the settings above is ignored.
         hyperparas: PARL 1.x's dictionary of `vf_loss_coeff`; not together with settings that PARL 1.x does not have.
         device, compile, compute_dtype: see `parl.Algorithm`.
@@ -78,6 +81,7 @@ class A2C(OnPolicy):
         max_grad_norm: float | None = None,
         continuous_action: bool | None = None,
         nvec: Sequence[int] | None = None,
+        optimizer: Any = None,
         config: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -107,11 +111,12 @@ class A2C(OnPolicy):
         if not self._one_pass:
             first_method(model, ("value",), name)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
-        self.optimizer = self._adam(
-            self.model,
-            lr=self._at_start(self.lr),
+        self.optimizer = self._given_or_adam(
+            optimizer,
+            self._at_start(self.lr),
             max_grad_norm=None if limit == float("inf") else check_positive("max_grad_norm", limit),
         )
+        self.lr = self._own_rate(optimizer, (config or {}).get("learning_rate", learning_rate), self.lr)
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
@@ -223,7 +228,7 @@ class A2C(OnPolicy):
             target_kl=target_kl,
         )
         coeff = None if entropy_coef is None else -check_non_negative("entropy_coef", entropy_coef)
-        tensors = self._on_device(self.check_batch(batch))
+        tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
         figures = self.learn(tensors, lr if lr is None else check_scheduled("lr", lr), coeff)
         _, policy_loss, value_loss, entropy = (figure / len(batch) for figure in figures)
         names = ("value_loss", "policy_loss", "entropy")

@@ -52,6 +52,8 @@ class DQN(CountingUpdates):
         eps: epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
             and 1.5e-4.
         max_grad_norm: clip the gradients' global norm, above 0 (Stable-Baselines3: 10); by default they are not.
+        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+            own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
@@ -89,6 +91,7 @@ class DQN(CountingUpdates):
         huber: float | None = None,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -114,7 +117,8 @@ class DQN(CountingUpdates):
         self.target_model = self._new_target()
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
         eps = check_positive("eps", eps)
-        self.optimizer = self._adam(self.model, lr=self._at_start(self.lr), eps=eps, max_grad_norm=limit)
+        self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr), eps=eps, max_grad_norm=limit)
+        self.lr = self._own_rate(optimizer, None if lr is None and not hyperparas else self.lr, self.lr)
 
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`."""
@@ -267,6 +271,7 @@ class DDQN(DQN):
         huber: float | None = None,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -283,6 +288,7 @@ class DDQN(DQN):
             huber=huber,
             eps=eps,
             max_grad_norm=max_grad_norm,
+            optimizer=optimizer,
             hyperparas=hyperparas,
             device=device,
             compile=compile,

@@ -74,6 +74,8 @@ class IMPALA(CountingUpdates):
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01 (PARL; paper 0.01 with
             the other sign).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
+        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+            own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
@@ -98,6 +100,7 @@ class IMPALA(CountingUpdates):
         learning_rate: Scheduled | None = None,
         entropy_coeff: Scheduled | None = None,
         max_grad_norm: float | None = None,
+        optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -135,9 +138,10 @@ class IMPALA(CountingUpdates):
         if not self._one_pass:
             first_method(model, ("value",), "IMPALA")
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
-        self.optimizer = self._adam(
-            self.model, lr=self._at_start(self.lr), max_grad_norm=None if limit == math.inf else limit
+        self.optimizer = self._given_or_adam(
+            optimizer, self._at_start(self.lr), max_grad_norm=None if limit == math.inf else limit
         )
+        self.lr = self._own_rate(optimizer, learning_rate, self.lr)
 
     def predict(self, obs: Any) -> Any:
         """Return the most likely actions, int64 `[batch]`."""

@@ -37,6 +37,8 @@ class OfflineQ(DQN):
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
         eps: epsilon of Adam, above 0; default 1e-8.
         max_grad_norm: clip the gradients' global norm; by default they are not.
+        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+            own learning rate unless one is given here or in a call.
         device, compile: see `parl.Algorithm`.
 
     Raises:
@@ -63,6 +65,7 @@ class OfflineQ(DQN):
         huber: float = 1.0,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -80,6 +83,7 @@ class OfflineQ(DQN):
             huber=check_positive("huber", huber),
             eps=eps,
             max_grad_norm=max_grad_norm,
+            optimizer=optimizer,
             hyperparas=hyperparas,
             device=device,
             compile=compile,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import holds_tensors
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind
@@ -42,6 +43,8 @@ class PolicyGradient(OnPolicy):
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
         continuous_action: the policy is a Gaussian; default False.
         nvec: actions are multi-discrete, with so many choices in each part.
+        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+            own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the same settings.
         device, compile: see `parl.Algorithm`.
 
@@ -61,6 +64,7 @@ class PolicyGradient(OnPolicy):
         *,
         continuous_action: bool = False,
         nvec: Sequence[int] | None = None,
+        optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -70,7 +74,8 @@ class PolicyGradient(OnPolicy):
         self.actions = ActionKind.of(continuous_action, nvec)
         self._policy = first_method(model, ("forward", "policy"), "PolicyGradient")
         super().__init__(model, device=device, compile=compile)
-        self.optimizer = self._adam(self.model, lr=self._at_start(self.lr))
+        self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr))
+        self.lr = self._own_rate(optimizer, None if lr is None and not hyperparas else self.lr, self.lr)
 
     def predict(self, obs: Any) -> Any:
         """Return action probabilities as the model does, without masks, or (mean, std), each `[batch, act_dim]`."""
@@ -139,7 +144,7 @@ class PolicyGradient(OnPolicy):
             entropy_coef=entropy_coef or None,
             target_kl=target_kl,
         )
-        tensors = self._on_device(self.check_batch(batch))
+        tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
         columns = {**tensors.__dict__, "advantage": self._normalised(tensors.advantage)}
         loss = self.learn(tensors.made(**columns), lr if lr is None else check_scheduled("lr", lr))
         return {"policy_loss": self._means([(loss,)])[0], "steps": 1.0}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parl_core._nested import holds_tensors
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -132,6 +133,8 @@ class PPO(_SeparateMethods, OnPolicy):
         norm_adv: normalise advantages in each minibatch; default True.
         continuous_action: the policy is a Gaussian; default False.
         nvec: actions are multi-discrete, with so many choices in each part.
+        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+            own learning rate unless one is given here or in a call.
         device, compile, compute_dtype: see `parl.Algorithm`.
         hyperparas, act_dim, policy_lr, value_lr, epsilon: PARL 1.x's form, see `separate_ppo.SeparatePPO`.
 
@@ -167,6 +170,7 @@ class PPO(_SeparateMethods, OnPolicy):
         continuous_action: bool | None = None,
         *,
         nvec: Sequence[int] | None = None,
+        optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         act_dim: int | None = None,
         policy_lr: Scheduled | None = None,
@@ -211,12 +215,13 @@ class PPO(_SeparateMethods, OnPolicy):
         self._one_pass = model.implements("policy_and_value")
         limit = settings["max_grad_norm"]
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
-        self.optimizer = self._adam(
-            self.model,
-            lr=self._at_start(self.lr),
+        self.optimizer = self._given_or_adam(
+            optimizer,
+            self._at_start(self.lr),
             eps=check_positive("eps", settings["eps"]),
             max_grad_norm=None if limit == math.inf else check_positive("max_grad_norm", limit),
         )
+        self.lr = self._own_rate(optimizer, initial_lr, self.lr)
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
@@ -351,7 +356,7 @@ class PPO(_SeparateMethods, OnPolicy):
         clip = check_scheduled("clip", clip)
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
         count = len(batch)
-        tensors = self._on_device(self.check_batch(batch))
+        tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
             shuffled = tensors.rows(self._tensor(rng.permutation(count)))

@@ -91,3 +91,7 @@ class CountingUpdates(Algorithm):
 
     def _at_start(self, own: Scheduled) -> float:
         return own(0) if callable(own) else own
+
+    def _own_rate(self, optimizer: Any, given: Any, rate: Scheduled) -> Any:
+        """Return the learning rate of the steps: None leaves that of an optimizer that was given without a rate."""
+        return None if optimizer is not None and given is None else rate

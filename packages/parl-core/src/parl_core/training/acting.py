@@ -119,7 +119,7 @@ def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
             of a box; where a dimension has none, they stay what they are.
 
     Raises:
-        HyperparameterError: the policy's actions are vectors and the space's are not.
+        HyperparameterError: the policy's actions are vectors and the space's are not, or the space has several parts.
 
     The function raises HyperparameterError where whole numbers meet a box of others or the other way round, and where
     an action has another shape than the space's or is none of its choices.
@@ -130,6 +130,12 @@ def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
         return _counted_from(space, space.start)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return _counted_from(space, getattr(space, "start", 0))
+    if isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)):
+        raise HyperparameterError(
+            f"the environment has actions in several parts, {space}, and policies choose arrays: wrap it in an "
+            "ActionWrapper whose space is MultiDiscrete (of parts with choices; PPO and A2C: nvec=...) or Box (of parts "
+            "with numbers), and which puts the parts together in action()"
+        )
     return lambda action: action
 
 

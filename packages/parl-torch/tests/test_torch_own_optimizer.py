@@ -1,0 +1,108 @@
+"""Algorithms take their steps with an optimizer of PyTorch's where one is given, and save its state."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parl_core.errors import HyperparameterError
+from parl_torch.agent import Agent
+from parl_torch.algorithms.a2c import A2C
+from parl_torch.algorithms.dqn import DQN
+from parl_torch.algorithms.impala import IMPALA
+from parl_torch.algorithms.offline_q import OfflineQ
+from parl_torch.algorithms.policy_gradient import PolicyGradient
+from parl_torch.algorithms.ppo import PPO
+from parl_torch.model import Model
+from parl_torch.optim import Adam
+
+
+class Q(Model):
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        self.fc = torch.nn.Linear(4, 2)
+
+    def forward(self, obs: Any) -> Any:
+        return self.fc(obs)
+
+
+class ActorCritic(Q):
+    def policy(self, obs: Any) -> Any:
+        return self.fc(obs)
+
+    def value(self, obs: Any) -> Any:
+        return self.fc(obs)[:, :1]
+
+
+def batch() -> tuple[Any, ...]:
+    rng = np.random.default_rng(1)
+    obs, next_obs = rng.normal(size=(2, 8, 4)).astype(np.float32)
+    return obs, rng.integers(2, size=8), rng.normal(size=8).astype(np.float32), next_obs, np.ones(8, np.float32)
+
+
+def test_one_step_of_sgd_is_the_one_by_hand() -> None:
+    model, other = Q(), Q()
+    agent = Agent(DQN(model, optimizer=torch.optim.SGD(model.parameters(), 0.5), device="cpu"))
+    obs, action, reward, *_ = (torch.as_tensor(column) for column in batch())
+    loss = (other(obs).gather(1, action[:, None])[:, 0] - reward).square().mean()  # all transitions are terminal
+    loss.backward()
+    assert agent.learn(*batch()) == pytest.approx(float(loss.detach()))
+    for name, weight in model.named_parameters():
+        by_hand = other.get_parameter(name)
+        torch.testing.assert_close(weight.detach(), by_hand.detach() - 0.5 * by_hand.grad)
+
+
+@pytest.mark.parametrize("rate", [{"lr": 0.25}, {"learning_rate": 0.25}], ids=["constructor", "call"])
+def test_a_rate_that_is_given_is_that_of_the_steps(rate: dict[str, float]) -> None:
+    model = Q()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    agent = Agent(DQN(model, lr=rate.get("lr"), optimizer=optimizer, device="cpu"))
+    agent.learn(*batch(), learning_rate=rate.get("learning_rate"))
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_its_state_is_saved_and_goes_on(tmp_path: Path) -> None:
+    def new() -> Agent:
+        model = Q()
+        return Agent(DQN(model, optimizer=torch.optim.AdamW(model.parameters(), 1e-2), max_grad_norm=0.5, device="cpu"))
+
+    agent = new()
+    for _ in range(3):
+        agent.learn(*batch())
+    agent.save(tmp_path / "agent.ckpt")
+    other = new()
+    other.restore(tmp_path / "agent.ckpt")
+    assert [agent.learn(*batch()) for _ in range(3)] == [other.learn(*batch()) for _ in range(3)]
+
+
+def test_one_of_parl_optim_may_be_given() -> None:
+    model, other = Q(), Q()
+    own = Agent(DQN(model, optimizer=Adam(model, lr=1e-2), device="cpu"))
+    usual = Agent(DQN(other, lr=1e-2, device="cpu"))
+    assert [own.learn(*batch()) for _ in range(3)] == [usual.learn(*batch()) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        OfflineQ,
+        PolicyGradient,
+        A2C,
+        PPO,
+        lambda model, **settings: IMPALA(model, sample_batch_steps=4, **settings),
+    ],
+    ids=["OfflineQ", "PolicyGradient", "A2C", "PPO", "IMPALA"],
+)
+def test_every_algorithm_with_one_optimizer_takes_one(make: Any) -> None:
+    model = ActorCritic()
+    optimizer = torch.optim.RMSprop(model.parameters(), 1e-3)
+    assert make(model, optimizer=optimizer, device="cpu").optimizer.optimizer is optimizer
+
+
+def test_one_of_another_model_or_none_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="SGD has no parameters of this model"):
+        DQN(Q(), optimizer=torch.optim.SGD(Q().parameters(), 0.1))
+    with pytest.raises(HyperparameterError, match=r"must be one of torch.optim or parl.optim, got 'adam'"):
+        DQN(Q(), optimizer="adam")
