@@ -167,9 +167,8 @@ class DecisionTransformerConformance(Conformance):
     @pytest.mark.parametrize(
         ("name", "wrong", "message"),
         [
-            ("obs", np.nan, "obs must be finite, got nan in window 2"),
-            ("return_to_go", np.inf, "return_to_go must be finite, got inf in window 2"),
-            ("action", np.nan, "action must be finite, got nan in window 2"),
+            ("obs", np.nan, r"obs\[3, 0\] must be finite, got nan in row 2"),
+            ("action", np.nan, r"action must lie in \[-1, 1\], got nan"),
             ("action", 2.0, r"action must lie in \[-1, 1\], got .*2\.0"),
             ("mask", 0.5, "mask must be 1 for a step and 0 for padding"),
             ("timestep", -1, "timestep must be at least 0, got -1"),

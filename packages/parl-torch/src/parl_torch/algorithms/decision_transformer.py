@@ -17,9 +17,9 @@ class DecisionTransformer(contract.DecisionTransformer, Algorithm):
         return masked_squared_error(predicted, batch.action, batch.mask), {}
 
     def _step(self, batch: Windows, rate: float) -> Tensor:
+        loss, _ = self.loss(batch)
         parameters = list(self.model.parameters())
         before = [parameter.detach().clone() for parameter in parameters] if self.weight_decay else []
-        loss, _ = self.loss(batch)
         self.optimizer.minimize(loss, rate)
         if before:  # of the weights as they were, so that the order of decay and step does not matter
             with torch.no_grad():
