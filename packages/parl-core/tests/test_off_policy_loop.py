@@ -387,6 +387,7 @@ def test_a_memory_holds_what_the_environments_gave_and_batches_are_normalised_wh
     np.testing.assert_array_equal(memory.obs[::2, 0], np.tile(np.arange(5.0), 4))
     np.testing.assert_array_equal(memory.next_obs[::2, 0], np.tile(np.arange(1.0, 6.0), 4))  # last ones, not first ones
     obs, reward, next_obs = agent.drawn[-1]
+    assert envs.ob_rms is not None
     np.testing.assert_allclose(reward, envs.normalize_reward(np.ones(len(reward))), rtol=1e-6)
     for seen in (obs, next_obs):
         counts = seen * np.sqrt(envs.ob_rms.var + envs.epsilon) + envs.ob_rms.mean

@@ -273,7 +273,7 @@ class Transitions(Batch):
     terminal: Any
     weights: Any = None
     discount: Any = None
-    extra: Mapping[str, Any] | None = None
+    extra: Any = None
 
     NUMBERS = ("reward", "terminal", "weights", "discount")
     RANGES = MappingProxyType({"terminal": _FLAG, "discount": _SHARE, "weights": _WEIGHT})
@@ -303,7 +303,7 @@ class Rollout(Batch):
     log_prob: Any = None
     advantage: Any = None
     action_mask: Any = None
-    extra: Mapping[str, Any] | None = None
+    extra: Any = None
 
     NUMBERS = ("value", "return_", "log_prob", "advantage")
 
@@ -336,7 +336,7 @@ class Fragment(Batch):
     last_obs: Observations = None
     final_rows: Any = None
     final_obs: Observations = None
-    extra: Mapping[str, Any] | None = None
+    extra: Any = None
 
     NUMBERS = ("reward", "done")
     RANGES = MappingProxyType({"done": _FLAG})
@@ -361,7 +361,7 @@ class Windows(Batch):
     return_to_go: Any
     timestep: Any
     mask: Any
-    extra: Mapping[str, Any] | None = None
+    extra: Any = None
 
 
 @dataclass(frozen=True)

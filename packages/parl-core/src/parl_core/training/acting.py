@@ -133,8 +133,8 @@ def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
     if isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)):
         raise HyperparameterError(
             f"the environment has actions in several parts, {space}, and policies choose arrays: wrap it in an "
-            "ActionWrapper whose space is MultiDiscrete (of parts with choices; PPO and A2C: nvec=...) or Box (of parts "
-            "with numbers), and which puts the parts together in action()"
+            "ActionWrapper whose space is MultiDiscrete (of parts with choices; PPO and A2C: nvec=...) or Box (of "
+            "parts with numbers), and which puts the parts together in action()"
         )
     return lambda action: action
 
