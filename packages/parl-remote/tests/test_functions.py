@@ -427,6 +427,20 @@ PROGRAM = """
     class Point:
         x: int
 
+    class Kind:
+        pass
+
+    def classes(number):
+        @dataclass
+        class Inner:
+            kind: Kind
+            of: list["Kind"]
+            times = factor
+            class Deeper:
+                kind: Kind
+                times = factor
+        return Inner.Deeper.times * number, Inner.__annotations__["kind"].__name__
+
     factor = 2
     def scaled(point):
         @dataclass
@@ -440,6 +454,7 @@ PROGRAM = """
 
     if __name__ == "__main__":
         print(list(parl.map(scaled, [Point(1), Point(2)])))
+        print(list(parl.map(classes, [1])))
         factor = 3
         print(list(parl.map(scaled, [Point(1), Point(2)])))
         with open({path!r}, "w"):
@@ -494,5 +509,5 @@ def test_a_program_needs_no_connection_and_ends_after_its_calls(tmp_path: Path) 
     ran = subprocess.run(
         [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (ran.stdout.split("\n")[:2], ran.stderr) == (["[2, 4]", "[3, 6]"], "")
+    assert (ran.stdout.split("\n")[:3], ran.stderr) == (["[2, 4]", "[(2, 'Kind')]", "[3, 6]"], "")
     assert Path(path).read_text() == "done at exit"

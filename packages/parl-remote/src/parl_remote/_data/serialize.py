@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 import io
 import operator
 import pickle
@@ -22,7 +23,7 @@ import sys
 import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from parl_remote._data.culprits import culprit_in, is_open_file
@@ -368,6 +369,8 @@ def _by_value_pickler() -> type[Any]:
             if type(value) is typing.NewType and not has_name_elsewhere(value):
                 return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
             reduced = super().reducer_override(value)
+            if type(value) is FunctionType and isinstance(reduced, tuple) and len(reduced) == 6:
+                _add_globals_of_class_bodies(value, reduced[2])
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 _complete.add(value)
                 make, arguments, content, _, _, fill = reduced
@@ -375,6 +378,21 @@ def _by_value_pickler() -> type[Any]:
             return reduced
 
     return Pickler
+
+
+def _add_globals_of_class_bodies(function: FunctionType, state: Any) -> None:
+    """Add what the bodies of classes within a function use, which look names up in a way that cloudpickle misses."""
+    sent = state[1].get("__globals__") if isinstance(state, tuple) and isinstance(state[1], dict) else None
+    if not isinstance(sent, dict):
+        return
+    todo = [const for const in function.__code__.co_consts if isinstance(const, CodeType)]
+    while todo:
+        code = todo.pop()
+        todo += [const for const in code.co_consts if isinstance(const, CodeType)]
+        if not code.co_flags & inspect.CO_OPTIMIZED:  # a class's body
+            for name in code.co_names:
+                if name in function.__globals__ and not name.startswith("__"):
+                    sent.setdefault(name, function.__globals__[name])
 
 
 # Among the arguments of cloudpickle's `_make_skeleton_class`: bases as written, and what the class has at first.
