@@ -8,11 +8,13 @@ Exit codes: see `options`.
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
+from parl_core.atomic_write import atomic_write
 from parl_core.training.curve import draw_curve
 from parl_core.training.events import Episode, Evaluation
 from parl_evokit._locking import update_lock
@@ -47,10 +49,13 @@ from parl_evokit.environments import NamedEpisode
 from parl_evokit.errors import EvolutionError, LogError
 from parl_evokit.log import LogContents, read_log
 from parl_evokit.log._frames import SUFFIX
+from parl_evokit.log._retention import compact, prune
+from parl_evokit.log._segments import QUARANTINE
+from parl_evokit.metrics import exposition, page
 from parl_evokit.models._find import built_in
 from parl_evokit.online import offline_update as update_directory
 from parl_evokit.online import online_rounds, play, sample_episodes, write_samples
-from parl_evokit.tokens import create_secret, rotate_secret
+from parl_evokit.tokens import create_secret, refusals, rotate_secret
 
 __all__ = ["main"]
 
@@ -324,6 +329,94 @@ def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
     print_result(as_json, {"segments": segments, "pending": contents.pending}, "\n".join(lines) or "no segments")
     if contents.damaged_bytes:
         raise click.exceptions.Exit(DAMAGED)
+
+
+DAYS = option("--older-than-days", default=0.0, show_default=True, type=click.FloatRange(min=0.0), help="Others stay.")
+
+
+@log_group.command("stats")
+@PATHS
+@JSON
+@exits
+def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
+    """Count segments, records, models and refused tokens of logs."""
+    contents = read_log(paths, max_damage=1.0)
+    samples, waiting = contents.samples, contents.waiting
+    models = sorted({*samples.models.tolist(), *waiting.models.tolist()})
+    times = [moment for moment in (*samples.times.tolist(), *waiting.times.tolist()) if moment]
+    aside = sum(len(list((path / QUARANTINE).glob("*"))) for path in paths if path.is_dir())
+    fields = {
+        "segments": len(contents.segments),
+        "bytes": sum(segment.size for segment in contents.segments),
+        "rewards": len(samples),
+        "waiting": len(waiting),
+        "models": [models[0], models[-1]] if models else [],
+        "first": min(times, default=0) / 1e6,
+        "last": max(times, default=0) / 1e6,
+        "refused": refusals(contents.refused),
+        "damaged": contents.damaged_bytes,
+        "quarantined": aside,
+    }
+    print_result(as_json, fields, "\n".join(f"{name}: {value}" for name, value in fields.items()))
+
+
+@log_group.command("prune")
+@PATHS
+@MODEL_DIR
+@DAYS
+@option("--dry-run", is_flag=True, help="Only say what would go.")
+@JSON
+@exits
+def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, dry_run: bool, as_json: bool) -> None:
+    """Remove segments of which everything has been used; MODEL_DIR is that of the newest model."""
+    removed = prune(paths, read_summary(model_dir)["ledger"], older_than_days=older_than_days, dry_run=dry_run)
+    fields = {"removed": len(removed.segments), "bytes": removed.size, "kept": removed.kept, "dry_run": dry_run}
+    print_result(as_json, fields, f"{len(removed.segments)} segments, {removed.size} bytes; {removed.kept} stay")
+
+
+@log_group.command("compact")
+@PATHS
+@MODEL_DIR
+@option("--to", "archive", required=True, type=Path, help="Directory of the archive.")
+@DAYS
+@JSON
+@exits
+def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_than_days: float, as_json: bool) -> None:
+    """Write segments of which everything has been used into one large one elsewhere, and remove them."""
+    done = compact(paths, read_summary(model_dir)["ledger"], archive, older_than_days=older_than_days)
+    fields = {
+        "removed": len(done.segments),
+        "records": done.records,
+        "archives": [str(path) for path in done.archives],
+        "kept": done.kept,
+    }
+    text = f"{done.records} records of {len(done.segments)} segments in {archive}; {done.kept} segments stay"
+    print_result(as_json, fields, text)
+
+
+@main.command("report")
+@MODEL_DIR
+@option("--out", default="report.html", show_default=True, type=Path, help="The page.")
+@option("--stale-after-hours", default=24.0, show_default=True, type=click.FloatRange(min=0.0), help="Then: an alarm.")
+@JSON
+@exits
+def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: bool) -> None:
+    """Draw the history of a model, or of the newest in a warehouse, as one HTML file."""
+    found = Warehouse(model_dir).newest()
+    directory = model_dir if found is None else found[1]
+    text = page(directory, time.time(), stale_after_hours * 3600.0)
+    with atomic_write(out, "w", encoding="utf-8") as file:
+        file.write(text)
+    print_result(as_json, {"out": str(out), "model_dir": str(directory)}, f"history of {directory} in {out}")
+
+
+@main.command("metrics")
+@MODEL_DIR
+@exits
+def print_metrics(model_dir: Path) -> None:
+    """Print metrics of a model, or of the newest in a warehouse, in the text format of Prometheus."""
+    found = Warehouse(model_dir).newest()
+    click.echo(exposition(model_dir if found is None else found[1]), nl=False)
 
 
 @log_group.command("convert")

@@ -1,0 +1,164 @@
+"""Years of logs: what has been used may go, opening does not grow with history, and an operator sees what goes on."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from parl_evokit import AsyncESAgent, InvalidToken, LogError, LogWriter, Tokens, read_log
+from parl_evokit.cli import main
+from parl_evokit.log import _segments
+from parl_evokit.log._retention import compact, prune
+from parl_evokit.metrics import Metrics, exposition, page
+
+
+def agent_of(place: Path) -> AsyncESAgent:
+    config = {
+        "keys": "COUNTER",
+        "solver": {"guard": {"control_share": 0.1}},
+        "async_es": {"model_warehouse": str(place / "warehouse")},
+    }
+    return AsyncESAgent(({"w": np.ones(4, np.float32)}, lambda arrays, x: arrays["w"] @ x), config)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> AsyncESAgent:
+    """An agent after three updates, with a log of six segments that are used and one that is not."""
+    agent = agent_of(tmp_path)
+    for update in range(4):
+        clone = agent.clone()
+        for _ in range(2 if update < 3 else 1):
+            with LogWriter(tmp_path / "log", tokens=Tokens([bytes(32)])) as log:
+                for number in range(12):
+                    log.reward(log.sampled(clone.add_noise()), float(number))
+                with pytest.raises(InvalidToken):
+                    log.reward("x" * 56, 1.0)
+        if update < 3:
+            agent.update_from_log(tmp_path / "log")
+    return agent
+
+
+def evokit(*arguments: object, expect: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == expect, result.output + result.stderr
+    return result
+
+
+def test_segments_that_are_used_can_go_and_learning_goes_on(agent: AsyncESAgent, tmp_path: Path) -> None:
+    log, model = tmp_path / "log", tmp_path / "warehouse" / "model_iter_id-3"
+    told = json.loads(evokit("log", "prune", log, "--model_dir", model, "--dry-run", "--json").output)
+    assert (told["removed"], told["kept"]) == (6, 1)
+    assert len(list(log.glob("*.evl"))) == 7
+    assert (
+        json.loads(evokit("log", "prune", log, "--model_dir", model, "--older-than-days=1", "--json").output)["removed"]
+        == 0
+    )
+    evokit("log", "prune", log, "--model_dir", model)
+    assert len(list(log.glob("*.evl"))) == 1
+    report, _ = agent.update_from_log(log)
+    assert report.used + report.control == 12
+
+
+def test_segments_that_are_used_can_be_archived_as_one(agent: AsyncESAgent, tmp_path: Path) -> None:
+    log, model, archive = tmp_path / "log", tmp_path / "warehouse" / "model_iter_id-3", tmp_path / "archive"
+    before = read_log(log)
+    result = json.loads(evokit("log", "compact", log, "--model_dir", model, "--to", archive, "--json").output)
+    assert (result["removed"], result["kept"], len(result["archives"])) == (6, 1, 1)
+    both = read_log([log, archive])
+    assert (both.infos, both.rewards, both.refused) == (before.infos, before.rewards, before.refused)
+    with pytest.raises(LogError, match="the log itself"):
+        compact([log], {}, log)
+
+
+def test_a_segment_that_is_written_to_stays(agent: AsyncESAgent, tmp_path: Path) -> None:
+    with LogWriter(tmp_path / "open") as log:
+        log.reward(agent.clone().add_noise(), 1.0)
+        ledger = read_log(tmp_path / "open").ledger
+        assert prune([tmp_path / "open"], ledger).segments == []
+    assert len(prune([tmp_path / "open"], ledger).segments) == 1
+
+
+def test_segments_that_are_read_are_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agent_of(tmp_path)
+    clone = agent.clone()
+    for _ in range(50):
+        with LogWriter(tmp_path / "log") as log:
+            log.reward(clone.add_noise(), 1.0)
+    ledger = read_log(tmp_path / "log").ledger
+    opened: list[Path] = []
+    real = _segments.stretch_of
+    monkeypatch.setattr(
+        _segments, "stretch_of", lambda path, start, stop: opened.append(path) or real(path, start, stop)
+    )
+    assert read_log(tmp_path / "log", ledger).infos == []
+    assert opened == []
+    with LogWriter(tmp_path / "log") as log:
+        log.reward(clone.add_noise(), 1.0)
+    assert len(read_log(tmp_path / "log", ledger).infos) == 1
+    assert len(opened) == 1
+
+
+def test_a_segment_ends_at_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clone = agent_of(tmp_path).clone()
+    with LogWriter(tmp_path / "log", max_seconds=60.0) as log:
+        for second in (0, 30, 59, 61, 62, 200):
+            monkeypatch.setattr(time, "monotonic", lambda second=second: now + second)
+            log.reward(clone.add_noise(), 1.0)
+    assert len(list((tmp_path / "log").glob("*.evl"))) == 3
+
+
+def test_the_stats_of_a_log_tell_what_is_in_it(agent: AsyncESAgent, tmp_path: Path) -> None:
+    found = json.loads(evokit("log", "stats", tmp_path / "log", "--json").output)
+    assert (found["segments"], found["rewards"], found["waiting"], found["models"]) == (7, 84, 0, [0, 3])
+    assert found["refused"] == {"malformed": 7}
+    assert agent.model_iter_id == 3
+
+
+def test_the_metrics_tell_of_the_last_update_and_of_all(agent: AsyncESAgent, tmp_path: Path) -> None:
+    lines = dict(
+        line.rsplit(" ", 1) for line in evokit("metrics", "--model_dir", tmp_path / "warehouse").output.splitlines()
+        if not line.startswith("#")
+    )  # fmt: skip
+    assert float(lines["evokit_model_iter_id"]) == agent.model_iter_id == 3
+    assert float(lines['evokit_refused_tokens_total{reason="malformed"}']) == 6
+    assert abs(float(lines["evokit_last_update_timestamp_seconds"]) - time.time()) < 3600
+    assert 'evokit_mean_reward{arm="noise"}' in lines
+
+
+def test_prometheus_client_has_the_same_metrics(agent: AsyncESAgent, tmp_path: Path) -> None:
+    client = pytest.importorskip("prometheus_client", reason="metrics in a process need prometheus_client")
+    registry = client.CollectorRegistry()
+    metrics = Metrics(registry)
+    metrics.observe(*agent.update_from_log(tmp_path / "log"))
+    told = client.generate_latest(registry).decode()
+    assert "evokit_model_iter_id 4.0" in told
+    assert 'evokit_refused_tokens_total{reason="malformed"} 1.0' in told
+    assert "evokit_quarantined_segments_total 0.0" in told
+
+
+def test_the_page_is_one_file_and_begins_with_the_alarm_when_updates_have_stopped(
+    agent: AsyncESAgent, tmp_path: Path
+) -> None:
+    out = tmp_path / "report.html"
+    evokit("report", "--model_dir", tmp_path / "warehouse", "--out", out)
+    text = out.read_text(encoding="utf-8")
+    assert text.count("<svg") >= 4
+    assert "have stopped" not in text
+    assert "http://" not in text
+    model = tmp_path / "warehouse" / f"model_iter_id-{agent.model_iter_id}"
+    os.utime(model / "solver.json", (1, 1))
+    evokit("report", "--model_dir", tmp_path / "warehouse", "--out", out)
+    assert "have stopped" in out.read_text(encoding="utf-8")
+    assert "have stopped" in page(model, time.time(), 10.0)
+    assert "evokit_last_update_timestamp_seconds 1\n" in exposition(model)
+
+
+def test_a_directory_without_a_model_is_said_in_a_line(tmp_path: Path) -> None:
+    for command in ("report", "metrics"):
+        assert evokit(command, "--model_dir", tmp_path, expect=2).stderr.count("\n") == 1
