@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from parl_remote._data.error_text import text_of
 from parl_remote._death import DeathKind
 from parl_remote._links.call_messages import Kind, header_of, pack, payload_of
 from parl_remote._records import Record, record
@@ -260,11 +261,7 @@ def _read(page: bytes, offset: int, room: int) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # the user's own class, whose __str__ may do anything
-        text = "its text could not be made"
-    lines = text.strip().splitlines()
+    lines = text_of(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
@@ -282,8 +279,7 @@ class ExitReport:
 
     def because_of(self, error: BaseException) -> ExitReport:
         """Return a copy with the error in one line as detail."""
-        lines = str(error).strip().splitlines()
-        return ExitReport(self.kind, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+        return ExitReport(self.kind, _one_line(error))
 
     def say(self, channel: UnixChannel) -> None:
         """Send the report to the worker; a worker that is gone or does not read misses it."""

@@ -10,13 +10,13 @@ class cannot have a subclass, the exception alone.
 
 from __future__ import annotations
 
-import reprlib
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
+from parl_remote._data.error_text import cut, is_heavy, text_of
 from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
 from parl_remote.errors import (
     RemoteAttributeError,
@@ -63,12 +63,12 @@ def describe(error: BaseException, method: str, references: list[object] | None 
         method: Class and method that raised it.
         references: Filled as by `serialize.dumps`.
     """
-    if isinstance(error, ValueError) and _text(error).endswith("is read-only"):  # numpy's words
+    if isinstance(error, ValueError) and text_of(error).endswith("is read-only"):  # numpy's words
         error.add_note(_READ_ONLY)
     return Failure(
         method=method,
         type_name=_name(type(error)),
-        text=_text(error),
+        text=text_of(error),
         traceback=_traceback(error),
         pickled=_pickled(error, references),
     )
@@ -251,66 +251,17 @@ def _name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-_MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
-_HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
-
-
-def _text(error: BaseException) -> str:
-    if _is_heavy(error):
-        return ", ".join(map(_Brief().repr, error.args))
-    try:
-        return _cut(str(error))
-    except Exception as failure:
-        return f"(its text could not be made: {type(failure).__name__})"
-
-
-class _Brief(reprlib.Repr):
-    """Makes short texts; the standard library's makes the whole text of bytes first."""
-
-    def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002  # as the base class calls it
-        return f"{value[: self.maxother]!r}... ({len(value)} bytes)" if len(value) > self.maxother else repr(value)
-
-    repr_bytearray = repr_bytes
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _MOST_TEXT:
-        return text
-    half = _MOST_TEXT // 2
-    return f"{text[:half]} ... ({len(text) - 2 * half} characters are left out) ... {text[-half:]}"
-
-
-def _is_heavy(error: BaseException) -> bool:
-    """Return whether making the text of an exception would take long: 100 MB of bytes are 400 MB of text."""
-    return _weight(error.args, _HEAVY) > _HEAVY
-
-
-def _weight(values: Iterable[object], limit: int) -> int:
-    """Return how many characters or bytes are among values and in lists and tuples in them, or more than the limit."""
-    weight = 0
-    for value in values:
-        if isinstance(value, str | bytes | bytearray):
-            weight += len(value)
-        elif isinstance(value, list | tuple | set | frozenset):
-            weight += len(value) + _weight(value, limit)
-        elif isinstance(value, dict):
-            weight += len(value) + _weight(value.keys(), limit) + _weight(value.values(), limit)
-        if weight > limit:
-            break
-    return weight
-
-
 def _traceback(error: BaseException) -> str:
     """Return the traceback from the user's first frame on."""
     trace = error.__traceback__
     while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__package__")):
         trace = trace.tb_next
     try:
-        if any(map(_is_heavy, _chain(error))):
+        if any(map(is_heavy, _chain(error))):
             return "".join(_short_lines(error, trace))
-        return "".join(map(_cut, traceback.format_exception(type(error), error, trace)))
+        return "".join(map(cut, traceback.format_exception(type(error), error, trace)))
     except Exception:
-        return f"{_name(type(error))}: {_text(error)}\n"
+        return f"{_name(type(error))}: {text_of(error)}\n"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -330,7 +281,7 @@ def _short_lines(error: BaseException, trace: TracebackType | None) -> list[str]
             lines.append("\nThe exception above led to this one:\n\n")
         lines.append("Traceback (most recent call last):\n")
         lines += traceback.format_tb(trace if one is error else one.__traceback__)
-        lines.append(f"{_name(type(one))}: {_text(one)}\n")
+        lines.append(f"{_name(type(one))}: {text_of(one)}\n")
     return lines
 
 
