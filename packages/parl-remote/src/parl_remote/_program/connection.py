@@ -89,7 +89,6 @@ class _EventLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, read: Callable[[], None]) -> None:
         self.loop = loop
-        self.awaited: weakref.WeakSet[RemoteFuture[Any]] = weakref.WeakSet()
         # A poller of its own: its descriptor stays open until the event loop has forgotten it, whoever closes the
         # connection.
         self._poller = new_poller()
@@ -182,6 +181,7 @@ class Connection:
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
         self._tended_s = 0.0  # the time between looks at answers that nobody waits for; 0 while nobody looks
         self._event_loop: _EventLoop | None = None
+        self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
         self.is_read_out = threading.Event()
         self._on_state: Callable[[Sequence[memoryview]], None] | None = None
         self._names_changed = False
@@ -475,7 +475,7 @@ class Connection:
         if self._watched and self._loop is None:
             self._watch_soon()
         event_loop = self._event_loop
-        if event_loop is not None and event_loop.awaited:
+        if event_loop is not None and self._awaited:
             with contextlib.suppress(RuntimeError):  # it is closed
                 event_loop.loop.call_soon_threadsafe(self._resume, event_loop)
 
@@ -522,8 +522,8 @@ class Connection:
             return
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             future.settle(None)
-            if self._watched:
-                self._watched.discard(future)
+            if self._watched or self._awaited:
+                self._unwatch(future)
             return
         if kind == _RESULT and not flags:  # a value and nothing else to know, as most others
             try:
@@ -532,8 +532,8 @@ class Connection:
                 self._settle(future, None, unreadable(error, future.method))
             else:
                 future.settle(value)
-                if self._watched:
-                    self._watched.discard(future)
+                if self._watched or self._awaited:
+                    self._unwatch(future)
             return
         if flags & _HANDLES:
             with reading_from(None if self._sharing is not None or self._objects is None else self._objects()):
@@ -578,8 +578,11 @@ class Connection:
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
     ) -> None:
         future.settle(value, error, cancelled=cancelled)
-        if self._watched:
-            self._watched.discard(future)
+        self._unwatch(future)
+
+    def _unwatch(self, future: RemoteFuture[Any]) -> None:
+        self._watched.discard(future)
+        self._awaited.discard(future)
 
     def _lose(self) -> None:
         """Fail all pending calls, and refuse later ones: the actor will not answer any more."""
@@ -590,6 +593,7 @@ class Connection:
                 unsent = None  # it was cancelled
         pending = self._pending
         if unsent is not None and self._outbox is not None:
+            self._unwatch(unsent[1])
             self._outbox.give_back(*unsent)  # the actor has not got it whole
         running = ""
         for call_id in list(pending):
@@ -625,7 +629,9 @@ class Connection:
             return self.await_in(loop, future)
         if event_loop is None or event_loop.loop is not loop:
             return self.watch(future)
-        event_loop.awaited.add(future)
+        self._awaited.add(future)
+        if future.settled:
+            self._awaited.discard(future)
         self._resume(event_loop)
         return None
 
@@ -633,7 +639,7 @@ class Connection:
         """Have an event loop read, unless another thread does, which then hands over."""
         if self._is_lost:
             self._lose_in_background()
-        elif event_loop.awaited and not self._reader:
+        elif self._awaited and not self._reader:
             event_loop.resume()
             if self.has_read_ahead():
                 event_loop.loop.call_soon(self._read_in_event_loop)
@@ -643,7 +649,7 @@ class Connection:
         event_loop = self._event_loop
         if event_loop is None:
             return
-        if self._reader or not event_loop.awaited or not self._reading.acquire(blocking=False):
+        if self._reader or not self._awaited or not self._reading.acquire(blocking=False):
             event_loop.pause()  # another thread leads and will hand over, or the answers are for others
             if self._reader:
                 return
@@ -653,7 +659,7 @@ class Connection:
         until = time.monotonic() + _TURN_S
         is_more = True
         try:
-            while is_more and time.monotonic() < until:
+            while is_more and (self._arrived or self._awaited) and time.monotonic() < until:
                 is_more = self._take_one()
         except (ChannelClosed, RemoteProtocolError):
             self._is_lost = True
@@ -663,7 +669,7 @@ class Connection:
         finally:
             self._reader = 0
             self._release_reading()
-        if is_more:
+        if is_more and (self._arrived or self._awaited):
             event_loop.loop.call_soon(self._read_in_event_loop)
         if self._followers:
             self._hand_over()
