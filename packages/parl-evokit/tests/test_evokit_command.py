@@ -1,6 +1,7 @@
 """The PARL 1.x manual's online programs as commands, with their options, and what exit codes say."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,39 @@ def test_a_users_own_model_and_environment_are_imported_by_name(
     evokit("online-sampling", "--log-path=mine-log", *common, "--env=mine:env", "--episodes=6")
     output = evokit("offline-update", "--log-path=mine-log", *common, "--updated-model-dir=mine").output
     assert "model 1: 6 samples (3 pairs)" in output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["log"],
+        ["log", "show"],
+        ["log", "show", "nowhere"],
+        ["offline-update", "--nonsense"],
+        ["init-solver", "--model_dir", "x"],
+        ["online-sampling", "--log_path", "l", "--model_dir", "m", "--config_path", "c", "--episodes", "many"],
+        ["report", "--model_dir", "nowhere"],
+        ["secret", "rotate", "nowhere"],
+        ["config", "check", "nowhere.prototxt"],
+    ],
+)
+def test_every_commands_error_is_one_line(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code in {1, 2, 4}
+    lines = result.stderr.splitlines()
+    if arguments != ["log"]:  # a group alone shows its help
+        assert len(lines) == 1
+        assert lines[0].startswith("error: ")
+
+
+def test_the_built_in_environment_says_which_extra_it_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    from parl_evokit import EvolutionError
+    from parl_evokit.environments import NamedEpisode
+
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(EvolutionError, match=r"pip install parl-evokit\[loop\]"):
+        NamedEpisode("cartpole").open()

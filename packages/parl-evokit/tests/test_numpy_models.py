@@ -66,3 +66,11 @@ def test_saved_weights_load_into_the_same_model(tmp_path: Path) -> None:
     model = mlp([4, 20, 2], seed=2)
     model.load(tmp_path)
     assert (model.parameters() == mlp([4, 20, 2], seed=1).parameters()).all()
+
+
+def test_a_model_is_saved_into_a_directory_that_a_text_names_and_that_need_not_exist(tmp_path: Path) -> None:
+    model = mlp([3, 4, 2])
+    model.save(str(tmp_path / "a" / "b"))
+    other = mlp([3, 4, 2])
+    other.load(str(tmp_path / "a" / "b"))
+    assert np.array_equal(other.parameters(), model.parameters())

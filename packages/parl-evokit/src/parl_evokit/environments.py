@@ -24,7 +24,7 @@ def cartpole() -> Episode:
     try:
         gymnasium = importlib.import_module("gymnasium")
     except ImportError as error:
-        raise EvolutionError("the built-in environment needs gymnasium: pip install gymnasium") from error
+        raise EvolutionError("the built-in environment needs gymnasium: pip install parl-evokit[loop]") from error
     env = gymnasium.make("CartPole-v1")
 
     def episode(agent: Predictor, seed: int) -> float:

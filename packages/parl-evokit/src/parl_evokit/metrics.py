@@ -161,9 +161,7 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         _plot("reward by arm", lines, {"noise": "mean_reward", "control": "control_mean", "holdout": "holdout_mean"}),
         _plot("samples", lines, {"used": "used", "effective": "effective", "timed out": "timed_out"}),
         _plot("length of the step", lines, {"step": "update_norm", "gradient": "gradient_norm"}),
-        _plot(
-            "samples of older models, by age in updates", _deeper(lines, "stale", map(str, ages)), _same(map(str, ages))
-        ),
+        _plot("samples of older models, by age in updates", _deeper(lines, "stale", ages), _same(ages)),
         _plot("refused tokens", _deeper(lines, "refused", reasons), _same(reasons)),
         _plot("set aside", _deeper(lines, "set_aside", aside), _same(aside)),
     ]

@@ -6,7 +6,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -20,6 +20,7 @@ from parl_evokit._report import UpdateReport
 from parl_evokit.agent import ESAgent
 from parl_evokit.environments import load_object
 from parl_evokit.errors import (
+    EvaluationFailed,
     EvolutionError,
     LayoutMismatch,
     LogError,
@@ -109,6 +110,29 @@ JSON = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 class Commands(click.Group):
     """A group whose commands may be spelt with `_` as in the PARL 1.x manual, or with `-`."""
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """See click; an error of usage is one line, too."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+        except click.ClickException as error:
+            where = getattr(error, "ctx", None)
+            name = f" ({where.command_path} --help says more)" if where is not None else ""
+            click.echo(f"error: {' '.join(error.format_message().split())}{name}", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("error: aborted", err=True)
+            sys.exit(FAILED)
+        sys.exit(code if isinstance(code, int) else 0)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
         return super().get_command(ctx, cmd_name.replace("_", "-"))
@@ -130,15 +154,22 @@ def exits(command: Callable[P, None]) -> Callable[P, None]:
         except (EvolutionError, OSError) as error:
             code, more = _code(error), {}
             if isinstance(error, NothingToUpdate):
-                click.echo(f"nothing to update: {error}", err=True)
+                click.echo(f"nothing to update: {_one_line(error)}", err=True)
                 more = {} if error.report is None else {"report": report_fields(error.report)}
             else:
-                click.echo(f"error: {error}", err=True)
+                click.echo(f"error: {_one_line(error)}", err=True)
             if kwargs.get("as_json"):
                 click.echo(json.dumps({"error": type(error).__name__, "message": str(error), "exit": code} | more))
             sys.exit(code)
 
     return wrapped
+
+
+def _one_line(error: BaseException) -> str:
+    """Return a message as one line: of a failed evaluation without the traceback of its worker."""
+    if isinstance(error, EvaluationFailed):
+        return f"evaluate raised {error.summary}"
+    return " ".join(str(error).split())
 
 
 def print_result(as_json: bool, fields: dict[str, Any], text: str) -> None:

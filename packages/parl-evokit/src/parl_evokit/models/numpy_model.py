@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout, read_arrays, write_arrays
-from parl_evokit.errors import LayoutMismatch
+from parl_evokit.errors import LayoutMismatch, StorageError
 from parl_evokit.noise._gaussian import GaussianNoise
 from parl_evokit.noise._spec import NoiseSpec
 
@@ -92,13 +93,21 @@ class NumpyModel:
         """See `ModelAdapter`."""
         return NumpyModel(self._views, self._predict, self._predict_many)
 
-    def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.npz`."""
-        write_arrays(directory / WEIGHTS, self._views)
+    def save(self, directory: str | PathLike[str]) -> None:
+        """See `ModelAdapter`; the file is `params.npz`, and the directory is made if need be.
 
-    def load(self, directory: Path) -> None:
+        Raises:
+            StorageError: It cannot be written.
+        """
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            write_arrays(Path(directory) / WEIGHTS, self._views)
+        except OSError as error:
+            raise StorageError(f"{directory} cannot be written: {error}") from error
+
+    def load(self, directory: str | PathLike[str]) -> None:
         """See `ModelAdapter`."""
-        path = directory / WEIGHTS
+        path = Path(directory) / WEIGHTS
         try:
             self.bind(self._layout.flatten(read_arrays(path)))
         except LayoutMismatch as error:
