@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import machine
@@ -70,15 +71,16 @@ def main() -> None:
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     sizes: dict[tuple[str, str], object] = {}
     failed: dict[tuple[str, str], str] = {}
-    for _ in range(chosen.rounds):
-        for name in chosen.only:
-            for peer, python in pythons.items():
-                values = measure(python, peer, name)
-                if isinstance(values, str):
-                    failed[name, peer] = values
-                    continue
-                found[name, peer].append(values[name])
-                sizes[name, peer] = values.get("chunksize")
+    jobs = [(name, peer) for _ in range(chosen.rounds) for name in chosen.only for peer in pythons]
+    with suppress(KeyboardInterrupt):  # the table has what was measured until then
+        for name, peer in jobs:
+            values = measure(pythons[peer], peer, name)
+            if isinstance(values, str):
+                failed[name, peer] = values
+                continue
+            print(f"{peer} {name} {values[name]:.3g} s", file=sys.stderr, flush=True)
+            found[name, peer].append(values[name])
+            sizes[name, peer] = values.get("chunksize")
     heads = ["what, seconds", *(PEERS[peer] for peer in pythons), "times ProcessPoolExecutor", "target", ""]
     lines = ["# Plain functions: results", ""]
     lines += [f"- {line}" for line in machine.describe(pythons)]
@@ -93,7 +95,8 @@ def main() -> None:
             else "-"
             for peer in pythons
         ]
-        gain = medians["process_pool"] / medians["parl_functions"] if len(medians) >= 2 else float("nan")
+        both = {"process_pool", "parl_functions"} <= medians.keys()
+        gain = medians["process_pool"] / medians["parl_functions"] if both else float("nan")
         verdict = "" if target is None else "met" if gain >= target else "**missed**"
         aim = "" if target is None else f">= {target:g}"
         lines.append(f"| {' | '.join([text, *cells, f'{gain:.2f}', aim, verdict])} |")

@@ -12,7 +12,7 @@ def inner(count: int) -> int:
 
 
 class _Pool:
-    sizes = (1, 10, 32, 100, 500, 1250, 2500, 5000)
+    sizes = (1, 32, 500, 2500)
 
     def start(self, workers: int) -> None:
         self._executor = ProcessPoolExecutor(workers)

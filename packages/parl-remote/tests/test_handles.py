@@ -749,3 +749,22 @@ def clusters(request: pytest.FixtureRequest, any_cluster: _Clusters) -> str:
     """Clusters of processes of every kind."""
     any_cluster.use(request.param)
     return str(request.param)
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def told(cell: Any, number: int) -> int:
+    cell.put(number)
+    return os.getpid()
+
+
+def test_plain_functions_run_on_every_kind_of_cluster(clusters: str) -> None:
+    assert list(parl_remote.map(squared, range(300))) == [n * n for n in range(300)]
+    arrays = [np.full(300_000, n, np.float32) for n in range(5)]
+    assert [float(array[9]) for array in parl_remote.map(np.negative, arrays)] == [-float(n) for n in range(5)]
+    cell = Cell()
+    with parl_remote.Executor(2) as executor:
+        assert executor.submit(told, cell, 7).result(60.0) != os.getpid()
+    assert cell.get() == 7
