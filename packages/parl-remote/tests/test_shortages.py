@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from faults.shortages import Call, Shortages
+from parl_remote._node.run_files import RunFiles
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="preloads a library and reads /proc")
 
@@ -73,11 +75,12 @@ def spare_of(zygote):
                 pass
         time.sleep(0.01)
 
-def main(target, kind, most):
+def main(target, kind, most, address="", *members):
     switch = Switch(os.environ["SHORTAGES"])
-    parl.connect(cpu_num=2)
+    parl.connect(address or None, **({} if address else {"cpu_num": 2}))
     first, asker = Keeper(), Keeper()
-    node, zygote = _current.client()._cluster.pid, first.pids()[1]
+    master, worker = map(int, members or [_current.client()._cluster.pid] * 2)
+    zygote = first.pids()[1]
     large = np.ones(200_000)
     steps = {
         "a new actor": lambda: Keeper().get(),
@@ -92,7 +95,8 @@ def main(target, kind, most):
     }
     for nth in range(1, most):
         actor = Keeper()
-        pid = {"node": node, "zygote": zygote, "actor": actor.pids()[0]}.get(target) or spare_of(zygote)
+        pids = {"node": master, "master": master, "worker": worker, "zygote": zygote, "actor": actor.pids()[0]}
+        pid = pids.get(target) or spare_of(zygote)
         failed = {}
         switch.fail(pid, Call[kind], nth)
         for name, step in steps.items():
@@ -103,12 +107,13 @@ def main(target, kind, most):
         has_failed = switch.stop()
         lives = target == "spare" or is_alive(pid)
         # Afterwards, and with what was there before, all is as it was.
-        goes_on = [Keeper().get(), first.get(), asker.ask(first), actor.get(), _current.client()._cluster.pid]
-        print(json.dumps([nth, failed, lives, goes_on == [42, 42, 42, 42, node]]), flush=True)
+        answers = {Keeper().get(), first.get(), asker.ask(first), actor.get()}
+        goes_on = answers == {42} and is_alive(master) and is_alive(worker)
+        print(json.dumps([nth, failed, lives, goes_on]), flush=True)
         if not has_failed:
             return
 
-main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
 """
 
 
@@ -117,13 +122,15 @@ def shortages(tmp_path_factory: pytest.TempPathFactory) -> Shortages:
     return Shortages(tmp_path_factory.mktemp("shortages"))
 
 
-def _rounds(shortages: Shortages, tmp_path: Path, target: str, call: Call, most: int) -> list[Any]:
+def _rounds(
+    shortages: Shortages, tmp_path: Path, target: str, call: Call, most: int, *cluster: object, **variables: str
+) -> list[Any]:
     """What the program says of each round: the number, the errors by step, and whether all go on."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
     paths = [path for path in sys.path if path]
-    environment = {**os.environ, **shortages.environment, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, str(program), target, call.name, str(most)]
+    environment = {**os.environ, **shortages.environment, "PYTHONPATH": os.pathsep.join(paths), **variables}
+    command = [sys.executable, str(program), target, call.name, str(most), *map(str, cluster)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -147,6 +154,34 @@ def test_whichever_call_fails_the_process_goes_on(
     rounds = _rounds(shortages, tmp_path, target, call, 500)
     _check(rounds, call)
     assert not rounds[-1][1], "the last round has no failure"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", list(Call))
+@pytest.mark.parametrize("target", ["master", "worker"])
+def test_whichever_call_of_a_node_of_a_real_cluster_fails_it_goes_on(
+    shortages: Shortages, tmp_path: Path, target: str, call: Call
+) -> None:
+    variables = {"PARL_RUN_DIR": str(tmp_path / "run"), "PARL_MONITOR": "0", "PARL_FORCE_TCP": "1"}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, **shortages.environment, **variables, "PYTHONPATH": paths}
+
+    def xparl(*arguments: object) -> None:
+        command = [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=240)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    try:
+        xparl("start", "--port", port, "--cpu_num", 0)
+        xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 2)
+        run_files = RunFiles(tmp_path / "run")
+        ((_, master),), ((_, worker),) = run_files.clusters(), run_files.workers()
+        pids = (master.process.pid, worker.process.pid)
+        rounds = _rounds(shortages, tmp_path, target, call, 500, f"localhost:{port}", *pids, **variables)
+    finally:
+        xparl("stop", "--all")
+    _check(rounds, call)
 
 
 @pytest.mark.parametrize("target", ["node", "actor"])
