@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from peer import NotOffered, Peer
 from procs import MARK, Watched, marked, pss_mb
-from subject import SMALL, STEPS, Subject, touch, weights
+from subject import SMALL, SMALL_ARRAYS, STEPS, Subject, touch, weights
 
 Values = dict[str, float]
 
@@ -82,10 +82,12 @@ def blocking_calls(run: Run) -> Callable[[], Values]:
     def window() -> Values:
         empty = _latencies(lambda: call("nothing"), 0.4)
         small = _latencies(lambda: call("echo", SMALL), 0.4)
+        eight = _latencies(lambda: call("ignore", SMALL_ARRAYS), 0.4)
         return {
             "call": empty[len(empty) // 2],
             "call_p99": empty[len(empty) * 99 // 100],
             "call_small": small[len(small) // 2],
+            "call_arrays": eight[len(eight) // 2],
         }
 
     return window
@@ -135,6 +137,53 @@ def arrays(run: Run) -> Values:
     return values
 
 
+def many_arrays(run: Run) -> Values:
+    """Messages of many arrays: 64 of 1 MB, 200 of 150 KB."""
+    run.peer.start(2)
+    values: Values = {}
+    for count, size in ((64, 10**6), (200, 150_000)):
+        sent = [np.full(size, 1, np.uint8) for _ in range(count)]
+        with _fresh(run.peer) as actor:
+            up = _speeds("up", np.concatenate(sent), 10, lambda: actor.call("take_many", sent))  # noqa: B023
+        with _fresh(run.peer) as actor:
+            actor.call("prepare_many", count, size)
+            down = _speeds("down", np.concatenate(sent), 10, lambda: sum(map(touch, actor.call("give_many"))))
+        values |= {f"argument_{count}_arrays": up["up_warm"], f"result_{count}_arrays": down["down_warm"]}
+    return values
+
+
+def two_threads(run: Run) -> Values:
+    """Blocking calls of two threads beside one: to an actor each, and to the same one."""
+    run.peer.start(2)
+    first, second = run.peer.create(), run.peer.create()
+    ratios: defaultdict[str, list[float]] = defaultdict(list)
+    for _ in range(6):
+        alone = _calls_in([first])
+        ratios["threads_apart"].append(_calls_in([first, second]) / alone)
+        if run.name == "parl":  # others' handles, and a pipe, belong to one thread
+            ratios["threads_together"].append(_calls_in([first, first]) / alone)
+    return {row: statistics.median(found) for row, found in ratios.items()}
+
+
+def _calls_in(actors: Sequence[Any], seconds: float = 0.5) -> int:
+    """Return how many calls threads make in some time, one thread an entry."""
+    counts: list[int] = []
+
+    def call(actor: Any) -> None:
+        count, end = 0, _clock() + seconds
+        while _clock() < end:
+            actor.call("nothing")
+            count += 1
+        counts.append(count)
+
+    threads = [threading.Thread(target=call, args=(actor,)) for actor in actors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts)
+
+
 @contextmanager
 def _fresh(peer: Peer) -> Iterator[Any]:
     actor = peer.create()
@@ -150,7 +199,7 @@ def _speeds(row: str, array: np.ndarray, repeats: int, send: Callable[[], int]) 
         begun = _clock()
         seen = send()
         times.append(_clock() - begun)
-        assert seen == touch(array), "the array did not arrive"
+        assert abs(seen - touch(array)) < 1000, "the array did not arrive"  # each array has its own first page
     gb = array.nbytes / 1e9
     return {f"{row}_cold": gb / times[0], f"{row}_warm": gb / statistics.median(times[len(times) // 2 :])}
 
@@ -365,6 +414,8 @@ MEASURES: dict[str, Callable[[Run], Values]] = {
     for function in (
         calls_in_flight,
         arrays,
+        many_arrays,
+        two_threads,
         weights_to_8_actors,
         trajectories,
         start,

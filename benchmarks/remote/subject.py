@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+SMALL_ARRAYS = {f"k{i}": np.zeros(64, np.float32) for i in range(8)}
 SMALL = {"obs": [0.03, -0.02, 0.04, 0.01], "reward": 1.0, "done": False, "info": {"steps": 17}}
 STEPS = 50  # of one trajectory
 _PAGE = 4096
@@ -17,6 +18,7 @@ class Subject:
 
     def __init__(self) -> None:
         self._array = np.empty(0, np.uint8)
+        self._arrays: list[np.ndarray] = []
         self._weights: dict[str, np.ndarray] = {}
         self._trajectory = trajectory()
 
@@ -44,6 +46,20 @@ class Subject:
         """Keep the weights and read one byte a page of each, as an actor that acts with them has to."""
         self._weights = weights
         return sum(map(touch, weights.values()))
+
+    def take_many(self, arrays: list[np.ndarray]) -> int:
+        """Return the sum of one byte a page of all arrays."""
+        return sum(map(touch, arrays))
+
+    def prepare_many(self, count: int, size: int) -> None:
+        """Make the arrays that `give_many` returns."""
+        self._arrays = [np.full(size, 1, np.uint8) for _ in range(count)]
+
+    def give_many(self) -> list[np.ndarray]:
+        return self._arrays
+
+    def ignore(self, value: Any) -> None:
+        """Take a value and do nothing with it."""
 
     def rollout(self) -> dict[str, np.ndarray]:
         return self._trajectory

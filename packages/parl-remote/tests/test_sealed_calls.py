@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -18,8 +17,8 @@ import pytest
 
 import parl_remote
 from parl_remote import _current
-from parl_remote._program.connection import Connection
 from parl_remote._program.relayed_channel import RelayedChannel
+from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._transport import sealed
 from parl_remote._transport.sealed import SealedChannel
 
@@ -74,18 +73,25 @@ def connected(address: str) -> Iterator[None]:
         _current.install(before)
 
 
-def kind_of_channel(actor: Any) -> type:
-    """How an actor is reached."""
-    actor.same(None)
-    found = {type(one.channel) for one in gc.get_objects() if isinstance(one, Connection)}
-    assert len(found) == 1
-    return found.pop()
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[type]:
+    """The kinds of the channels to actors, in the order in which they were made."""
+    kinds: list[type] = []
+    connect = WorkerClients.connect_actor
+
+    def noting(*arguments: Any) -> Any:
+        channel = connect(*arguments)
+        kinds.append(type(channel))
+        return channel
+
+    monkeypatch.setattr(WorkerClients, "connect_actor", noting)
+    return kinds
 
 
 @pytest.mark.usefixtures("connected")
-def test_values_of_all_sizes_come_back_as_they_were() -> None:
+def test_values_of_all_sizes_come_back_as_they_were(ways: list[type]) -> None:
     echo = Echo()
-    assert kind_of_channel(echo) is SealedChannel
+    assert ways == [SealedChannel]
     for size in (0, 1, 10_000, sealed._RECORD - 1, sealed._RECORD, sealed._RECORD + 1, 20_000_000):
         array = np.arange(size, dtype=np.uint8)
         assert (echo.same({"a": array, "b": [1, "x"]})["a"] == array).all()
@@ -136,21 +142,23 @@ def test_actors_leave_when_their_callers_do() -> None:
 
 
 @pytest.mark.usefixtures("connected")
-def test_without_the_extra_calls_go_through_the_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_calls_go_through_the_relay(monkeypatch: pytest.MonkeyPatch, ways: list[type]) -> None:
     monkeypatch.setattr(sealed, "can_seal", lambda: False)
     echo = Echo()
-    assert kind_of_channel(echo) is RelayedChannel
+    assert ways == [RelayedChannel]
     assert echo.total(np.ones(10**6, np.uint8)) == 10**6
     stored = parl_remote.put(np.ones(10**6, np.uint8))
     assert echo.total(stored) == 10**6
 
 
 @pytest.mark.usefixtures("connected")
-def test_where_the_port_is_not_reached_calls_go_through_the_relay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_port_is_not_reached_calls_go_through_the_relay(
+    monkeypatch: pytest.MonkeyPatch, ways: list[type]
+) -> None:
     def unreachable(*_: Any, **__: Any) -> Any:
         raise parl_remote.ClusterUnreachable("a firewall")
 
     monkeypatch.setattr(SealedChannel, "open", unreachable)
     echo = Echo()
-    assert kind_of_channel(echo) is RelayedChannel
+    assert ways == [RelayedChannel]
     assert echo.same(5) == 5

@@ -102,12 +102,16 @@ class Sealer(_Numbered):
 
     def seal(self, plain: Buffer) -> bytes:
         """Return a record."""
+        return b"".join(self._sealed(plain))
+
+    def _sealed(self, plain: Buffer) -> tuple[bytes, bytes]:
+        """Return a record's length and the rest of it."""
         length = _LENGTH.pack(len(plain) + _TAG)
         cipher, nonce = self._next()
-        return length + cipher.encrypt(nonce, plain, length)
+        return length, cipher.encrypt(nonce, plain, length)
 
-    def records(self, parts: Sequence[Buffer]) -> Iterator[Buffer]:
-        """Yield the records of one message after the other; `parts` make up its bytes."""
+    def records(self, parts: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+        """Yield the records of one message after the other, a long one in two pieces; `parts` make up its bytes."""
         small: list[Buffer] = []
         held = 0
         for part in parts:
@@ -116,13 +120,13 @@ class Sealer(_Numbered):
                 held += len(part)
                 continue
             if held:
-                yield self.seal(b"".join(small))
+                yield [self.seal(b"".join(small))]
                 small, held = [], 0
             view = memoryview(part)
             for start in range(0, len(view), _RECORD):
-                yield self.seal(view[start : start + _RECORD])
+                yield [*self._sealed(view[start : start + _RECORD])]
         if held:
-            yield self.seal(small[0] if len(small) == 1 else b"".join(small))
+            yield [self.seal(small[0] if len(small) == 1 else b"".join(small))]
 
 
 class Opener(_Numbered):
@@ -200,13 +204,12 @@ class SealedReader(FrameReader):
                     break
                 self._take(memoryview(self._opener.open(bytes(view[at:start]), view[start : start + length])))
                 at = start + length
-        rest = bytes(self._sealed[at:end]) if at else b""
         if needed > len(self._sealed) or (end == len(self._sealed) < _READ_AHEAD):
             larger = bytearray(_READ_AHEAD)
             larger[: end - at] = self._sealed[at:end]
             self._sealed = larger
-        elif rest:
-            self._sealed[: len(rest)] = rest
+        elif at < end and at:
+            self._sealed[: end - at] = self._sealed[at:end]
         self._sealed_end = end - at
 
     def _take(self, plain: memoryview) -> None:
@@ -336,7 +339,7 @@ class SealedChannel(UnixChannel):
             complete = False
             try:
                 for record in self._sealer.records([frame_prefix(frames), *frames]):
-                    rest = [record] if self._unsent else self._rest_of([record])
+                    rest = record if self._unsent else self._rest_of(record)
                     self._unsent += [bytes(part) for part in rest]
                 complete = True
             finally:
@@ -372,16 +375,15 @@ class SealedChannel(UnixChannel):
                 if not complete:  # its number is taken, so nothing can follow it
                     self._hang_up()
 
-    def _write(self, record: Buffer, deadline: float | None) -> None:
-        rest: list[Buffer] = [record]
-        while rest:
+    def _write(self, rest: list[Buffer], deadline: float | None) -> None:
+        while True:
             try:
-                sent = self._socket.send(rest[0], NOW)
+                sent = self._socket.send(rest[0], NOW) if len(rest) == 1 else self._socket.sendmsg(rest, (), NOW)
             except BlockingIOError:
                 sent = 0
-            if sent == len(rest[0]):
-                return
             rest = after(rest, sent)
+            if not rest:
+                return
             if not self._wait_for_room(deadline):
                 raise ChannelClosed("the peer took a long message too slowly; the connection is closed")
 
@@ -525,7 +527,9 @@ class SealedListener:
             peer = self._peers.add(
                 waiting.connection,
                 reader=lambda max_bytes, allocate: SealedReader(opener, max_bytes, allocate),
-                encode=lambda frames: list(sealer.records([frame_prefix(frames), *frames])),
+                encode=lambda frames: [
+                    piece for record in sealer.records([frame_prefix(frames), *frames]) for piece in record
+                ],
             )
         except OSError:  # it has gone already, or there is no memory
             waiting.connection.close()
