@@ -86,9 +86,10 @@ def visit(place: Path, seed: int) -> None:
                 token = early.pop(draw.randrange(len(early)))
                 for _ in range(draw.choice((1, 1, 1, 2))):
                     log.reward(token, draw.gauss(0, 1))
-                sys_profile, _ = sys.getprofile(), sys.setprofile(None)
+                trouble = sys.getprofile()
+                sys.setprofile(None)
                 os.write(notes, token.encode() + b"\n")
-                sys.setprofile(sys_profile)
+                sys.setprofile(trouble)
         except (EvolutionError, OSError):
             pass
         time.sleep(0.0005)

@@ -91,9 +91,12 @@ def test_segments_that_are_read_are_not_opened_again(tmp_path: Path, monkeypatch
     ledger = read_log(tmp_path / "log").ledger
     opened: list[Path] = []
     real = _segments.stretch_of
-    monkeypatch.setattr(
-        _segments, "stretch_of", lambda path, start, stop: opened.append(path) or real(path, start, stop)
-    )
+
+    def noting(path: Path, start: int, stop: int) -> bytes:
+        opened.append(path)
+        return real(path, start, stop)
+
+    monkeypatch.setattr(_segments, "stretch_of", noting)
     assert read_log(tmp_path / "log", ledger).infos == []
     assert opened == []
     with LogWriter(tmp_path / "log") as log:
