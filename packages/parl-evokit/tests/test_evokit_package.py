@@ -37,6 +37,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "LogContents",
         "LogError",
         "LogWriter",
+        "MapElites",
         "ModelAdapter",
         "NoiseDataError",
         "NoiseSpec",

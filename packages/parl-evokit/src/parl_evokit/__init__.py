@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from parl_evokit.log import LogContents as LogContents
     from parl_evokit.log import LogWriter as LogWriter
     from parl_evokit.log import read_log as read_log
+    from parl_evokit.map_elites import MapElites as MapElites
     from parl_evokit.models import ModelAdapter as ModelAdapter
     from parl_evokit.models import NumpyModel as NumpyModel
     from parl_evokit.models import mlp as mlp
@@ -81,6 +82,7 @@ _HOMES = {
     "LogContents": "log",
     "LogError": "errors",
     "LogWriter": "log",
+    "MapElites": "map_elites",
     "ModelAdapter": "models",
     "NoiseDataError": "errors",
     "NoiseSpec": "noise",
@@ -134,6 +136,7 @@ __all__ = [
     "LogContents",
     "LogError",
     "LogWriter",
+    "MapElites",
     "ModelAdapter",
     "NoiseDataError",
     "NoiseSpec",

@@ -1,0 +1,210 @@
+"""MAP-Elites (Mouret and Clune, "Illuminating search spaces by mapping elites", 2015, arXiv 1504.04909).
+
+    ask(n) ──► candidates ──► (evaluate: reward and descriptor) ──► tell ──► each cell keeps its best
+
+A descriptor says what a candidate is like, not how good it is; the box of descriptors is cut into a grid, whose cells
+keep the best candidate each. New candidates are varied elites (Vassiliades and Mouret, "Discovering the elite
+hypervolume by leveraging interspecies correlation", GECCO 2018, equation 1):
+
+    x = a + std * z + line_std * u * (b - a)       a, b elites of two cells drawn uniformly, z and u normal
+
+Candidates are plain arrays, evaluated wherever the user wants: by a pool of threads or processes, or by actors. `tell`
+takes any candidates, also those that were not asked for. Normal numbers are those of the noise specification, so equal
+calls give equal candidates on every machine; equal rewards leave a cell as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parl_evokit.errors import EvolutionError, InvalidReward, LayoutMismatch
+from parl_evokit.noise._generators import random_bits
+from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
+
+__all__ = ["MapElites", "MapReport"]
+
+STREAM = 2**63 + 2**62  # beyond the streams of keys and of restarts
+
+
+@dataclass(frozen=True)
+class MapReport:
+    """The outcome of one `tell`.
+
+    Attributes:
+        added: Candidates that are the first of their cell.
+        improved: Candidates that replace a worse one.
+        outside: Candidates whose descriptor is outside of the box, or whose reward or descriptor is not finite.
+    """
+
+    added: int
+    improved: int
+    outside: int
+
+
+class MapElites:
+    """A map of the best candidates by what they are like.
+
+    Args:
+        mean0: Where to start, `[n]`.
+        lower: Lower sides of the box of descriptors, `[k]`.
+        upper: Upper sides, `[k]`.
+        cells: Into how many parts each side is cut, `[k]`.
+        std: Deviation of the noise of every new candidate; the paper on variation has 0.01.
+        line_std: Deviation of the step along the line to another elite; 0.2 there.
+        initial: How many candidates are drawn around `mean0` first.
+        initial_std: Their deviation.
+        seed: Of all normal numbers.
+
+    Raises:
+        EvolutionError: A setting is out of its range.
+        LayoutMismatch: `mean0` is no vector of finite numbers.
+    """
+
+    def __init__(
+        self,
+        mean0: ArrayLike,
+        lower: Sequence[float],
+        upper: Sequence[float],
+        cells: Sequence[int],
+        *,
+        std: float = 0.01,
+        line_std: float = 0.2,
+        initial: int = 100,
+        initial_std: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self._mean0 = np.array(mean0, np.float32)
+        if self._mean0.ndim != 1 or not self._mean0.size or not np.isfinite(self._mean0).all():
+            raise LayoutMismatch("mean0 is a vector of finite numbers")
+        self._lower, self._upper = np.array(lower, np.float64), np.array(upper, np.float64)
+        self._cells = tuple(int(count) for count in cells)
+        if not (len(self._lower) == len(self._upper) == len(self._cells) > 0) or min(self._cells) < 1:
+            raise EvolutionError("lower, upper and cells have one number for each descriptor, cells 1 or more")
+        if not (np.isfinite(self._upper - self._lower).all() and (self._lower < self._upper).all()):
+            raise EvolutionError(f"lower must be below upper, and both finite: {lower}, {upper}")
+        if min(std, line_std) < 0 or not initial_std > 0 or initial < 1:
+            raise EvolutionError("std and line_std are 0 or more, initial_std above 0, initial 1 or more")
+        self._std, self._line_std, self._initial_std = std, line_std, initial_std
+        self._initial, self._seed = initial, seed
+        self._drawn = self._told = 0
+        self._places = np.empty(0, np.int64)  # numbers of the cells that have an elite
+        self._elites = np.empty((0, self._mean0.size), np.float32)
+        self._rewards = np.empty(0)
+        self._descriptors = np.empty((0, len(self._cells)))
+
+    def ask(self, n: int) -> NDArray[np.float32]:
+        """Return new candidates `[n, parameters]`."""
+        size = self._mean0.size
+        out = np.empty((n, size), np.float32)
+        for row in out:
+            bits = random_bits(self._seed, STREAM + self._drawn, 0, size + 1 + 4 * 2)
+            self._drawn += 1
+            normals = quantiles()[bits[: size + 1]] / UNITS_PER_ONE
+            if self._told < self._initial or not len(self._elites):
+                row[...] = self._mean0 + self._initial_std * normals[:size]
+                continue
+            # Numbers of 64 bits, so that no map is too large to draw from evenly.
+            a, b = (int.from_bytes(part.astype("<u2").tobytes(), "little") for part in (bits[-8:-4], bits[-4:]))
+            first, other = (self._elites[number % len(self._elites)].astype(np.float64) for number in (a, b))
+            row[...] = first + self._std * normals[:size] + self._line_std * normals[size] * (other - first)
+        return out
+
+    def tell(self, candidates: ArrayLike, rewards: ArrayLike, descriptors: ArrayLike) -> MapReport:
+        """Put candidates into the map.
+
+        Args:
+            candidates: `[m, parameters]`, of `ask` or others.
+            rewards: Larger is better, `[m]`.
+            descriptors: What each is like, `[m, k]`.
+
+        Raises:
+            LayoutMismatch: An array has another shape, or candidates are not finite.
+            InvalidReward: There is not one reward a candidate.
+        """
+        x, worth = np.asarray(candidates, np.float32), np.asarray(rewards, np.float64)
+        like = np.asarray(descriptors, np.float64)
+        if x.ndim != 2 or x.shape[1] != self._mean0.size or not np.isfinite(x).all():
+            raise LayoutMismatch(f"candidates are finite numbers [m, {self._mean0.size}], not {x.shape}")
+        if like.shape != (len(x), len(self._cells)):
+            raise LayoutMismatch(f"descriptors are ({len(x)}, {len(self._cells)}) numbers, not {like.shape}")
+        if worth.shape != (len(x),):
+            raise InvalidReward(f"{len(x)} candidates came with rewards of shape {worth.shape}")
+        self._told += len(x)
+        inside = np.isfinite(worth) & ((like >= self._lower) & (like <= self._upper)).all(axis=1)
+        added = improved = 0
+        kept = zip(self._elites, self._rewards.tolist(), self._descriptors, strict=True)
+        found = dict(zip(self._places.tolist(), kept, strict=True))
+        for row in np.flatnonzero(inside).tolist():
+            place = self._place(like[row])
+            if place in found and worth[row] <= found[place][1]:
+                continue
+            added, improved = added + (place not in found), improved + (place in found)
+            found[place] = (x[row], float(worth[row]), like[row])
+        if found:
+            self._places = np.array(list(found), np.int64)
+            self._elites = np.array([each[0] for each in found.values()], np.float32)
+            self._rewards = np.array([each[1] for each in found.values()])
+            self._descriptors = np.array([each[2] for each in found.values()])
+        return MapReport(added, improved, int(len(x) - np.count_nonzero(inside)))
+
+    def _place(self, descriptor: NDArray[np.float64]) -> int:
+        part = (descriptor - self._lower) / (self._upper - self._lower)
+        cell = np.minimum((part * self._cells).astype(np.int64), np.array(self._cells) - 1)
+        return int(np.ravel_multi_index(tuple(cell.tolist()), self._cells))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def coverage(self) -> float:
+        """The part of the cells that have an elite, 0 to 1."""
+        return len(self) / int(np.prod(self._cells))
+
+    @property
+    def elites(self) -> NDArray[np.float32]:
+        """The elites, a copy `[cells filled, parameters]`, in the order in which their cells were filled."""
+        return self._elites.copy()
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """Their rewards, a copy."""
+        return self._rewards.copy()
+
+    @property
+    def descriptors(self) -> NDArray[np.float64]:
+        """Their descriptors, a copy `[cells filled, k]`."""
+        return self._descriptors.copy()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything that changes, as arrays for a file."""
+        return {
+            "counts": np.array([self._drawn, self._told], np.int64),
+            "places": self._places.copy(),
+            "elites": self._elites.copy(),
+            "rewards": self._rewards.copy(),
+            "descriptors": self._descriptors.copy(),
+        }
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` of a map of the same settings gave.
+
+        Raises:
+            LayoutMismatch: An array is missing or does not fit.
+        """
+        filled = len(state.get("places", ()))
+        wanted = {
+            "counts": (2,),
+            "places": (filled,),
+            "elites": (filled, self._mean0.size),
+            "rewards": (filled,),
+            "descriptors": (filled, len(self._cells)),
+        }
+        found = {name: array.shape for name, array in state.items()}
+        if found != wanted:
+            raise LayoutMismatch(f"the state of a map has arrays {wanted}, not {found}")
+        self._drawn, self._told = state["counts"].tolist()
+        self._places, self._elites = state["places"].copy(), state["elites"].copy()
+        self._rewards, self._descriptors = state["rewards"].copy(), state["descriptors"].copy()
