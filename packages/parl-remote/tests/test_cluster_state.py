@@ -163,6 +163,8 @@ def test_events_are_read_from_a_position_or_from_the_end() -> None:
     assert [event.number for event in state.view.events(ListEvents(1, -2)).events] == [4, 5]
     assert [event.number for event in state.view.events(ListEvents(1, 0, 2)).events] == [1, 2]
     assert state.view.events(ListEvents(1, 5)).events == ()
+    assert state.view.events(ListEvents(1, 2**80, 2**80)).events == ()
+    assert len(state.view.events(ListEvents(1, -(2**80), 2**80)).events) == 5
     for i in range(6000):
         state.node_joined(node("n0", ONE), float(i))
     kept = state.view.events(ListEvents(1, 0, 10))

@@ -90,7 +90,7 @@ class EventLog:
 
     def after(self, number: int, limit: int) -> tuple[ClusterEvent, ...]:
         """Return up to `limit` events, the oldest first: those after `number`, or the latest -number."""
-        begin = number if number >= 0 else max(0, self.latest + number)
+        begin = min(number, self.latest) if number >= 0 else max(0, self.latest + number)
         first = self._kept[0].number if self._kept else 1
         skip = max(0, begin + 1 - first)
         return tuple(itertools.islice(self._kept, skip, skip + limit))
