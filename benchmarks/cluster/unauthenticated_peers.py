@@ -40,6 +40,7 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.cli._session import ask_status
 from parl_remote.errors import ChannelClosed
+from parl_remote.testing import Process
 
 MIB = 2**20
 A_CONNECTION = 100  # messages, then a new one
@@ -103,7 +104,7 @@ def main() -> None:
         cluster = ClusterAddress(f"127.0.0.1:{port}", found)
         ((_, record),) = RunFiles(Path(home) / "run").clusters()
         node = psutil.Process(record.process.pid)
-        (unix,) = {str(c.laddr) for c in node.net_connections("unix") if str(c.laddr).endswith("node.sock")}
+        (unix,) = [path for path in Process(node.pid).unix_sockets if path.endswith("node.sock")]
         ways: dict[str, Callable[[random.Random, int], None]] = {
             "tcp, without the key": lambda dice, count: without_the_key(dice, options.port, count),
             "tcp, with the key": lambda dice, count: as_a_peer(

@@ -52,7 +52,7 @@ class Fuzz:
         if monitors:
             self.processes["monitor"] = monitors[0]
         client = parl.get_global_client()
-        self.target = Target.of(cluster, getattr(client, "_records"))  # noqa: B009
+        self.target = Target.of(cluster, client.own.records)  # type: ignore[attr-defined]
 
     def throw(self, way: str, count: int) -> tuple[int, float]:
         """Throw in a child process, so that what this one allocates is not counted; messages and seconds."""

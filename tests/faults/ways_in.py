@@ -48,6 +48,7 @@ class Target:
 
     Attributes:
         ports: TCP ports of nodes.
+        data_ports: TCP ports of nodes for sealed connections.
         key: The cluster's key.
         nodes: Unix sockets of nodes.
         actors: Unix sockets of actors.
@@ -56,6 +57,7 @@ class Target:
     """
 
     ports: tuple[int, ...]
+    data_ports: tuple[int, ...]
     key: ClusterKey
     nodes: tuple[str, ...]
     actors: tuple[str, ...]
@@ -66,9 +68,12 @@ class Target:
     def of(cls, cluster: LoopbackCluster, leases: Iterable[str]) -> Target:
         """Everything of a cluster that can be reached from this host."""
         members = [cluster.master, *cluster.nodes.values()]
+        lines = [member.toward for member in members if member.toward is not None]
+        ports = {int(line.address.rpartition(":")[2]) for line in lines}  # a line has the port that it leads to
         monitors = [process for process in cluster.processes() if "parl_remote._monitor" in process.command]
         return cls(
-            ports=tuple(port for member in members for port in member.process.tcp_ports),
+            ports=tuple(port for member in members for port in member.process.tcp_ports if port in ports),
+            data_ports=tuple(port for member in members for port in member.process.tcp_ports if port not in ports),
             key=ClusterKey.from_file(cluster.key_file),
             nodes=tuple(path for member in members for path in member.process.unix_sockets),
             actors=tuple(path for member in members for actor in member.actors for path in actor.unix_sockets),
@@ -90,7 +95,9 @@ def _raw_tcp(dice: Dice, target: Target, count: int) -> int:
     for _ in range(count // _A_STREAM):
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", dice.choice(target.ports)), _SEND_S) as unauthenticated,
+            socket.create_connection(
+                ("127.0.0.1", dice.choice(target.ports + target.data_ports)), _SEND_S
+            ) as unauthenticated,
         ):
             pieces = [
                 dice.some_bytes() if dice.happens(0.2) else dice.bent(dice.choice(openings)) for _ in range(_A_STREAM)

@@ -95,11 +95,12 @@ def two_hosts() -> tuple[Any, Any, Any]:
     pytest.fail(f"all actors went to the same worker: {readers}")
 
 
-def notes(ref_id: str) -> list[Path]:
+def notes(cluster: LoopbackCluster, ref_id: str) -> list[Path]:
     """What workers note of a value that was brought to them."""
-    sockets = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "node.sock" in line}
-    found = [Path(socket).with_name(f"{ref_id}.at") for socket in sorted(sockets)]
-    return [path for path in found if path.is_symlink()]
+    sockets = [Path(path) for node in cluster.nodes.values() for path in node.process.unix_sockets]
+    directories = {path.parent for path in sockets if path.name == "node.sock"}
+    assert len(directories) == len(cluster.nodes), sockets
+    return [note for path in directories if (note := path / f"{ref_id}.at").is_symlink()]
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -165,9 +166,9 @@ def test_a_worker_lets_go_when_the_reference_is_gone(connected: LoopbackCluster)
     ref_id = ref.id
     a.describe(ref).result()
     c.describe(ref).result()
-    assert len(set(notes(ref_id))) == 2
+    assert len(notes(connected, ref_id)) == 2
     del ref
-    wait_for(lambda: not notes(ref_id), "a worker still has the value")
+    wait_for(lambda: not notes(connected, ref_id), "a worker still has the value")
 
 
 def test_a_worker_lets_go_when_the_program_is_gone(cluster: LoopbackCluster) -> None:
@@ -177,9 +178,9 @@ def test_a_worker_lets_go_when_the_program_is_gone(cluster: LoopbackCluster) -> 
         ref = put(np.ones(SIZE))
         reader: Any = Reader()
         reader.describe(ref).result()
-        assert notes(ref.id)
+        assert notes(cluster, ref.id)
         parl_remote.disconnect()
-        wait_for(lambda: not notes(ref.id), "a worker still has the value")
+        wait_for(lambda: not notes(cluster, ref.id), "a worker still has the value")
         assert ref.get().sum() == SIZE
     finally:
         if before is not None:
@@ -190,11 +191,12 @@ def test_a_value_is_brought_again_when_the_link_broke(connected: LoopbackCluster
     a, _, _ = two_hosts()
     ref = put(np.ones(SIZE))
     a.describe(ref).result()
+    assert notes(connected, ref.id)
     client: Any = _current.client()
     for node in client._objects._nodes.values():
         if node._link is not None:
             node._link.close()
-    wait_for(lambda: not notes(ref.id), "a worker still has the value")
+    wait_for(lambda: not notes(connected, ref.id), "a worker still has the value")
     assert a.describe(ref).result() == (SIZE, False)
     assert brought == [ref.id] * 2
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import stat
 import subprocess
 import sys
@@ -15,9 +17,11 @@ from typing import Any
 import pytest
 
 import parl_remote
+from parl_remote._transport.sealed import can_seal
 from parl_remote.testing import LoopbackCluster
 
 HAS_MONITOR = subprocess.run([sys.executable, "-c", "import flask, waitress"], capture_output=True).returncode == 0
+_OWN_PORT = re.compile(r"\b127\.0\.0\.1:(\d+)")
 
 
 @parl_remote.remote_class
@@ -34,11 +38,20 @@ class Talker:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LoopbackCluster]:
+def data_port() -> int:
+    """The port of sealed connections."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def cluster(data_port: int) -> Iterator[LoopbackCluster]:
     """A cluster in which everything has happened once: an actor, its output, a lost one, a value that was put."""
     parl_remote.disconnect()
-    variables = {"PARL_MONITOR": "1"} if HAS_MONITOR else {}
+    variables = {"PARL_DATA_PORT": str(data_port), **({"PARL_MONITOR": "1"} if HAS_MONITOR else {})}
     with LoopbackCluster(1, cpus=2, variables=variables) as one:
+        assert data_port not in one.nodes["node1"].process.tcp_ports  # nobody has asked for a sealed connection
         one.connect()
         talker, other = Talker(), Talker()
         talker.say("hello")
@@ -95,15 +108,21 @@ def test_actors_do_not_get_the_key_in_their_environment(cluster: LoopbackCluster
     assert not [secret for secret in secrets_of(cluster) if any(secret in value for value in values)]
 
 
-def test_only_the_ports_that_are_said_are_listened_at_and_only_on_loopback(cluster: LoopbackCluster) -> None:
-    def addresses() -> set[tuple[str, int]]:
-        return {address for process in cluster.processes() for address in process.tcp_addresses}
+def test_only_the_ports_that_are_said_are_listened_at_and_only_on_loopback(
+    cluster: LoopbackCluster, data_port: int
+) -> None:
+    def addresses() -> list[tuple[str, int]]:
+        return sorted(address for process in cluster.processes() for address in process.tcp_addresses)
 
+    node = cluster.nodes["node1"]
+    said = {int(port) for member in (cluster.master, node) for port in _OWN_PORT.findall(member.said)}
+    assert len(said) == 2 + HAS_MONITOR  # one a node
+    ports = sorted({*said, *([data_port] if can_seal() else [])})
     deadline = time.monotonic() + 60.0
-    while len(addresses()) < 2 + HAS_MONITOR and time.monotonic() < deadline:  # the monitor comes a little later
+    while len(addresses()) < len(ports) and time.monotonic() < deadline:  # the monitor comes a little later
         time.sleep(0.1)
-    assert len(addresses()) == 2 + HAS_MONITOR  # one a node
-    assert {host for host, _ in addresses()} == {"127.0.0.1"}
+    assert addresses() == [("127.0.0.1", port) for port in ports]
+    assert (data_port in node.process.tcp_ports) == can_seal()
 
 
 def test_a_node_loads_nothing_that_unpickles() -> None:

@@ -47,6 +47,7 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.cli._session import ask_status
 from parl_remote.errors import ChannelClosed
+from parl_remote.testing import Process
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 
@@ -161,9 +162,8 @@ def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def unix_sockets(node: psutil.Process) -> list[Path]:
-    """The unix sockets of a node that have a name."""
-    names = {str(connection.laddr) for connection in node.net_connections("unix")}
-    return sorted(Path(name) for name in names if name.startswith("/"))
+    """The unix sockets on which a node listens."""
+    return sorted(map(Path, Process(node.pid).unix_sockets))
 
 
 def gone(process: psutil.Process) -> bool:

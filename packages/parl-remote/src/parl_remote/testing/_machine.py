@@ -113,10 +113,14 @@ class Process:
 
     @property
     def unix_sockets(self) -> tuple[str, ...]:
-        """The paths of the unix sockets on which the process listens."""
+        """The paths of the unix sockets on which the process listens.
+
+        The kernel's table has the names under which they were bound; see `transport.unix.sockets.listening_socket`.
+        """
         rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
         inodes = self._sockets
-        return tuple(row[7] for row in rows if len(row) > 7 and row[6] in inodes and row[3] == _LISTENING_UNIX)
+        bound = (row[7] for row in rows if len(row) > 7 and row[6] in inodes and row[3] == _LISTENING_UNIX)
+        return tuple(f"{path.removesuffix('.new')}.sock" if path.endswith(".new") else path for path in bound)
 
     @property
     def tcp_addresses(self) -> tuple[tuple[str, int], ...]:
