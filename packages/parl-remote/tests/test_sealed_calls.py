@@ -21,6 +21,7 @@ from parl_remote._program.relayed_channel import RelayedChannel
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._transport import sealed
 from parl_remote._transport.sealed import SealedChannel
+from parl_remote.testing import Process
 
 pytest.importorskip("cryptography")
 
@@ -43,6 +44,9 @@ class Echo:
         while not os.path.exists(path):
             time.sleep(0.01)
         return "awake"
+
+    def process(self) -> int:
+        return os.getpid()
 
     def kill_itself(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -151,14 +155,26 @@ def test_without_the_extra_calls_go_through_the_relay(monkeypatch: pytest.Monkey
     assert echo.total(stored) == 10**6
 
 
-@pytest.mark.usefixtures("connected")
-def test_where_the_port_is_not_reached_calls_go_through_the_relay(
-    monkeypatch: pytest.MonkeyPatch, ways: list[type]
-) -> None:
+@pytest.fixture
+def firewall(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: Any, **__: Any) -> Any:
         raise parl_remote.ClusterUnreachable("a firewall")
 
     monkeypatch.setattr(SealedChannel, "open", unreachable)
+
+
+@pytest.mark.usefixtures("connected", "firewall")
+def test_where_the_port_is_not_reached_calls_go_through_the_relay(ways: list[type]) -> None:
     echo = Echo()
     assert ways == [RelayedChannel]
     assert echo.same(5) == 5
+
+
+@pytest.mark.usefixtures("connected", "firewall")
+def test_an_actor_ends_though_a_handler_keeps_why_it_is_relayed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "parl.remote")
+    echo = Echo()
+    assert "through its relay: a firewall" in caplog.text
+    process = Process(echo.process())
+    del echo
+    process.wait_for_end(60.0)

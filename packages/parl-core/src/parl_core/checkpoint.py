@@ -200,7 +200,7 @@ class CheckpointStore:
                 path = self.folder / f"{step:012d}"
                 aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
                 os.rename(path, aside)
-                logger.error("The checkpoint of step %d cannot be used and is now %s: %s", step, aside.name, error)
+                logger.error("The checkpoint of step %d cannot be used and is now %s: %s", step, aside.name, str(error))
         if damage is not None:
             raise damage
         return None

@@ -346,7 +346,7 @@ class WorkerPool:
     def _count_loss(self, number: int, work: Work | None, error: LostActor) -> None:
         self._slots[number].loss = work, error
         self._policy.lost(number, work, error)
-        logger.warning("worker %d is replaced: %s", number, error)
+        logger.warning("worker %d is replaced: %s", number, str(error))
         self.restarts[number] += 1
 
     def _respawn(self, number: int) -> None:

@@ -201,11 +201,11 @@ class Serving:
                         self._runner.forget(caller)
                     if self._closing:
                         return
-                    _log.warning("the connection to the manager at %s was lost (%s)", self._address, error)
+                    _log.warning("the connection to the manager at %s was lost (%s)", self._address, str(error))
                 self._channel, _ = self._connect(self._reconnect_s)
                 _log.warning("the manager at %s is reached again", self._address)
         except RemoteError as error:
-            _log.warning("%s is not served any more: %s", self._host.class_name, error)
+            _log.warning("%s is not served any more: %s", self._host.class_name, str(error))
             self.error = error
         finally:
             self._channel.close()

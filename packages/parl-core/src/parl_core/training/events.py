@@ -171,7 +171,7 @@ def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
         try:
             callback.on_end(ended)
         except Exception as error:
-            logger.error("%s failed at the end of training: %s", type(callback).__name__, error)
+            logger.error("%s failed at the end of training: %s", type(callback).__name__, str(error))
             failures.append(error)
     return failures
 

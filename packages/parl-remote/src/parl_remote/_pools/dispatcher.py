@@ -290,7 +290,7 @@ class Dispatcher:
         if member is not None:
             self._members[member] = None
         else:
-            _log.warning("a pool could not replace an actor that died: %s", error)
+            _log.warning("a pool could not replace an actor that died: %s", str(error))
             self._why_none = error
 
     def _fail_all(self) -> None:

@@ -265,7 +265,9 @@ class WorkerClients:
             greet(channel, self._identity.hello(Role.WORKER), timeout_s)
         except (RemoteError, ValueError) as error:
             self._unsealed.add(at.node_id)
-            _log.info("connections to the worker %s go through its relay: %s", at.node_id, error)
+            # As text: a handler may keep the record, and the error's frames hold what this thread's callers hold, such
+            # as the reference to the actor that is being made here.
+            _log.info("connections to the worker %s go through its relay: %s", at.node_id, str(error))
             return None
         return channel
 
