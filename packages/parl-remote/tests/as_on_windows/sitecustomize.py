@@ -1,10 +1,12 @@
 """Takes from Python what Windows' Python lacks; runs at the start of every process that has this directory on its path.
 
-What the standard library and other packages need of it on this system, they have taken before.
+What the standard library and other packages need of it on this system, they have taken before; further packages that
+go by `os.name` are named in `AS_ON_WINDOWS_AFTER`, since every process would pay for them.
 """
 
 import asyncio  # noqa: F401
 import faulthandler
+import importlib
 import importlib.abc
 import multiprocessing  # noqa: F401
 import os
@@ -23,6 +25,9 @@ import numpy as np  # noqa: F401
 import psutil  # noqa: F401
 import zmq
 import zmq.utils.monitor  # noqa: F401
+
+for _name in os.environ.get("AS_ON_WINDOWS_AFTER", "").split():
+    importlib.import_module(_name)
 
 _GONE = {
     os: (
