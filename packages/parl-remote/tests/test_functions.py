@@ -172,6 +172,16 @@ class TestExecutor:
         assert next(items) in {6, 7}
         assert list(started) == [1]
 
+    def test_results_that_nobody_iterates_hold_no_shutdown_up(self, shared_cluster: None) -> None:
+        executor = Executor(2)
+        items = itertools.count()
+        executor.map(square, items, buffersize=4)
+        shutdown = threading.Thread(target=executor.shutdown, daemon=True)
+        shutdown.start()
+        shutdown.join(PATIENCE_S)
+        assert not shutdown.is_alive()
+        assert next(items) == 4
+
     def test_a_late_result_raises_timeout(self, executor: Executor, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")
         calls = [functools.partial(square, 2), functools.partial(hold, str(tmp_path / "gate"))]
@@ -317,6 +327,33 @@ class TestMap:
         assert next(taken) < 100
         results.close()
         assert list(results) == []
+
+    def test_results_that_are_dropped_wait_for_no_lock(self, shared_cluster: None) -> None:
+        """A finalizer runs anywhere, also in a thread that whoever holds the lock waits for."""
+        for make in (parl_remote.map, Executor(2).map):
+            results: Any = make(square, itertools.count(), chunksize=1, buffersize=8)
+            assert next(results) == 0
+            job = results._job if make is parl_remote.map else results.gi_frame.f_locals["self"]
+            lock, ended = job.workers.lock, weakref.ref(job)
+            del job
+            held, dropped = threading.Event(), threading.Event()
+
+            def hold_lock(lock: Any = lock, held: Any = held, dropped: Any = dropped) -> bool:
+                with lock:
+                    held.set()
+                    return bool(dropped.wait(PATIENCE_S))
+
+            with concurrent.futures.ThreadPoolExecutor(1) as other:
+                was_dropped = other.submit(hold_lock)
+                held.wait()
+                del results
+                dropped.set()
+                assert was_dropped.result()
+            deadline = time.monotonic() + PATIENCE_S
+            while ended() is not None:
+                assert time.monotonic() < deadline
+                gc.collect()
+                time.sleep(0.01)
 
     def test_an_item_that_raises_does_so_at_its_place(self, shared_cluster: None) -> None:
         results = parl_remote.map(odd_fails, range(4))

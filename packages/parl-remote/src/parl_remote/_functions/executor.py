@@ -146,7 +146,10 @@ class Executor(concurrent.futures.Executor):
         except BaseException:
             job.close()
             raise
-        return job.results(timeout, deadline, _no_tick, goes_on=False)
+        results = job.results(timeout, deadline, _no_tick, goes_on=False)
+        if buffersize is not None:  # nobody takes the rest if they are dropped before they are iterated
+            weakref.finalize(results, calls.workers.soon, job.take_no_more).atexit = False
+        return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work.
@@ -211,7 +214,7 @@ class Executor(concurrent.futures.Executor):
     def __del__(self) -> None:
         workers = getattr(self, "_workers", None)
         if workers is not None and self._initializer is not None:
-            workers.close_when_done()
+            workers.soon(workers.close_when_done)
 
 
 class _Settings:
@@ -419,7 +422,7 @@ class Results(Iterator[R]):
     def __del__(self) -> None:
         job = getattr(self, "_job", None)
         if job is not None:
-            job.close()
+            job.workers.soon(job.close)
 
 
 def _no_tick(_: int) -> None:

@@ -329,7 +329,7 @@ class Items:
                         del raised
                 tick(count)
         finally:
-            self.close()
+            self.workers.soon(self.close)  # this may be a finalizer's doing
             tick(0)
 
     def _part(
@@ -373,6 +373,12 @@ class Items:
             self._again.clear()
             self._done.clear()
             self.workers.forget(self)
+        self._end_if_idle()
+
+    def take_no_more(self) -> None:
+        """Take no more items; those that are taken are handed out."""
+        with self.workers.lock:
+            self._exhausted = True
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:

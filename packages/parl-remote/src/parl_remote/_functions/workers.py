@@ -19,6 +19,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import queue
 import threading
 import time
 from collections import OrderedDict
@@ -35,12 +36,10 @@ from parl_remote.errors import ActorError, ActorLost, ExecutorBroken, NoResource
 
 __all__ = [
     "Chunk",
-    "Clock",
     "Quota",
     "Source",
     "Workers",
     "after_fork",
-    "clock",
     "make_room",
     "own_workers",
     "shared_workers",
@@ -54,37 +53,36 @@ _spec = ClassSpec(FunctionWorker)
 
 
 class Clock:
-    """Runs functions later, in a thread that exists while there are any."""
+    """Runs functions later, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._todo: list[tuple[float, int, Callable[[], None]]] = []
+        self._given: queue.SimpleQueue[tuple[float, int, Callable[[], None]]] = queue.SimpleQueue()
         self._numbers = itertools.count()
+        self._starting = threading.Lock()
         self._runs = False
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run a function after some time; it must not block."""
-        with self._changed:
-            heapq.heappush(self._todo, (time.monotonic() + seconds, next(self._numbers), action))
+    def start(self) -> None:
+        """Start the thread, unless it runs; not for finalizers, which may interrupt a start."""
+        with self._starting:
             if not self._runs:
                 self._runs = True
                 threading.Thread(target=self._run, name="parl-functions", daemon=True).start()
-            self._changed.notify()
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run a function after some time; it must not block. A finalizer may call this: it waits for no lock."""
+        self._given.put((time.monotonic() + seconds, next(self._numbers), action))
 
     def _run(self) -> None:
+        todo: list[tuple[float, int, Callable[[], None]]] = []
         while True:
-            with self._changed:
-                while self._todo and (left := self._todo[0][0] - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                if not self._todo:
-                    self._runs = False
-                    return
-                action = heapq.heappop(self._todo)[2]
-            action()
-            del action
+            try:
+                left = max(0.0, todo[0][0] - time.monotonic()) if todo else None
+                heapq.heappush(todo, self._given.get(timeout=left))
+            except queue.Empty:
+                heapq.heappop(todo)[2]()
 
 
-clock = Clock()
+_clock = Clock()
 
 
 class Chunk:
@@ -197,12 +195,15 @@ class Workers:
         self._client = client
         self._options = options
         self._initializer = initializer
+        self._clock = _clock
+        self._clock.start()
         self.lock = threading.RLock()
         self.broken: ExecutorBroken | None = None
         self._ready: dict[Source, None] = {}  # sources with chunks that wait
         self._idle: list[_Worker] = []
         self._workers: dict[_Worker, None] = {}
         self._making = 0
+        self._makers: list[threading.Thread] = []  # that are to be started
         self._failed_starts = 0
         self._full_until = 0.0
         self._dispatching = False
@@ -219,6 +220,14 @@ class Workers:
         with self.lock:
             self._ready[source] = None
         self.dispatch()
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Run a function, which must not block, in another thread; for finalizers.
+
+        A finalizer may run in any thread at any point, also where that thread holds `lock` or is waited for by the
+        one that does, so that it must neither wait for the lock nor change what the lock guards.
+        """
+        self._clock.after(0.0, action)
 
     def forget(self, source: Source) -> None:
         """Hand out no more chunks of a source."""
@@ -237,9 +246,12 @@ class Workers:
                 with self.lock:
                     self._again = False
                     picked = self._pick()
-                    if picked is None and not self._again:
-                        self._dispatching = False
-                        return
+                    makers, self._makers = self._makers, []
+                    goes_on = self._dispatching = picked is not None or self._again
+                for maker in makers:  # without the lock: `start` waits for the thread, which may run a finalizer first
+                    maker.start()
+                if not goes_on:
+                    return
                 if picked is not None:
                     self._send(*picked)
                     del picked
@@ -331,7 +343,9 @@ class Workers:
             there = len(self._workers) + self._making
             insist = there < max((source.quota.most or 1 for source in sources), default=1)
             self._making += 1
-            threading.Thread(target=self._make, args=(there == 0, insist), name="parl-worker", daemon=True).start()
+            self._makers.append(
+                threading.Thread(target=self._make, args=(there == 0, insist), name="parl-worker", daemon=True)
+            )
 
     # -- making workers, each in a thread of its own -----------------------------------------------------------------
 
@@ -377,7 +391,7 @@ class Workers:
             self._making -= 1
             if isinstance(error, NoResources) and (self._workers or self._making):
                 self._full_until = time.monotonic() + _FULL_S
-                clock.after(_FULL_S, self.dispatch)
+                self._clock.after(_FULL_S, self.dispatch)
                 return
             self._failed_starts += 1
             is_user = self._initializer is not None and not isinstance(error, NoResources | NotConnected)
@@ -414,7 +428,7 @@ class Workers:
         self._idle.append(worker)
         if not self._sweeping:
             self._sweeping = True
-            clock.after(_IDLE_S, self._sweep)
+            self._clock.after(_IDLE_S, self._sweep)
 
     def _sweep(self) -> None:
         """End workers that have been idle for long."""
@@ -425,7 +439,7 @@ class Workers:
                 del self._workers[worker]
             self._sweeping = bool(self._workers)
             if self._sweeping:
-                clock.after(_IDLE_S, self._sweep)
+                self._clock.after(_IDLE_S, self._sweep)
 
     # -- chunks on their way -----------------------------------------------------------------------------------------
 
@@ -446,7 +460,7 @@ class Workers:
             self._lost(worker, chunk, error)
             return
         if chunk.source.timeout_s is not None:
-            clock.after(chunk.source.timeout_s * chunk.size, partial(self._time_out, worker, chunk))
+            self._clock.after(chunk.source.timeout_s * chunk.size, partial(self._time_out, worker, chunk))
         del items, code
         future.add_done_callback(partial(self._answered, worker, chunk, size))
 
@@ -598,5 +612,5 @@ def make_room(client: Any, needy: Workers | None = None) -> bool:
 
 def after_fork() -> None:
     """Forget the parent's workers, in the child of a fork."""
-    global _shared, clock
-    _shared, clock = _Shared(), Clock()
+    global _shared, _clock
+    _shared, _clock = _Shared(), Clock()
