@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import paddle
 import pytest
 
-from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError
+from faults.small_disk import limited_files
+from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError, StorageError
 from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.paddle_model import PaddleModel
@@ -32,20 +34,24 @@ def net(seed: int = 0) -> Any:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A directory with an inference program, 4-20-2, as the PARL 1.x manual makes it."""
+    return program_in(tmp_path / "init", 20)
+
+
+def program_in(directory: Path, width: int) -> Path:
+    """Write an inference program, 4-`width`-2, as the PARL 1.x manual makes it."""
     paddle.enable_static()
     try:
         main, startup = paddle.static.Program(), paddle.static.Program()
         with paddle.static.scope_guard(paddle.static.Scope()), paddle.static.program_guard(main, startup):
             x = paddle.static.data("obs", [-1, 4], "float32")
-            hidden = paddle.static.nn.fc(x, 20, activation="tanh")
+            hidden = paddle.static.nn.fc(x, width, activation="tanh")
             y = paddle.nn.functional.softmax(paddle.static.nn.fc(hidden, 2))
             executor = paddle.static.Executor(paddle.CPUPlace())
             executor.run(startup)
-            paddle.static.save_inference_model(str(tmp_path / "init" / "model"), [x], [y], executor)
+            paddle.static.save_inference_model(str(directory / "model"), [x], [y], executor)
     finally:
         paddle.disable_static()
-    return tmp_path / "init"
+    return directory
 
 
 def test_what_is_written_into_the_vector_changes_the_layer() -> None:
@@ -173,6 +179,29 @@ def test_an_inference_program_evolves_and_paddle_reads_what_is_saved(program: Pa
     restored.load_inference_model(tmp_path / "next", model=PaddleProgram(tmp_path / "next"))
     restored.load_solver(tmp_path / "next")
     assert (restored.predict(x) == agent.predict(x)).all()
+
+
+@pytest.mark.parametrize("kind", ["layer", "program"])
+def test_weights_that_do_not_fit_leave_the_old_ones(kind: str, tmp_path: Path) -> None:
+    model: Any = paddle.nn.Linear(30_000, 1) if kind == "layer" else PaddleProgram(program_in(tmp_path / "init", 5_000))
+    agent = ESAgent(SETTINGS, model)
+    place = tmp_path / "model"
+    agent.save(place)
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    clone = agent.clone()
+    agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
+    for save in (agent.save, agent.save_inference_model):
+        with limited_files(60_000), pytest.raises(StorageError) as refused:
+            save(place)
+        assert re.fullmatch(rf"{re.escape(str(place))} cannot be written: .*; it is as it was", str(refused.value))
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+        assert not [path.name for path in tmp_path.iterdir() if ".tmp-" in path.name]
+    agent.save(place)
+    restored = ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(place, model=model)
+    restored.load_solver(place)  # which checks that the weights are whole
+    assert restored.model_iter_id == 1
 
 
 def test_a_clone_of_a_program_travels_to_another_process(program: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError
+from faults.small_disk import limited_files
+from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError, StorageError
 from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.torch_model import TorchModel
@@ -123,6 +126,28 @@ def test_weights_and_buffers_come_back_from_the_file_and_another_models_are_refu
     (tmp_path / "d" / "params.safetensors").write_bytes(b"damaged")
     with pytest.raises(SolverError, match="cannot be read"):
         ESAgent().load_inference_model(tmp_path / "d", model=net())
+
+
+def test_weights_that_do_not_fit_leave_the_old_ones(tmp_path: Path) -> None:
+    agent = ESAgent(SETTINGS, torch.nn.Linear(30_000, 1))
+    place = tmp_path / "model"
+    agent.save(place)
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    clone = agent.clone()
+    agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
+    for save in (agent.save, agent.save_inference_model):
+        with limited_files(60_000), pytest.raises(StorageError) as refused:
+            save(place)
+        told = rf"{re.escape(str(place))} cannot be written: .*File too large.*; it is as it was"
+        assert re.fullmatch(told, str(refused.value))
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+        assert os.listdir(tmp_path) == ["model"]
+    agent.save(place)
+    restored = ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(place, model=torch.nn.Linear(30_000, 1))
+    restored.load_solver(place)  # which checks that the weights are whole
+    assert restored.model_iter_id == 1
 
 
 def test_a_parl_model_is_a_module_and_a_function_may_make_one() -> None:

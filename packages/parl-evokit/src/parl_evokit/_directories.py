@@ -58,8 +58,9 @@ def replacing(directory: Path) -> Iterator[Path]:
             _sync_tree(fresh)
             _put_in_place(fresh, directory)
             sync(directory.parent)
-    except OSError as error:
-        raise StorageError(f"{directory} cannot be written: {error}; it is as it was") from error
+    except (OSError, StorageError) as error:  # a model raises the latter; it names `fresh`
+        reason = error.__cause__ if isinstance(error, StorageError) and error.__cause__ else error
+        raise StorageError(f"{directory} cannot be written: {reason}; it is as it was") from error
 
 
 def clear_leftovers(parent: Path, name: str | None = None) -> None:

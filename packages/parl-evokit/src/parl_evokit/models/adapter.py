@@ -57,7 +57,11 @@ class ModelAdapter(Protocol):
         """Return the same model, to be bound to another vector."""
 
     def save(self, directory: Path) -> None:
-        """Write the parameters, and nothing that names code, into an existing directory."""
+        """Write the parameters, and nothing that names code, into an existing directory.
+
+        Raises:
+            StorageError: They cannot be written; an `OSError` will do as well.
+        """
 
     def load(self, directory: Path) -> None:
         """Bind the model to the parameters that `save` wrote.

@@ -16,7 +16,7 @@ import paddle
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError, StorageError
 
 __all__ = ["PaddleModel"]
 
@@ -107,13 +107,21 @@ class PaddleModel:
         return PaddleModel(copy.deepcopy(self._layer), parameters=self._patterns, predict=self._predict)
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.safetensors`, buffers included."""
+        """See `ModelAdapter`; the file is `params.safetensors`, buffers included.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         path = directory / WEIGHTS
-        path.unlink(missing_ok=True)  # it may be a link to a file that others read
         arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in self._layer.state_dict().items()}
-        save_file(arrays, path)
+        try:
+            path.unlink(missing_ok=True)  # it may be a link to a file that others read
+            save_file(arrays, path)
+        except (OSError, SafetensorError) as error:
+            raise StorageError(f"{path} cannot be written: {error}") from error
 
     def load(self, directory: Path) -> None:
         """See `ModelAdapter`."""

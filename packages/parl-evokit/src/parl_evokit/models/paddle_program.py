@@ -17,7 +17,7 @@ import paddle
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit.errors import LayoutMismatch, SolverError
+from parl_evokit.errors import LayoutMismatch, SolverError, StorageError
 
 __all__ = ["PaddleProgram", "find_program"]
 
@@ -102,7 +102,18 @@ class PaddleProgram:
         return other
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the same two files, which any program of paddle's can load."""
+        """See `ModelAdapter`; the same two files, which any program of paddle's can load.
+
+        Raises:
+            StorageError: They cannot be written.
+        """
+        try:
+            self._write(directory)
+            self._require_whole(directory)
+        except (OSError, RuntimeError) as error:
+            raise StorageError(f"{directory} cannot be written: {error}") from error
+
+    def _write(self, directory: Path) -> None:
         for old in (self._graph, self._weights):
             (directory / old.name).unlink(missing_ok=True)  # it may be a link to a file that others read
         with _static(self._scope):
@@ -111,6 +122,14 @@ class PaddleProgram:
                 dirname=str(directory), main_program=self._program, vars=chosen, filename=self._weights.name
             )
         (directory / self._graph.name).write_bytes(self._graph_bytes)
+
+    def _require_whole(self, directory: Path) -> None:
+        """Refuse parameters that are cut off: paddle writes as much as the disk has room for, and says nothing."""
+        whole = False
+        with contextlib.suppress(SolverError):
+            whole = PaddleProgram(directory, self._name()).parameters().tobytes() == self.parameters().tobytes()
+        if not whole:
+            raise OSError(f"paddle has not written all of {self._weights.name}; is there room on the disk?")
 
     def load(self, directory: Path) -> None:
         """See `ModelAdapter`."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError, StorageError
 
 __all__ = ["TorchModel"]
 
@@ -124,13 +124,21 @@ class TorchModel:
         return TorchModel(copy.deepcopy(self._module), parameters=self._patterns, predict=self._predict)
 
     def save(self, directory: Path) -> None:
-        """See `ModelAdapter`; the file is `params.safetensors`, buffers included."""
+        """See `ModelAdapter`; the file is `params.safetensors`, buffers included.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = directory / WEIGHTS
-        path.unlink(missing_ok=True)  # it may be a link to a file that others read
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
-        save_file(tensors, path)
+        try:
+            path.unlink(missing_ok=True)  # it may be a link to a file that others read
+            save_file(tensors, path)
+        except (OSError, SafetensorError) as error:
+            raise StorageError(f"{path} cannot be written: {error}") from error
 
     def load(self, directory: Path) -> None:
         """See `ModelAdapter`."""
