@@ -47,7 +47,7 @@ from parl_evokit.cli._options import (
 from parl_evokit.config import Config
 from parl_evokit.environments import NamedEpisode
 from parl_evokit.errors import EvolutionError, LogError
-from parl_evokit.log import LogContents, read_log
+from parl_evokit.log import LogContents, SegmentReport, read_log
 from parl_evokit.log._frames import SUFFIX
 from parl_evokit.log._retention import compact, prune
 from parl_evokit.log._segments import QUARANTINE
@@ -156,8 +156,9 @@ def offline_update(
     )
     for segment in contents.segments:
         if segment.damage:
-            kept = segment.save_damaged()
-            _say(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, kept in {kept}")
+            _say(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, {_kept(segment)}")
+    for segment in contents.quarantined:
+        _say(f"{segment.path}: {segment.problem or 'its good records count'}; {_place(segment)}")
     _print_update(as_json, report, contents)
     if report.rolled_back:
         raise click.exceptions.Exit(REVERTED)
@@ -301,6 +302,8 @@ def log_show(paths: tuple[Path, ...], as_json: bool) -> None:
         return
     for sample in samples:
         click.echo(json.dumps(sample))
+    if contents.damaged_bytes:
+        click.echo(f"{contents.damaged_bytes} damaged bytes were left out", err=True)
 
 
 @log_group.command("verify")
@@ -318,12 +321,14 @@ def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
             "damage": segment.damage,
             "damaged": segment.damaged_bytes,
             "unread": segment.unread,
+            "problem": segment.problem,
         }
         for segment in contents.segments
     ]
     lines = [
         f"{segment.path}: {segment.records} records, {segment.damaged_bytes} bytes damaged in "
         f"{len(segment.damage)} places, {segment.unread} bytes unfinished at the end"
+        f"{segment.problem and '; nothing of it counts: ' + segment.problem}"
         for segment in contents.segments
     ]
     print_result(as_json, {"segments": segments, "pending": contents.pending}, "\n".join(lines) or "no segments")
@@ -507,6 +512,7 @@ def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) ->
         "pending": contents.pending,
         "expired": contents.expired,
         "damaged": contents.damaged_bytes,
+        "quarantined": [str(segment.moved or segment.path) for segment in contents.quarantined],
         "unread": unread,
     }
     text = (
@@ -515,6 +521,17 @@ def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) ->
         f"stale {sum(report.stale.values())}, waiting {contents.pending}, set aside: {report.set_aside}"
     )
     print_result(as_json, report_fields(report) | log, text)
+
+
+def _kept(segment: SegmentReport) -> str:
+    try:
+        return f"kept in {segment.save_damaged()}"
+    except (OSError, LogError) as error:  # the new model is there: this is not to end the command
+        return f"which cannot be kept: {error}"
+
+
+def _place(segment: SegmentReport) -> str:
+    return f"moved to {segment.moved}" if segment.moved else "stays, as it is still written or cannot be moved"
 
 
 def _say(text: str) -> None:

@@ -94,7 +94,7 @@ MAX_DAMAGE = option(
     default=0.01,
     show_default=True,
     type=click.FloatRange(0.0, 1.0),
-    help="Part of a segment's bytes that may be damaged.",
+    help="Part of all bytes read that may be damaged; the worst files are left out.",
 )
 WAIT = option(
     "--wait",

@@ -152,6 +152,7 @@ class SegmentReport:
         problem: Why nothing of it could be used; empty if it could.
         size: Of the file, in bytes.
         made_good: Damaged bytes that another copy of the segment has.
+        moved: Where the file lies since it was moved aside; None where it was not.
     """
 
     path: Path
@@ -162,6 +163,7 @@ class SegmentReport:
     problem: str = ""
     size: int = 0
     made_good: int = 0
+    moved: Path | None = None
 
     @property
     def lost_bytes(self) -> int:
@@ -182,7 +184,7 @@ class SegmentReport:
             return None
         target = self.path.with_name(self.path.name + ".damaged")
         kept = target.read_bytes() if target.exists() else b""
-        stretches = [stretch_of(self.path, start, end) for start, end in self.damage]
+        stretches = [stretch_of(self.moved or self.path, start, end) for start, end in self.damage]
         with target.open("ab") as file:
             for stretch in stretches:
                 if stretch not in kept:
@@ -190,7 +192,7 @@ class SegmentReport:
         return target
 
     def quarantine(self) -> Path | None:
-        """Move the file into `quarantine/` beside it; return its new path.
+        """Move the file into `quarantine/` beside it; return its new path, `moved` from then on.
 
         None where it stays: a writer still has it open, or the directory cannot be written to.
         """
@@ -210,6 +212,7 @@ class SegmentReport:
             return None
         finally:
             os.close(descriptor)
+        self.moved = target
         return target
 
 
