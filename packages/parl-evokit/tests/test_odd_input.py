@@ -264,13 +264,21 @@ def test_a_segment_without_a_whole_frame_is_damage_unless_it_is_just_begun(tmp_p
     with LogWriter(tmp_path) as log:
         log.reward(SamplingInfo([5, 6]), 1.0)
     begun, noise = tmp_path / "0.evl", tmp_path / "1.evl"
-    begun.write_bytes(b"\xe5\x4b" * 90)
-    assert read_log(tmp_path).rewards == [1.0]
-    noise.write_bytes(bytes(5000))
-    with pytest.raises(LogError, match=r"1.evl: 5000 of 5000 bytes are damaged.*or move the file away"):
-        read_log(tmp_path)
-    contents = read_log(tmp_path, max_damage=1.0)
-    assert (contents.rewards, contents.damaged_bytes) == ([1.0], 5000)
+    begun.write_bytes(b"\xe5\x4b" * 512)
+    contents = read_log(tmp_path)
+    assert (contents.rewards, contents.damaged_bytes, contents.quarantined) == ([1.0], 0, [])
+    assert {report.path: report.unread for report in contents.segments}[begun] == 1024
+    noise.write_bytes(bytes(1025))
+    for max_damage in (0.0, 0.01, 1.0):
+        contents = read_log(tmp_path, max_damage=max_damage)
+        assert (contents.rewards, contents.damaged_bytes) == ([1.0], 1025)
+        (report,) = contents.quarantined
+        assert report in contents.segments
+        assert (report.path, report.records, report.damage) == (noise, 0, [(0, 1025)])
+        assert "damaged from end to end" in report.problem
+        assert noise.stat().st_size == 1025  # a reader moves nothing: an update does, once it is saved
+        with pytest.raises(LogError, match=r"1\.evl: nothing in it holds: it is damaged from end to end$"):
+            read_log(tmp_path, contents.ledger, max_damage=max_damage)  # nothing else is new
 
 
 def test_a_file_is_not_replaced_by_a_directory(tmp_path: Path) -> None:
