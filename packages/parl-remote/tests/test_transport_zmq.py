@@ -158,6 +158,7 @@ def few_served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 @pytest.mark.parametrize("says", [b"", b"\xff", bytes.fromhex("ff00000000000000017f03") + b"\0CURVE" + bytes(47)])
 def test_outsiders_that_come_and_stay_are_ended_long_before_descriptors_are(few_served: Served, says: bytes) -> None:
     member = ZmqChannel.connect(few_served.listener.address, KEY)
+    few_served.wait_for(lambda: Opened in map(type, few_served.events))  # until then it has proved no more than they
     outsiders: list[socket.socket] = []
     for _ in range(60):
         one = socket.create_connection(("127.0.0.1", Address.parse(few_served.listener.address).port))
