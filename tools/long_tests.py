@@ -8,6 +8,7 @@
 | `release` | docs/releasing.md for every package on a clone: version, sdist, wheel, and an install of both |
 | `newcomer` | the README's two commands on a clone: `hatch run quickstart`, `hatch run test` |
 | `pythons` | the base suite under each supported Python that is on the PATH |
+| `futures` | a hundred rounds of ten thousand futures, by everything that waits for them |
 | `soak` | an hour of random faults under load |
 | `soak_evolution` | an hour of random faults of an online product: kills, clocks, full disks, damage |
 """
@@ -73,6 +74,14 @@ def pythons(folder: Path) -> None:
         raise RuntimeError(f"the base suite failed under Python {', '.join(failed)}")
 
 
+def futures(folder: Path) -> None:
+    """Wait for ten thousand futures a hundred times in every way."""
+    sources = (f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2])
+    python = _environment(folder / "futures", *sources, "pytest", "pytest-timeout")
+    command = [python, "-m", "pytest", "-q", "-c", "tools/pytest.ini", "--rootdir", ".", "-m", "slow"]
+    _do(ROOT, "env", "PARL_FUTURES_ROUNDS=100", *command, "packages/parl-remote/tests/test_many_futures.py")
+
+
 def soak(folder: Path) -> None:
     """Run random faults under load for an hour; the tables are written beside the benchmark."""
     python = _environment(folder / "soak", *(f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2]))
@@ -89,6 +98,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "release": release,
     "newcomer": newcomer,
     "pythons": pythons,
+    "futures": futures,
     "soak": soak,
     "soak_evolution": soak_evolution,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from typing import Any
 
@@ -14,7 +15,7 @@ from parl_remote import RemoteFuture
 
 ACTORS = 8
 FUTURES = 10_000
-ROUNDS = 100
+ROUNDS = int(os.environ.get("PARL_FUTURES_ROUNDS", "10"))  # `hatch run long futures`: a hundred
 PATIENCE_S = 120.0
 
 
@@ -98,7 +99,7 @@ def test_each_of_many_futures_is_told_once(shared_cluster: None, way: Any) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("way", WAYS)
-def test_ten_thousand_futures_a_hundred_times(shared_cluster: None, way: Any) -> None:
+def test_ten_thousand_futures_again_and_again(shared_cluster: None, way: Any) -> None:
     actors = [Echo() for _ in range(ACTORS)]
     for _ in range(ROUNDS):
         way(actors, FUTURES)
