@@ -456,6 +456,23 @@ def test_idle_workers_give_their_room_to_actors(connect: Callable[..., None]) ->
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
 
 
+def test_busy_workers_give_their_room_up_when_they_become_idle(
+    connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("parl_remote._functions.workers._IDLE_S", 1000.0)
+    connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
+    os.mkfifo(tmp_path / "gate")
+    with Executor(1) as executor, concurrent.futures.ThreadPoolExecutor(1) as other:
+        held = executor.submit(hold, str(tmp_path / "gate"))
+        counter = other.submit(Counter)
+        while not any("waits for 1 CPU" in record.getMessage() for record in caplog.records):
+            assert not counter.done()
+            time.sleep(0.001)
+        (tmp_path / "gate").write_text("open")
+        assert held.result(PATIENCE_S) == "open"
+        assert counter.result().add(1) == 1
+
+
 PROGRAM = """
     import parl, time
     from dataclasses import dataclass

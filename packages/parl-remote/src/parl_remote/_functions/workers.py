@@ -212,6 +212,7 @@ class Workers:
         self._over = False
         self.costs: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # seconds and bytes of an item, by function
         self._abandoned = False
+        self._yields = False  # somebody needed the resources of idle workers, and no worker was wanted since
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
@@ -262,6 +263,7 @@ class Workers:
     def release_idle(self) -> int:
         """End the idle workers, since somebody else needs their resources; return how many."""
         with self.lock:
+            self._yields = True  # those that are busy, or being made, come too late for whoever asks now
             ended = len(self._idle)
             for worker in self._idle:
                 del self._workers[worker]
@@ -343,6 +345,7 @@ class Workers:
             there = len(self._workers) + self._making
             insist = there < max((source.quota.most or 1 for source in sources), default=1)
             self._making += 1
+            self._yields = False
             self._makers.append(
                 threading.Thread(target=self._make, args=(there == 0, insist), name="parl-worker", daemon=True)
             )
@@ -422,7 +425,7 @@ class Workers:
     def _rest(self, worker: _Worker) -> None:
         """Make a worker idle, with the lock held."""
         worker.idle_since = time.monotonic()
-        if self._over or (self._abandoned and not any(source.has_next() for source in self._ready)):
+        if self._over or ((self._abandoned or self._yields) and not any(source.has_next() for source in self._ready)):
             del self._workers[worker]
             return
         self._idle.append(worker)
