@@ -138,6 +138,26 @@ def test_a_damaged_copy_beside_a_whole_one_costs_nothing_and_is_reported(tmp_pat
     assert [(part.records, bool(part.damage)) for part in contents.segments] == [(10, True), (20, False)]
 
 
+def test_an_update_that_has_moved_a_file_aside_is_replayed_with_it(tmp_path: Path) -> None:
+    agent, log = new_agent(), tmp_path / "log"
+    agent.save(tmp_path / "before")
+    clone = agent.clone()
+    for _ in range(30):
+        with LogWriter(log) as writer:
+            for number in range(10):
+                writer.reward(clone.add_noise(), float(number % 5))
+    bad = sorted(log.glob("*.evl"))[3]
+    data = bytearray(bad.read_bytes())
+    data[-30] ^= 0xFF
+    bad.write_bytes(data)
+    report, contents = agent.update_from_log(log)
+    agent.save(tmp_path / "after")
+    assert report.used == 299
+    assert [segment.moved for segment in contents.quarantined] == [log / "quarantine" / bad.name]
+    replayed, _ = new_agent().replay_log([log, log / "quarantine"], tmp_path / "after")
+    assert (replayed.used, replayed.parameters_sha256) == (299, report.parameters_sha256)
+
+
 def test_a_file_in_the_manuals_form_may_grow_and_its_beginning_counts_once(tmp_path: Path) -> None:
     path, longer = tmp_path / "raw", tmp_path / "longer"
     write_raw(path, [info(1), info(2)], [1.0, 2.0])
