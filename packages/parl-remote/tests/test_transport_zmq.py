@@ -237,6 +237,23 @@ def test_a_name_leads_to_the_interface_that_it_stands_for(served: Served) -> Non
     ZmqChannel.connect(f"localhost:{port}", KEY).close()
 
 
+def test_who_waits_sees_a_message_that_was_announced_to_another_thread(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = ZmqChannel.connect(served.listener.address, KEY)
+    wait = channel._wait
+
+    def wait_later(timeout_s: float | None) -> bool:
+        while not channel.pending():  # as another thread asks, between this one's look and its wait
+            pass
+        return wait(timeout_s)
+
+    monkeypatch.setattr(channel, "_wait", wait_later)
+    channel.send([b"hello"])
+    assert [bytes(frame) for frame in channel.receive(20.0)] == [b"hello"]
+    channel.close()
+
+
 def test_a_peer_whose_process_is_killed_is_seen_at_once(served: Served) -> None:
     program = (
         "import sys; from parl_remote._transport.zmq import ZmqChannel; from parl_remote._security import ClusterKey\n"

@@ -194,7 +194,10 @@ class ZmqChannel:
     def pending(self) -> bool:
         """Return whether a message is available that zmq has already signalled."""
         with self._lock:
-            return not self._closed and readable(self._socket)
+            if self._closed or not readable(self._socket):
+                return False
+            self._waker.wake()  # zmq has announced the message to this thread, and another one may wait for it
+            return True
 
     def close(self) -> None:
         """Close the link."""
@@ -230,12 +233,14 @@ class ZmqChannel:
 
     def _hand_over(self, parts: list[Buffer]) -> zmq.MessageTracker | None:
         tracker: zmq.MessageTracker | None = None
-        if len(parts) == 1:
-            self._socket.send(parts[0], NOW)
-        else:
-            tracker = self._socket.send_multipart(parts, NOW, copy=False, track=True)
-        if readable(self._socket):
-            self._waker.wake()
+        try:
+            if len(parts) == 1:
+                self._socket.send(parts[0], NOW)
+            else:
+                tracker = self._socket.send_multipart(parts, NOW, copy=False, track=True)
+        finally:  # also where the queue is full: zmq may have announced a message to this thread alone
+            if readable(self._socket):
+                self._waker.wake()
         return tracker
 
     def _await_encrypted(self, tracker: zmq.MessageTracker, deadline: float | None) -> None:
