@@ -116,7 +116,8 @@ def test_any_number_of_getters_may_wait_and_a_put_is_still_heard() -> None:
 def test_a_getter_that_gave_up_takes_nothing() -> None:
     shared: Queue[int] = Queue()
     waiting = submit(shared._actor.get, 1, None)
-    eventually(lambda: not waiting.done())
+    assert shared.qsize() == 0  # calls begin in order: the getter waits now
+    assert not waiting.done()
     waiting.cancel()
     with pytest.raises(queue.Empty):
         shared.get(timeout=0.01)
