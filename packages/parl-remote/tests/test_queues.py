@@ -126,6 +126,15 @@ def test_a_getter_that_gave_up_takes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("shared_cluster")
+def test_a_getter_that_is_given_up_before_the_queue_is_made_takes_nothing() -> None:
+    for _ in range(20):
+        shared: Queue[int] = Queue()
+        submit(shared._actor.get, 1, None).cancel()
+        shared.put(7)
+        assert shared.qsize() == 1
+
+
+@pytest.mark.usefixtures("shared_cluster")
 def test_an_actor_that_was_killed_while_it_waited_takes_nothing() -> None:
     shared: Queue[int] = Queue()
     victim = Hand(shared)

@@ -449,7 +449,8 @@ class ActorProcess:
                 for other in list(self._callers.values()):
                     self._read(other)
                 self._host.meter.waiting(len(queue))
-        self._cancelled.clear()  # the rest had been answered when they were cancelled
+        if not queue:  # else an asynchronous actor has just been made, and its loop goes on with the queue
+            self._cancelled.clear()  # the rest had been answered when they were cancelled
         if self._host.meter.has_waiting:
             self._host.meter.waiting(0)
         if self._leaving:
