@@ -5,8 +5,8 @@
     python tools/public_names.py --count  print how many names each package has
 
 A public name is an entry of the `__all__` of a public module, and a module is public when no part of its dotted path
-begins with an underscore. It is read from the source (of an old module path, from its stub) without importing anything,
-so `__all__` has to be a list.
+begins with an underscore. It is read from the source (of an old module path, from its `.pyi` file) without importing
+anything, so `__all__` has to be a list.
 """
 
 import ast
