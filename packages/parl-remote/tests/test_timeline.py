@@ -187,8 +187,10 @@ def test_a_cluster_s_calls_are_recorded_while_it_runs(tmp_path: Path) -> None:
 
         chief = of("Worker chief")
         assert {row["name"] for row in chief} == {"step", "fail"}
-        assert {row["args"]["error"] for row in chief if row["name"] == "fail"} == {"ValueError"}
-        assert all(row["dur"] >= 9_000 for row in chief if row["name"] == "step")
+        # The recording may begin and end within a call, which is then cut.
+        whole = [row for row in chief if row["ts"] > 0 and "still runs" not in row.get("args", {})]
+        assert {row["args"]["error"] for row in whole if row["name"] == "fail"} == {"ValueError"}
+        assert all(row["dur"] >= 9_000 for row in whole if row["name"] == "step")
         assert {row["tid"] for row in of("Many")} == {1, 2, 3}, "three at a time have three lanes"
         assert any(row.get("args") == {"still runs": True} and row["name"] == "sleep" for row in calls)
         assert any(row["name"] == "__init__" for row in calls), "actors that were made meanwhile are recorded, too"
