@@ -267,10 +267,11 @@ class TestExecutor:
         assert asyncio.run(main()) == [25, *(n * n for n in range(10))]
 
     def test_workers_are_kept_and_shared(self, shared_cluster: None) -> None:
-        with Executor(1) as executor:
-            first = executor.submit(pid).result(PATIENCE_S)
-        with Executor(1) as executor:
-            assert executor.submit(pid).result(PATIENCE_S) == first
+        pids = set()
+        for _ in range(12):  # one that a test before this one asked for may become idle at any time
+            with Executor(1) as executor:
+                pids.add(executor.submit(pid).result(PATIENCE_S))
+        assert len(pids) <= 6
 
     def test_nothing_is_kept_of_what_is_done(self, executor: Executor) -> None:
         class Argument:
