@@ -70,6 +70,7 @@ def test_the_service_refuses_nonsense_and_stays_online(tmp_path: Path, monkeypat
     assert read_log(tmp_path / "log").rewards == [2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["remote", "processes"])
 def test_a_policy_of_mujoco_evolves_in_other_processes(pool: str, tmp_path: Path) -> None:
     for package in ("mujoco", "imageio", "matplotlib", "tqdm"):

@@ -110,6 +110,7 @@ def test_a_client_makes_the_noise_and_the_parameters_of_the_vectors(client: Comm
     assert hashlib.sha256(perturbed).hexdigest() == case["perturbed_sha256"]
 
 
+@pytest.mark.slow
 def test_compilers_that_fuse_products_and_sums_give_the_same_bits(tmp_path: Path) -> None:
     compilers = [found for name in ("g++", "clang++") if (found := shutil.which(name))]
     if not compilers:
@@ -214,6 +215,7 @@ def test_secrets_that_others_can_read_are_refused(cpp: Command, tmp_path: Path) 
         assert why in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaussian", [{}, {"cached": True, "cache_size": 300}], ids=["computed", "table"])
 def test_a_hundred_thousand_samples_have_the_parameters_of_python(
     cpp: Command, javascript: Command, tmp_path: Path, gaussian: dict[str, Any]

@@ -16,7 +16,7 @@ from parl_remote.actors import RemoteActors
 from parl_remote.errors import ClusterUnreachable
 from parl_remote.testing import LoopbackCluster
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
 WAIT_S = 2.0  # for room on a cluster
 

@@ -22,6 +22,7 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PAGE.exists(), reason="the pages are not part of what was installed")
 def test_the_page_s_examples_run(tmp_path: Path) -> None:
     files = re.findall(r'```python title="(\w+\.py)"\n(.*?)```', PAGE.read_text(), re.DOTALL)
