@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.stats import bootstrap_interval, interquartile_mean
+from parl_core.stats import (
+    bootstrap_interval,
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,71 @@ def test_no_values_are_refused() -> None:
         interquartile_mean([])
     with pytest.raises(HyperparameterError, match="one value a seed"):
         bootstrap_interval([])
+
+
+def test_over_several_tasks_each_keeps_its_seeds() -> None:
+    """A resample without strata would mix the tasks, and the interval of two constant tasks would have a width."""
+    apart = {"easy": [1.0] * 4, "hard": [0.0] * 4}
+    assert bootstrap_interval(apart) == (0.5, 0.5)
+    assert bootstrap_interval(np.array([[1.0, 0.0]] * 4)) == (0.5, 0.5)
+    assert bootstrap_interval([[1.0], [2.0], [5.0]]) == bootstrap_interval([1.0, 2.0, 5.0])
+
+
+def test_tasks_may_have_different_numbers_of_seeds() -> None:
+    low, high = bootstrap_interval({"one": [0.1, 0.2, 0.3], "other": [0.2, 0.4]}, resamples=200)
+    assert 0.1 <= low <= high <= 0.4
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([2.0, 3.0], [0.0, 1.0], 1.0),
+        ([0.0, 1.0], [2.0, 3.0], 0.0),
+        ([1.0, 1.0], [1.0, 1.0, 1.0], 0.5),
+        ([1.0, 3.0], [2.0], 0.5),
+        ([1.0, 2.0, 3.0], [0.0, 2.0], (1.0 + 0.0 + 1.0 + 0.5 + 1.0 + 1.0) / 6.0),
+        ({"a": [1.0], "b": [0.0]}, {"b": [0.0, 1.0], "a": [0.0]}, (1.0 + 0.25) / 2.0),
+    ],
+)
+def test_the_probability_of_improvement_counts_pairs(ours: object, theirs: object, expected: float) -> None:
+    found = probability_of_improvement(ours, theirs, resamples=300)  # type: ignore[arg-type]  # any form of scores
+    assert found.probability == pytest.approx(expected)
+    assert found.interval.low <= expected + 1e-12
+    assert found.interval.high >= expected - 1e-12
+
+
+def test_the_interval_of_an_improvement_holds_the_truth_about_as_often_as_it_says() -> None:
+    """Of two normal distributions one deviation apart, the second is above the first with probability 0.760."""
+    rng = np.random.default_rng(2)
+    hits = 0
+    for repeat in range(200):
+        ours, theirs = rng.normal(1.0, 1.0, 30), rng.normal(0.0, 1.0, 30)
+        low, high = probability_of_improvement(ours, theirs, resamples=400, seed=repeat).interval
+        hits += low <= 0.76025 <= high
+    assert 170 <= hits <= 200
+
+
+def test_a_profile_has_the_share_of_runs_above_each_threshold() -> None:
+    profile = performance_profile({"a": [0.0, 1.0], "b": [0.5, 1.0, 1.0, 2.0]}, [-1.0, 0.0, 0.5, 1.0, 2.0])
+    np.testing.assert_allclose(profile.share, [1.0, (0.5 + 1.0) / 2, (0.5 + 0.75) / 2, (0.0 + 0.25) / 2, 0.0])
+    assert (profile.low <= profile.share).all()
+    assert (profile.share <= profile.high).all()
+    assert profile.low[0] == profile.high[0] == 1.0
+
+
+def test_the_area_under_a_profile_is_the_mean_score() -> None:
+    scores = np.random.default_rng(0).uniform(0.0, 1.0, (7, 3))
+    thresholds = np.linspace(0.0, 1.0, 20_001)
+    profile = performance_profile(scores, thresholds, resamples=2)
+    assert profile.share.mean() == pytest.approx(scores.mean(), abs=1e-3)
+
+
+def test_scores_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="same tasks"):
+        probability_of_improvement({"a": [1.0]}, {"b": [1.0]})
+    with pytest.raises(HyperparameterError, match="must be finite, got nan for task 1"):
+        bootstrap_interval([[1.0, np.nan]])
+    with pytest.raises(HyperparameterError, match="thresholds must be at least one"):
+        performance_profile([1.0], [])
+    with pytest.raises(HyperparameterError, match="got no tasks"):
+        performance_profile({}, [1.0])

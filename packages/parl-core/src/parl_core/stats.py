@@ -1,8 +1,9 @@
 """Statistics: of the last few numbers, of the time a block takes, of everything seen so far, and over seeds.
 
 Wrappers that normalise observations and rewards keep running statistics; `SavedStatistics` is how they save them.
-`interquartile_mean` is for figures over seeds (Agarwal et al. 2021, arXiv:2108.13264, sections 4.1 and 4.3): a mean
-over few seeds follows its outliers, a median wastes half of them; the mean of the middle half does neither.
+What few seeds allow to say follows Agarwal et al. 2021 (arXiv:2108.13264): `interquartile_mean`, `bootstrap_interval`,
+`probability_of_improvement` and `performance_profile`. A mean over few seeds follows its outliers, a median wastes half
+of them; the mean of the middle half does neither.
 """
 
 import os
@@ -21,13 +22,17 @@ from parl_core.checks import check_fraction, check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 
 __all__ = [
+    "Improvement",
     "Interval",
+    "PerformanceProfile",
     "RunningMeanStd",
     "SavedStatistics",
     "TimeStat",
     "WindowStat",
     "bootstrap_interval",
     "interquartile_mean",
+    "performance_profile",
+    "probability_of_improvement",
     "statistics_of",
 ]
 
@@ -282,24 +287,139 @@ def interquartile_mean(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]
     return mean
 
 
-def bootstrap_interval(values: ArrayLike, confidence: float = 0.95, resamples: int = 20_000, seed: int = 0) -> Interval:
-    """Percentile bootstrap interval of the interquartile mean of `values`, one a seed.
+Scores = ArrayLike | Mapping[str, ArrayLike]
+"""Final scores of one algorithm: `[seeds]` of one task, `[seeds, tasks]`, or the scores `[seeds]` of each task by name.
+
+Over several tasks they have to be normalised, for instance so that a random policy has 0 and the best known one 1.
+"""
+
+
+def bootstrap_interval(values: Scores, confidence: float = 0.95, resamples: int = 20_000, seed: int = 0) -> Interval:
+    """Return the percentile bootstrap interval of the interquartile mean over seeds, of one task or of several.
+
+    The bootstrap is stratified: each task's seeds are drawn again by themselves, and the interquartile mean is that of
+    all scores together (Agarwal et al. 2021, section 4.1).
 
     Args:
-        values: `[seeds]`.
+        values: final scores.
         confidence: share of resamples inside.
         resamples: how many are drawn.
         seed: of the draws, so that a table stays the same.
 
     Raises:
-        HyperparameterError: there are no values, or a number is out of range.
+        HyperparameterError: there are no values, one is not finite, or a number is out of range.
     """
-    array = np.asarray(values, np.float64)
-    check_fraction("confidence", confidence)
-    if array.ndim != 1 or not array.size:
-        raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(array.shape)}")
-    rows = np.random.default_rng(seed).integers(array.size, size=(check_int("resamples", resamples), array.size))
-    means = interquartile_mean(array[rows])
-    outside = (1.0 - confidence) / 2.0
-    low, high = np.quantile(means, [outside, 1.0 - outside])
+    rng, count = np.random.default_rng(seed), check_int("resamples", resamples)
+    tasks = _by_task(values).values()
+    drawn = [scores[rng.integers(scores.size, size=(count, scores.size))] for scores in tasks]
+    low, high = _percentiles(interquartile_mean(np.concatenate(drawn, axis=1)), confidence)
     return Interval(float(low), float(high))
+
+
+class Improvement(NamedTuple):
+    """How likely it is that one algorithm is better than another."""
+
+    probability: float
+    """That a run of the first scores above a run of the second, a tie counted as half; the mean over tasks."""
+    interval: Interval
+
+
+def probability_of_improvement(
+    ours: Scores, theirs: Scores, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
+) -> Improvement:
+    """Return how likely a run of one algorithm scores above a run of another (Agarwal et al. 2021, section 4.3).
+
+    It says how sure an improvement is, not how large: 0.5 is no difference. For each task it is the Mann-Whitney
+    statistic of both algorithms' seeds, divided by the number of pairs.
+
+    Args:
+        ours: final scores of the first algorithm; higher is better.
+        theirs: those of the second on the same tasks, of as many seeds or others.
+        confidence: share of resamples inside the interval.
+        resamples: how many are drawn, of both algorithms, stratified by task.
+        seed: of the draws.
+
+    Raises:
+        HyperparameterError: the tasks differ, there are no values, one is not finite, or a number is out of range.
+    """
+    mine, others = _by_task(ours), _by_task(theirs)
+    if mine.keys() != others.keys():
+        raise HyperparameterError(f"both need scores of the same tasks, got {sorted(mine)} and {sorted(others)}")
+    rng = np.random.default_rng(seed)
+    found, drawn = [], []
+    for task, scores in mine.items():
+        wins = 0.5 + 0.5 * np.sign(scores[:, None] - others[task])
+        found.append(wins.mean())
+        drawn.append(((_shares(rng, scores.size, resamples) @ wins) * _shares(rng, len(wins.T), resamples)).sum(axis=1))
+    low, high = _percentiles(np.mean(drawn, axis=0), confidence)
+    return Improvement(float(np.mean(found)), Interval(float(low), float(high)))
+
+
+class PerformanceProfile(NamedTuple):
+    """Shares of runs above thresholds, each `[thresholds]`."""
+
+    thresholds: NDArray[np.float64]
+    share: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def performance_profile(
+    values: Scores, thresholds: ArrayLike, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
+) -> PerformanceProfile:
+    """Return the share of runs whose score is above each threshold (Agarwal et al. 2021, section 4.2).
+
+    Tasks count equally, however many seeds they have. An algorithm whose curve lies above another's everywhere is
+    better at every quantile; the area under the curve of scores of at least 0 is their mean.
+
+    Args:
+        values: final scores.
+        thresholds: `[thresholds]`, scores to compare with.
+        confidence: share of resamples inside the band at each threshold.
+        resamples: how many are drawn, stratified by task.
+        seed: of the draws.
+
+    Raises:
+        HyperparameterError: there are no values or thresholds, one is not finite, or a number is out of range.
+    """
+    limits = np.asarray(thresholds, np.float64)
+    if limits.ndim != 1 or not limits.size or not np.isfinite(limits).all():
+        raise HyperparameterError(f"thresholds must be at least one finite number in a row, got {thresholds!r}")
+    rng = np.random.default_rng(seed)
+    above = [scores[:, None] > limits for scores in _by_task(values).values()]
+    share = np.mean([task.mean(axis=0) for task in above], axis=0)
+    drawn = [_shares(rng, len(task), resamples) @ task for task in above]
+    return PerformanceProfile(limits, share, *_percentiles(np.mean(drawn, axis=0), confidence))
+
+
+def _by_task(values: Scores) -> dict[str, NDArray[np.float64]]:
+    if isinstance(values, Mapping):
+        named = {task: np.asarray(scores, np.float64) for task, scores in values.items()}
+    else:
+        array = np.asarray(values, np.float64)
+        if array.ndim not in (1, 2):
+            raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(array.shape)}")
+        columns = array[:, None] if array.ndim == 1 else array
+        named = {f"task {i}": column for i, column in enumerate(columns.T)}
+    for task, scores in named.items():
+        if scores.ndim != 1 or not scores.size:
+            raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(scores.shape)} for {task}")
+        if not np.isfinite(scores).all():
+            raise HyperparameterError(f"scores must be finite, got {scores[~np.isfinite(scores)][0]} for {task}")
+    if not named:
+        raise HyperparameterError("a bootstrap needs one value a seed, got no tasks")
+    return named
+
+
+def _shares(rng: np.random.Generator, size: int, resamples: int) -> NDArray[np.float64]:
+    """Return how much each of `size` seeds weighs in each resample with replacement, `[resamples, size]`."""
+    counts = rng.multinomial(size, np.full(size, 1.0 / size), check_int("resamples", resamples))
+    shares: NDArray[np.float64] = counts / size
+    return shares
+
+
+def _percentiles(resampled: NDArray[np.float64], confidence: float) -> NDArray[np.float64]:
+    """Return the bounds `[2, ...]` of resampled statistics `[resamples, ...]`."""
+    outside = (1.0 - check_fraction("confidence", confidence)) / 2.0
+    bounds: NDArray[np.float64] = np.quantile(resampled, [outside, 1.0 - outside], axis=0)
+    return bounds
