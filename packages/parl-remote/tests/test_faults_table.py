@@ -266,10 +266,9 @@ def test_who_waits_for_room_gets_it_from_a_restarted_master(cluster: LoopbackClu
 
 def test_the_time_to_wait_for_room_counts_while_the_master_is_away(cluster: LoopbackCluster) -> None:
     cluster.master.kill()
-    began = time.monotonic()
+    # Another text is that of a program that has given the cluster up.
     with pytest.raises(parl_remote.ClusterUnreachable, match="nobody has started it again yet"):
         parl_remote.with_options(Counter, lease_timeout_s=0.5)()
-    assert time.monotonic() - began < 20  # not until the program gives the cluster up
     cluster.restart_master()
     assert Counter().add(1) == 1
 
