@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 
 from parl_remote._config import Environment, environment
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.handshake import greet
 from parl_remote._links.identity import new_id
 from parl_remote._links.requests import Inquiry
@@ -62,7 +61,7 @@ from parl_remote._resources import Resources
 from parl_remote._transport import Channel
 from parl_remote._worker.master_link import worker_hello
 from parl_remote.cli._session import actors_of, ask_status
-from parl_remote.errors import ChannelClosed, ResultTimeout
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, ResultTimeout
 
 SLOTS = 10
 ONE = Resources(cpu=1)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.call_messages import Kind
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
@@ -16,7 +15,7 @@ from parl_remote._messages.parts import ActorReached, ActorWatched, DescribeActo
 from parl_remote._messages.wire import decode
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._worker.borrowers import Borrowers
-from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, RemoteError, RemoteProtocolError
 
 LEASE = "lease-1"
 KILLED = DeathCause(DeathKind.SIGNAL, signal=9)

@@ -10,7 +10,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient, ToNode
 from parl_remote._messages import (
@@ -26,10 +25,18 @@ from parl_remote._messages import (
     RefusalCode,
     RunningLease,
 )
-from parl_remote._messages.events import AcknowledgeNodes, ListEvents, NodesAcknowledged
-from parl_remote._messages.overview import ActorNumbers, ActorPhase, DrainNode, ForgetUnstarted, ListNodes
+from parl_remote._messages.overview import (
+    AcknowledgeNodes,
+    ActorNumbers,
+    ActorPhase,
+    DrainNode,
+    ForgetUnstarted,
+    ListEvents,
+    ListNodes,
+    NodesAcknowledged,
+)
 from parl_remote._resources import Resources
-from parl_remote.errors import RemoteProtocolError
+from parl_remote.errors import DeathCause, DeathKind, RemoteProtocolError
 
 ONE = Resources(cpu=1)
 EXITED = DeathCause(DeathKind.EXIT, exit_code=1)

@@ -116,7 +116,7 @@ import parl_remote as parl
 class Actor:
     def modules(self):
         import sys
-        unneeded = ("parl_remote._files", "parl_remote._files.import_closure")
+        unneeded = ("parl_remote._files", "parl_remote._files.program")
         return [name for name in sys.modules if name.startswith(unneeded)]
 
 parl.connect(cpu_num=1)
@@ -124,7 +124,7 @@ inside = Actor().modules()
 print(sorted({name for name in [*inside, *sys.modules] if "files" in name or "closure" in name}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
-    light = ["parl_remote._files", "parl_remote._files.layout", "parl_remote._files.places"]
+    light = ["parl_remote._files", "parl_remote._files.manifest", "parl_remote._files.places"]
     assert done.stdout.strip() == str(light), done.stderr
 
 

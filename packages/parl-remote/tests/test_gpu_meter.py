@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parl_remote._messages.links import GpuUse
-from parl_remote._worker.gpu_meter import GpuMeter, Nvml
+from parl_remote._worker.host_check import GpuMeter, Nvml
 
 GIB = 2**30
 NOT_SUPPORTED = 3

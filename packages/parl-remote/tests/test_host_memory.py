@@ -13,12 +13,12 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost
-from parl_remote._death import DeathCause, DeathKind, MemorySample
 from parl_remote._messages import LeaseAssigned
 from parl_remote._resources import Resources
 from parl_remote._system.host import HostLoad, OutOfMemoryHint, host_memory, usable_memory
 from parl_remote._worker.actors import ActorProcess, WorkerLease
 from parl_remote._worker.worker import ActorEnds
+from parl_remote.errors import DeathCause, DeathKind, MemorySample
 
 MIB = 2**20
 SIGKILLED = DeathCause(DeathKind.SIGNAL, signal=9)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote._files.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
-from parl_remote._files.program import OwnCode, compiled_imports
+from parl_remote._files.program import OwnCode, OwnFile, Seed, closure, compiled_imports, is_own, loaded_modules
 
 
 @pytest.fixture

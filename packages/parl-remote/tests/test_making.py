@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._program import making
-from parl_remote._program.actor_record import ActorRecord
+from parl_remote._program.known_actors import ActorRecord
+from parl_remote.errors import DeathCause, DeathKind
 
 
 def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parl_remote._config import Limits
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.handshake import Reception, greet
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
@@ -62,7 +61,7 @@ from parl_remote._messages.wire import decode, encode
 from parl_remote._resources import Resources
 from parl_remote._transport.memory import MemoryChannel, MemoryListener
 from parl_remote._worker.master_link import MasterLink
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, VersionMismatch
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, RemoteProtocolError, ResultTimeout, VersionMismatch
 
 ONE = Resources(cpu=1)
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_remote import errors
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._messages import (
     ActorDied,
     Heartbeat,
@@ -29,7 +28,7 @@ from parl_remote._messages import (
 )
 from parl_remote._messages.wire import TOPICS, all_kinds, decode, encode
 from parl_remote._resources import Resources
-from parl_remote.errors import LocalProtocolError, RemoteProtocolError
+from parl_remote.errors import DeathCause, DeathKind, LocalProtocolError, RemoteProtocolError
 
 amounts = st.integers(0, 10_000).map(lambda thousandths: round(thousandths / 1000, 3))
 resources = st.builds(

@@ -23,7 +23,7 @@ from parl_remote._portable.processes import ended_within, started
 from parl_remote._portable.sockets import LoopbackListener, connect_loopback, is_abandoned
 from parl_remote._portable.spawner import Spawner
 from parl_remote._system import facilities
-from parl_remote._system.polling import IN, OUT, PortablePoller
+from parl_remote._system.facilities import IN, OUT, PortablePoller
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed
 

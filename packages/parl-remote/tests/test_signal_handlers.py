@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import parl_remote
-from parl_remote._system.polling import is_raised_by_handler
+from parl_remote._system.facilities import is_raised_by_handler
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import Instruction, ToClient, ToNode
 from parl_remote._messages import (
@@ -39,7 +38,7 @@ from parl_remote._messages.overview import (
 )
 from parl_remote._messages.parts import ActorFound, FindActor
 from parl_remote._resources import Resources
-from parl_remote.errors import RemoteError
+from parl_remote.errors import DeathCause, DeathKind, RemoteError
 
 ONE = Resources(cpu=1)
 KILLED = DeathCause(DeathKind.SIGNAL, signal=9)

@@ -16,7 +16,6 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, DeathKind, NoResources, _current, submit, with_options
 from parl_remote._config import environment
-from parl_remote._death import DeathRecord
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Message, Role
 from parl_remote._messages.overview import (
@@ -24,6 +23,7 @@ from parl_remote._messages.overview import (
     ActorList,
     ActorPhase,
     ActorStatus,
+    DeathRecord,
     Deaths,
     DrainNode,
     DrainStarted,

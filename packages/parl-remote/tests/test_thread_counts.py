@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parl_remote._system.thread_counts import VARIABLES, chosen_by_user, chosen_number, chosen_variables
+from parl_remote._system.processes import VARIABLES, chosen_by_user, chosen_number, chosen_variables
 
 PROGRAM = textwrap.dedent(
     """

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from parl_remote._actor import recording
+from parl_remote._actor import reports
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.reports import CallMeter, SharedCallMeter
-from parl_remote._messages.events import ClusterEvent, EventKind
+from parl_remote._messages.overview import ClusterEvent, EventKind
 from parl_remote._messages.parts import CallSpan
-from parl_remote.cli._timeline import ActorCalls, trace_of
+from parl_remote.cli._recordings import ActorCalls, trace_of
 
 PATIENCE_S = 60.0
 
@@ -40,11 +40,11 @@ def test_calls_are_recorded_until_the_time_is_up_and_then_the_usual_meter_is_bac
     usual = host.meter
     assert type(usual) is CallMeter
     call(host, "before")
-    recording.begin(host, str(path), time.perf_counter() + PATIENCE_S)
+    reports.begin_recording(host, str(path), time.perf_counter() + PATIENCE_S)
     call(host, "step")
     call(host, "fail", ValueError("no"))
     meter = host.meter
-    assert isinstance(meter, recording.RecordingMeter)
+    assert isinstance(meter, reports.RecordingMeter)
     meter.until = 0.0
     call(host, "after")
     assert host.meter is usual
@@ -58,11 +58,11 @@ def test_a_call_that_runs_when_the_recording_begins_or_ends_is_counted_once(tmp_
     usual = host.meter
     began = host.meter.began()
     host.meter.runs("long")
-    recording.begin(host, str(path), time.perf_counter() + PATIENCE_S)
+    reports.begin_recording(host, str(path), time.perf_counter() + PATIENCE_S)
     host.meter.ended(began)
     assert lines(path)[0][0] == "long"
     second, meter = host.meter.began(), host.meter
-    assert isinstance(meter, recording.RecordingMeter)
+    assert isinstance(meter, reports.RecordingMeter)
     meter.runs("longer")
     meter.until = 0.0
     call(host, "other")
@@ -75,7 +75,7 @@ def test_a_call_that_runs_when_the_recording_begins_or_ends_is_counted_once(tmp_
 
 def test_an_actor_whose_calls_run_at_a_time_goes_on_recording(tmp_path: Path) -> None:
     host, path = ActorHost(), tmp_path / "times"
-    recording.begin(host, str(path), time.perf_counter() + PATIENCE_S)
+    reports.begin_recording(host, str(path), time.perf_counter() + PATIENCE_S)
     host.meter = host.meter.shared()
     one = host.meter.began()
     host.meter.runs("first")
@@ -85,7 +85,7 @@ def test_an_actor_whose_calls_run_at_a_time_goes_on_recording(tmp_path: Path) ->
     host.meter.ended(two)
     assert [line[0] for line in lines(path)] == ["first", "second"]
     meter = host.meter
-    assert isinstance(meter, recording.RecordingMeter)
+    assert isinstance(meter, reports.RecordingMeter)
     meter.until = 0.0
     call(host, "last")
     assert type(host.meter) is SharedCallMeter
@@ -93,9 +93,9 @@ def test_an_actor_whose_calls_run_at_a_time_goes_on_recording(tmp_path: Path) ->
 
 def test_a_second_recording_prolongs_the_first(tmp_path: Path) -> None:
     host, path = ActorHost(), tmp_path / "times"
-    recording.begin(host, str(path), time.perf_counter() + PATIENCE_S)
+    reports.begin_recording(host, str(path), time.perf_counter() + PATIENCE_S)
     first = host.meter
-    recording.begin(host, str(path), time.perf_counter() + 2 * PATIENCE_S)
+    reports.begin_recording(host, str(path), time.perf_counter() + 2 * PATIENCE_S)
     assert host.meter is first
     call(host, "step")
     assert len(lines(path)) == 1

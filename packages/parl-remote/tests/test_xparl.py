@@ -22,7 +22,6 @@ import psutil
 import pytest
 
 from parl_remote._config import environment
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._messages import (
     AttachActor,
     Heartbeat,
@@ -46,7 +45,7 @@ from parl_remote._transport.addresses import Address
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.cli._session import ask_status
-from parl_remote.errors import ChannelClosed
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind
 from parl_remote.testing import Process
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]

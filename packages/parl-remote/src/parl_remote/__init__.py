@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from parl_remote._connecting import get_actor as get_actor
     from parl_remote._connecting import get_global_client as get_global_client
     from parl_remote._connecting import kill as kill
-    from parl_remote._death import DeathCause as DeathCause
-    from parl_remote._death import DeathKind as DeathKind
     from parl_remote._decorator import remote_class as remote_class
     from parl_remote._decorator import submit as submit
     from parl_remote._decorator import with_options as with_options
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
     from parl_remote.errors import ActorLost as ActorLost
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
     from parl_remote.errors import ClusterUnreachable as ClusterUnreachable
+    from parl_remote.errors import DeathCause as DeathCause
+    from parl_remote.errors import DeathKind as DeathKind
     from parl_remote.errors import ExecutorBroken as ExecutorBroken
     from parl_remote.errors import FutureFunctionError as FutureFunctionError
     from parl_remote.errors import ItemLost as ItemLost
@@ -72,8 +72,8 @@ _HOMES = {
     "connect": "_connecting",
     "disconnect": "_connecting",
     "get_global_client": "_connecting",
-    "DeathCause": "_death",
-    "DeathKind": "_death",
+    "DeathCause": "errors",
+    "DeathKind": "errors",
     "remote_class": "_decorator",
     "submit": "_decorator",
     "with_options": "_decorator",

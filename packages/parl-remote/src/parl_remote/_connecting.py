@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from parl_remote import _current
 from parl_remote._config import Environment, environment
 from parl_remote._files.places import Places
+from parl_remote._links.call_messages import ClusterReach
 from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
 from parl_remote._system.facilities import cpu_count
 from parl_remote._transport.addresses import Address
@@ -119,6 +120,34 @@ def open_cluster(
         )
 
 
+def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Client:
+    """Connect an actor to its cluster, when it first makes or receives another actor.
+
+    Its worker has sent the settings when it started. Actors made through this connection end with the actor.
+
+    Args:
+        reach: A `ClusterReach`, decoded from JSON.
+        lease_id: The actor's own lease.
+        class_name: Its class, for display.
+    """
+    from parl_remote._program.client import Client
+    from parl_remote._program.rendezvous import ActorsCluster
+
+    found = environment()
+    told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
+    mind_forks()
+    return Client(
+        told.address,
+        ActorsCluster(told, found),
+        limits=found.limits,
+        lease_timeout_s=_LEASE_TIMEOUT_S,
+        places=Places(same_host_shortcut=found.same_host_shortcut),
+        same_host_shortcut=found.same_host_shortcut or not told.key_file,
+        inside_actor=lease_id,
+        name=f"actor {class_name}",
+    )
+
+
 @contextlib.contextmanager
 def _explaining(address: str, found: Environment) -> Iterator[None]:
     try:
@@ -130,11 +159,6 @@ def _explaining(address: str, found: Environment) -> Iterator[None]:
         raise
 
 
-if TYPE_CHECKING:
-    pass
-
-
-_LOCAL = PRIVATE
 _DEBUG = "debug"
 _RAY = "ray"
 # How long creating an object waits for a free slot by default: a program that frees slots does so in seconds, and one
@@ -208,7 +232,7 @@ def connect(
         write_debug_log()
     if _is_ray(address):
         _refuse_on_ray(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir, key_file=key_file)
-    elif address not in {_LOCAL, _DEBUG}:
+    elif address not in {PRIVATE, _DEBUG}:
         _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
     elif key_file is not None:
         raise ValueError("a private cluster needs no key_file")
@@ -243,7 +267,7 @@ def connect(
             _current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
         else:
             join: Callable[[], Client]
-            if address == _LOCAL:
+            if address == PRIVATE:
                 slots = cpu_num or cpu_count()
                 client, place = open_private(slots, tuple(preload), lease_timeout_s, log_dir, distributed_files)
                 join = functools.partial(join_private, place, lease_timeout_s, distributed_files)
@@ -278,8 +302,8 @@ def get_global_client() -> _current.ActorMaker:
 def _normal(address: str | None, debug: bool) -> str:
     if debug:
         return _DEBUG
-    if address is None or address == _LOCAL:
-        return _LOCAL
+    if address is None or address == PRIVATE:
+        return PRIVATE
     if _is_ray(address):
         return address
     return str(Address.parse(address))

@@ -27,7 +27,6 @@ from parl_remote._data import serialize
 from parl_remote._data.answers import Answer, read_answer
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, dumps_class
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._display import ConnectionDisplay
 from parl_remote._future import RemoteFuture, Waiter
 from parl_remote._links.call_messages import Kind, header_of, pack
@@ -36,7 +35,7 @@ from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote._program.outbox import Outbox
 from parl_remote._resources import Resources
 from parl_remote._transport import Buffer
-from parl_remote.errors import ActorLost, NameTaken, NoResources, NoSuchActor, NotConnected
+from parl_remote.errors import ActorLost, DeathCause, DeathKind, NameTaken, NoResources, NoSuchActor, NotConnected
 
 if TYPE_CHECKING:
     import asyncio

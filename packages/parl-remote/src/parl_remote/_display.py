@@ -1,4 +1,4 @@
-"""How handles, futures and clusters look in notebooks: small tables, made without asking actors.
+"""How handles, futures and clusters look in notebooks, small tables made without asking actors; progress bars.
 
 A notebook asks an object for `_repr_mimebundle_`, `_repr_html_` and a dozen names like them. A handle answers these
 itself: they never reach the actor, which may be busy, unless its class has a method of that name.
@@ -7,13 +7,16 @@ itself: they never reach the actor, which may be busy, unless its class has a me
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parl_remote._messages import Status
 
-__all__ = ["ConnectionDisplay", "actor_hook", "future_html", "is_hook", "short_id"]
+__all__ = ["ConnectionDisplay", "actor_hook", "future_html", "is_hook", "progress_bar", "short_id"]
+
+_log = logging.getLogger("parl.remote")
 
 _ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
 _MOST_METHODS = 30
@@ -135,6 +138,27 @@ class ConnectionDisplay:
         ]
         heads = ("node", "address", "state", "CPUs", "actors", "memory free")
         return _table(f"cluster {self.address}", rows) + _grid(heads, nodes[:_MOST_NODES])
+
+
+def progress_bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
+    """Return the progress function, called with 1 for each result and 0 at the end."""
+    if not progress:
+        return lambda _: None
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        _log.warning("progress is not shown: it needs tqdm; pip install tqdm")
+        return lambda _: None
+    total = len(items) if isinstance(items, Sized) else None
+    bar = tqdm(total=total, desc=progress if isinstance(progress, str) else None)
+
+    def tick(done: int) -> None:
+        if done:
+            bar.update(done)
+        else:
+            bar.close()
+
+    return tick
 
 
 def _methods(cls: type, names: Sequence[str]) -> str:

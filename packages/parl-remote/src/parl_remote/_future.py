@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from parl_remote import _display
 from parl_remote._streams import RemoteIterator
-from parl_remote._system.polling import wait_for_input
+from parl_remote._system.facilities import wait_for_input
 from parl_remote.errors import ResultTimeout, SerializationError, unraised
 
 if TYPE_CHECKING:

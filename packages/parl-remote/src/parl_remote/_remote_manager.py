@@ -26,13 +26,12 @@ from typing import Any, NamedTuple, Self
 from parl_remote._config import environment
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.identity import host_id, python_misfit
 from parl_remote._links.loop import Loop
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_record import ActorRecord, Made
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
 from parl_remote._program.connection import Connection
+from parl_remote._program.known_actors import ActorRecord, Made
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, unpacked
 from parl_remote._program.rendezvous import given_key, publish_manager_key
@@ -40,7 +39,15 @@ from parl_remote._program.restarts import NoRestart, Restarts
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import Waker
 from parl_remote._transport import Buffer, Closed, Listener, Opened, Received
-from parl_remote.errors import ChannelClosed, NotConnected, RemoteError, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import (
+    ChannelClosed,
+    DeathCause,
+    DeathKind,
+    NotConnected,
+    RemoteError,
+    RemoteProtocolError,
+    ResultTimeout,
+)
 
 __all__ = ["Hello", "PeerChannel", "RemoteManager", "ServedObject", "read_hello"]
 

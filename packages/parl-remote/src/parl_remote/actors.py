@@ -14,13 +14,12 @@ from typing import Any, Self
 from parl_remote import _connecting, _current
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._future import RemoteFuture
 from parl_remote._object_ref import put
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote._program.proxy import unpacked
-from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable
+from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable, DeathCause, DeathKind
 
 __all__ = ["RemoteActors"]
 

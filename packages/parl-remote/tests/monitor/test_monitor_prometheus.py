@@ -73,7 +73,7 @@ def queries() -> list[tuple[str, str]]:
 def test_the_dashboard_and_the_rules_name_only_metrics_that_there_are(monitor: Any) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    from parl_remote._monitor.metrics import metrics_of
+    from parl_remote._monitor.app import metrics_of
 
     families = text_string_to_metric_families(metrics_of(monitor.store).decode())
     known = {f"{one.name}_total" if one.type == "counter" else one.name for one in families}

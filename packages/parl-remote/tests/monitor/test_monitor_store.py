@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from parl_remote._monitor.metrics import metrics_of
+from parl_remote._monitor.app import metrics_of
 from parl_remote._monitor.server import Collector
 from parl_remote._monitor.store import totals_of
 

@@ -26,12 +26,11 @@ from parl_remote._actor.reports import CallMeter, ExitReport
 from parl_remote._actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote._data import serialize
 from parl_remote._data.answers import describe
-from parl_remote._death import DeathKind
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._streams import can_stream, open_stream, stream_method
 from parl_remote._transport import Buffer
-from parl_remote.errors import RemoteProtocolError, SerializationError
+from parl_remote.errors import DeathKind, RemoteProtocolError, SerializationError
 
 __all__ = [
     "MANY",

@@ -30,23 +30,21 @@ from typing import TYPE_CHECKING
 
 from parl_remote import _current
 from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How, flush_output
-from parl_remote._actor.reports import ExitReport, allow_stack_dumps
+from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
 from parl_remote._data import object_places
 from parl_remote._data.large_frames import TICKETS, Sharing
-from parl_remote._death import DeathKind
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._system import processes
+from parl_remote._system.facilities import IN, new_poller
 from parl_remote._system.forks import abandoned_in_children
-from parl_remote._system.polling import IN, new_poller
-from parl_remote._system.shortage import is_shortage, shortage_of
-from parl_remote._system.thread_counts import limit_numeric_threads
-from parl_remote._system.threads import start_daemon
+from parl_remote._system.processes import limit_numeric_threads
+from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
-from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 
 if TYPE_CHECKING:
     import asyncio
@@ -343,10 +341,8 @@ class ActorProcess:
         elif kind == _CALLER:
             self._take_over(caller, frames)
         elif kind == _RECORD:
-            from parl_remote._actor import recording  # what is never recorded need not import it
-
             with contextlib.suppress(OSError):
-                recording.wanted(self._host, frames)
+                recording_wanted(self._host, frames)
         else:
             caller.has_joined = True
             if flags & Flag.SHARES:
@@ -590,17 +586,15 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
         except OSError as error:
             _log.warning("this actor's call statistics are not visible: %s", error)
     if settings.get("record"):
-        from parl_remote._actor import recording
-
         with contextlib.suppress(OSError):
-            recording.begin(host, **settings["record"])
+            begin_recording(host, **settings["record"])
     if settings.get("cluster"):
         reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
 
         def connect() -> _current.ActorMaker:
-            from parl_remote._actor import nested  # 25 ms; most actors neither make others nor have handles of them
+            from parl_remote import _connecting  # 25 ms; most actors neither make others nor have handles of them
 
-            return nested.connect(reach, lease_id, name)
+            return _connecting.open_in_actor(reach, lease_id, name)
 
         _current.connect_when_needed(connect)
     return bool(settings.get("detached"))

@@ -2,6 +2,7 @@
 
     numbers  CallMeter.began, runs, ended --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
     stacks   STACK_SIGNAL --> faulthandler appends the stacks of all threads to the same file --> StackFile.read
+    calls    RecordingMeter --a line for each--> a file <--reads-- worker          while `xparl timeline` wants them
     exit     ExitReport.send --> the worker's connection, before an end that is in order
 
     offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, waiting, time of begin, of error
@@ -23,32 +24,36 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from parl_remote._data.error_text import text_of
-from parl_remote._death import DeathKind
+from parl_remote._data.answers import text_of
 from parl_remote._links.call_messages import Kind, header_of, pack, payload_of
 from parl_remote._records import Record, record
 from parl_remote._system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError, ResultTimeout
 
 if TYPE_CHECKING:
     from parl_remote._transport.unix import UnixChannel
 
 __all__ = [
+    "MOST_BYTES",
     "PAGE_BYTES",
     "STACK_SIGNAL",
     "CallMeter",
     "CallStats",
     "ExitReport",
+    "RecordingMeter",
     "SharedCallMeter",
     "StackFile",
     "allow_stack_dumps",
+    "begin_recording",
     "ignore_stack_signal",
     "last_method",
     "read_stats",
+    "recording_wanted",
 ]
 
 
@@ -371,3 +376,121 @@ def _without_origin(text: str) -> str:
             kept.append(line)
         skipping = skipping or line.endswith(" in run_actor")
     return "\n".join(kept) + "\n"
+
+
+MOST_BYTES = 64 * 2**20  # of one actor's file: a million calls
+
+
+class Metered(Protocol):
+    """What counts its calls with a meter: the actor's host."""
+
+    meter: CallMeter
+
+
+class RecordingMeter(CallMeter):
+    """A meter that passes everything on to the usual one, and writes a line for each call until its time is up.
+
+    A line is written at once, so that it is there if the process is killed: the method, when it began and ended
+    (`time.perf_counter`), and the error's name, with tabs. While nothing is recorded an actor has the usual meter and
+    pays nothing.
+
+    Args:
+        host: The actor's host, whose meter it becomes.
+        path: The file.
+        until: When it ends, by `time.perf_counter`.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    __slots__ = ("_before", "_begun", "_file", "_host", "_left", "_names", "until")
+
+    def __init__(self, host: Metered, path: str, until: float) -> None:
+        self._host = host
+        self._before = host.meter
+        self._page = self._before._page
+        self._bytes = self._before._bytes
+        self._numbers = self._before._numbers
+        self._method = self._before._method
+        self._names: dict[float, str] = {}
+        self._begun = threading.local()
+        self._left = MOST_BYTES
+        self.until = until
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW | BINARY
+        self._file = os.open(path, flags, 0o600)
+        host.meter = self
+
+    @property
+    def has_waiting(self) -> bool:  # type: ignore[override]  # of the usual one
+        """Whether it reports waiting calls."""
+        return self._before.has_waiting
+
+    def publish(self, path: str | os.PathLike[str]) -> None:
+        """See `CallMeter.publish`."""
+        self._before.publish(path)
+
+    def shared(self) -> CallMeter:
+        """See `CallMeter.shared`."""
+        self._before = self._before.shared()
+        return self
+
+    def began(self) -> float:
+        """See `CallMeter.began`."""
+        self._begun.at = began = self._before.began()
+        return began
+
+    def runs(self, method: str) -> None:
+        """See `CallMeter.runs`."""
+        self._names[getattr(self._begun, "at", 0.0)] = method
+        self._before.runs(method)
+
+    def ended(self, began: float) -> None:
+        """See `CallMeter.ended`."""
+        self._before.ended(began)
+        self._note(began, "")
+
+    def failed(self, began: float, error: BaseException) -> None:
+        """See `CallMeter.failed`."""
+        self._before.failed(began, error)
+        self._note(began, type(error).__name__)
+
+    def constructed(self, began: float) -> None:
+        """See `CallMeter.constructed`."""
+        self._before.constructed(began)
+        self._note(began, "")
+
+    def waiting(self, count: int) -> None:
+        """See `CallMeter.waiting`."""
+        self._before.waiting(count)
+
+    def _note(self, began: float, error: str) -> None:  # type: ignore[override]  # the usual one has its own
+        ended = time.perf_counter()
+        method = self._names.pop(began, self._before._method)
+        line = f"{method if method.isprintable() else ascii(method)}\t{began:.7f}\t{ended:.7f}\t{error}\n".encode()
+        self._left -= len(line)
+        if ended > self.until or self._left < 0:
+            self._end()
+        else:
+            with contextlib.suppress(OSError):  # a full disk: the calls go on
+                os.write(self._file, line)
+
+    def _end(self) -> None:
+        if self._host.meter is self:  # calls that run now end with this one, which is then no more than the usual one
+            self._host.meter = self._before
+            self._left = -1
+            os.close(self._file)
+
+
+def begin_recording(host: Metered, path: str, until: float) -> None:
+    """Record an actor's calls into a file until then; a recording that runs goes on for longer."""
+    meter = host.meter
+    if isinstance(meter, RecordingMeter):
+        meter.until = max(meter.until, until)
+    else:
+        RecordingMeter(host, path, until)
+
+
+def recording_wanted(host: Metered, frames: Sequence[memoryview]) -> None:
+    """Begin what a RECORD message wants."""
+    settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
+    begin_recording(host, settings["path"], settings["until"])

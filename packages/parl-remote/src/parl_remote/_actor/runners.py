@@ -20,8 +20,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 from parl_remote._actor.host import ActorHost, Run
-from parl_remote._system.facilities import Waker
-from parl_remote._system.polling import IN, Poller
+from parl_remote._system.facilities import IN, Poller, Waker
 from parl_remote._transport import Buffer
 
 __all__ = [

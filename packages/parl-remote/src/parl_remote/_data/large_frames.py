@@ -31,8 +31,7 @@ from dataclasses import dataclass
 from parl_core import shared_memory
 from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote._links.call_messages import Flag
-from parl_remote._system.shortage import is_shortage
-from parl_remote._system.threads import start_daemon
+from parl_remote._system.shortage import is_shortage, start_daemon
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 

@@ -1,10 +1,10 @@
-"""`xparl doctor`: diagnoses of a program's access to its cluster, each with a one-line remedy.
+"""Diagnoses of a program's access to its cluster, each with a one-line remedy, for `xparl doctor` and `connect`.
 
     here      this host: disk, limits, keys, remains of crashed clusters; the imports of a program
     reach     from here to a port: name, route, answer; why a `connect` has just failed, in a second or two
-    cluster   through the port: key, versions, clocks, CPUs, each worker from both sides, modules
 
-Each check yields findings; none of them changes anything.
+What is checked through the port is in the command itself, `cli._doctor`. Each check yields findings; none of them
+changes anything.
 """
 
 from parl_remote._doctor.here import Finding, Severity

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from parl_remote._files.layout import Place, here
+from parl_remote._files.manifest import Place, here
 
 if TYPE_CHECKING:
     from parl_remote._files.sending import ProgramFiles, Worker

@@ -5,22 +5,272 @@ python -m pkg.main  the same, and the rest of the package
 python -c           the given text is read; all *.py of the current directory are sent
 stdin, a prompt     compiled functions and classes are read; all *.py of the current directory are sent
 a notebook          its cells are read; all *.py of the current directory are sent
+
+What these need is found by parsing code without running it (`closure`):
+
+    seeds (the main program, classes, imported modules) --ast--> modules' names --finders--> files --ast--> ...
+
+A module is the user's own if it lies outside the standard library and all site-packages; an editable install is own,
+too, because another host has another state of it or none. Import statements are read everywhere, also within functions,
+and so are calls of `import_module` and `__import__` with a literal name. A regular package is included with everything
+importable, so that modules which it loads by computed names are there; a namespace package only with its imported
+modules. PARL's own packages are never sent: each node has them.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dis
+import functools
+import importlib.machinery
 import inspect
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from parl_remote._data.ownership import is_own
-from parl_remote._files.import_closure import OwnFile, Seed, closure, loaded_modules
 
-__all__ = ["OwnCode", "compiled_imports", "own_code"]
+__all__ = ["OwnCode", "OwnFile", "Seed", "closure", "compiled_imports", "find_spec", "loaded_modules", "own_code"]
+
+
+_NOT_SENT = frozenset({"parl", "parl_core", "parl_remote", "parl_torch", "parl_paddle", "parl_evokit"})
+_SUFFIXES = tuple(importlib.machinery.all_suffixes())
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """One file of the user's code.
+
+    Attributes:
+        root: The directory in which its name is found, an entry of `sys.path` in most cases; an archive's own path.
+        path: Its path below the root, with "/" as separator; empty for an archive, which is its own root.
+        file: Its path on this host.
+    """
+
+    root: str
+    path: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Code to start from.
+
+    Attributes:
+        source: The code.
+        package: The package that its relative imports start from.
+    """
+
+    source: str
+    package: str = ""
+
+
+def closure(seeds: Iterable[Seed], modules: Iterable[str]) -> list[OwnFile]:
+    """Return all of the user's own files that the seeds and the modules need, in no particular order.
+
+    Args:
+        seeds: Code without a module of its own, such as the main program.
+        modules: Names of modules that are needed in any case; those that are not the user's own are skipped.
+    """
+    found: dict[str, OwnFile] = {}
+    seen: set[str] = set()
+    waiting: deque[str] = deque(modules)
+    for seed in seeds:
+        waiting.extend(_imports(_parsed(seed.source), seed.package))
+    while waiting:
+        name = waiting.popleft()
+        if name in seen:
+            continue
+        seen.add(name)
+        parent = name.rpartition(".")[0]
+        if parent:
+            waiting.append(parent)
+        if name.partition(".")[0] in _NOT_SENT:
+            continue
+        spec = find_spec(name)
+        if spec is None:
+            continue  # an attribute and no module, or one that this host lacks as well
+        for own in _files(spec):
+            found.setdefault(own.file, own)
+        if spec.origin is None or not is_own(spec.origin):
+            continue
+        if spec.submodule_search_locations is not None and not _is_regular_package(parent):
+            for own, inner in _beneath(name, spec.submodule_search_locations):
+                found[own.file] = own
+                waiting.append(inner)
+        if spec.origin.endswith(".py"):
+            package = name if spec.submodule_search_locations is not None else parent
+            waiting.extend(_imports_of_file(spec.origin, _stamp(spec.origin), package))
+    return list(found.values())
+
+
+def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return a module's specification, without importing its packages; None if there is no such module."""
+    path: Iterable[str] | None = None
+    spec = None
+    at = ""
+    for part in name.split("."):
+        if not part:
+            return None
+        at = f"{at}.{part}" if at else part
+        spec = _ask_finders(at, path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+        if path is None and at != name:
+            return None
+    return spec
+
+
+def _ask_finders(name: str, path: Iterable[str] | None) -> importlib.machinery.ModuleSpec | None:
+    loaded = sys.modules.get(name)
+    known = getattr(loaded, "__spec__", None)
+    if isinstance(known, importlib.machinery.ModuleSpec) and known.name == name:
+        return known
+    for finder in sys.meta_path:
+        ask = getattr(finder, "find_spec", None)
+        try:
+            spec = ask(name, path) if ask is not None else None
+        except Exception:  # a finder of somebody else's that cannot be asked ahead of an import
+            continue
+        if isinstance(spec, importlib.machinery.ModuleSpec):
+            return spec
+    return _nested_namespace(name, path) if path is not None else None
+
+
+def _nested_namespace(name: str, path: Iterable[str]) -> importlib.machinery.ModuleSpec | None:
+    """Return a nested namespace package, which Python's own finder finds only if the outer one is imported."""
+    places = [place for above in path if os.path.isdir(place := os.path.join(above, name.rpartition(".")[2]))]
+    if not places:
+        return None
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = places
+    return spec
+
+
+def _files(spec: importlib.machinery.ModuleSpec) -> Iterator[OwnFile]:
+    """Yield the file of one module; namespace packages have none."""
+    origin = spec.origin
+    if origin is None or not is_own(origin):
+        return
+    archive = getattr(spec.loader, "archive", None)
+    if isinstance(archive, str):
+        yield OwnFile(archive, "", archive)
+        return
+    inner = spec.name.replace(".", "/")
+    suffix = next((suffix for suffix in sorted(_SUFFIXES, key=len, reverse=True) if origin.endswith(suffix)), "")
+    path = f"{inner}/__init__{suffix}" if spec.submodule_search_locations is not None else f"{inner}{suffix}"
+    yield OwnFile(_root(origin, path), path, origin)
+
+
+def _is_regular_package(name: str) -> bool:
+    spec = find_spec(name) if name else None
+    return spec is not None and spec.origin is not None
+
+
+def _beneath(name: str, locations: Iterable[str]) -> Iterator[tuple[OwnFile, str]]:
+    """Yield everything importable below a package, with the names of the modules."""
+    for location in locations:
+        top = name.replace(".", "/")
+        root = _root(os.path.join(location, "__init__.py"), f"{top}/__init__.py")
+        for directory, inner_directories, files in os.walk(location):
+            inner_directories[:] = sorted(i for i in inner_directories if i.isidentifier() and i != "__pycache__")
+            below = os.path.relpath(directory, location).replace(os.sep, "/")
+            package = top if below == "." else f"{top}/{below}"
+            for file in sorted(files):
+                stem = file.partition(".")[0]
+                if file.endswith(_SUFFIXES) and stem.isidentifier():
+                    module = package if stem == "__init__" else f"{package}/{stem}"
+                    yield OwnFile(root, f"{package}/{file}", os.path.join(directory, file)), module.replace("/", ".")
+
+
+def _root(origin: str, path: str) -> str:
+    """Return the directory above a module's own path, or the directory that a finder maps the name to."""
+    tail = os.sep + path.replace("/", os.sep)
+    return origin.removesuffix(tail) or os.sep if origin.endswith(tail) else os.path.dirname(origin)
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    """Return time and size of a file, which change with it."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports_of_file(file: str, stamp: tuple[int, int], package: str) -> tuple[str, ...]:  # noqa: ARG001  # of the cache
+    try:
+        with open(file, "rb") as opened:
+            return tuple(_imports(_parsed(opened.read()), package))
+    except OSError:
+        return ()
+
+
+def _parsed(source: str | bytes) -> ast.AST:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])  # importing it raises the error
+
+
+def _imports(tree: ast.AST, package: str) -> list[str]:
+    """Return names that may be modules, with "a.b" for `from a import b` as well."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.extend(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node.module or "", node.level, package)
+            if base:
+                names.append(base)
+                names.extend(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+        elif isinstance(node, ast.Call) and (name := _literal_import(node)):
+            level = len(name) - len(name.lstrip("."))
+            names.append(_absolute(name[level:], level, package))
+    return [name for name in names if name]
+
+
+def _literal_import(call: ast.Call) -> str:
+    """Return the name in `import_module("name")`; for a computed name the package that it begins with."""
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if called not in {"import_module", "__import__"}:
+        return ""
+    given: Sequence[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "name")]
+    name = given[0] if given else None
+    if isinstance(name, ast.JoinedStr) and name.values:
+        name = name.values[0]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return name.value.rpartition(".")[0]
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+
+
+def _absolute(name: str, level: int, package: str) -> str:
+    if not level:
+        return name
+    parts = package.split(".") if package else []
+    if level > len(parts):
+        return ""
+    base = ".".join(parts[: len(parts) - level + 1])
+    return f"{base}.{name}" if name else base
+
+
+def loaded_modules() -> list[str]:
+    """Return the names of the user's own modules that this process has imported."""
+    return [
+        name
+        for name, module in list(sys.modules.items())
+        if name != "__main__"
+        and isinstance(module, types.ModuleType)
+        and isinstance(file := getattr(module, "__file__", None), str)
+        and is_own(file)
+        and all(part.isidentifier() for part in name.split("."))
+    ]
 
 
 def compiled_imports(namespace: Mapping[str, object]) -> tuple[str, ...]:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from parl_remote._data.ownership import is_own
-from parl_remote._files.layout import WORK, Place, Plan, here, lay_out, working_dir
-from parl_remote._files.manifest import Entry, Manifest, inherited
+from parl_remote._files.manifest import WORK, Entry, Manifest, Place, Plan, here, inherited, lay_out, working_dir
 from parl_remote._files.program import OwnCode
 from parl_remote._files.selection import select_files
 from parl_remote._links.identity import host_id

@@ -20,12 +20,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, S
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from parl_remote._data import serialize
+from parl_remote._display import progress_bar
 from parl_remote._functions.sources import Calls, Items, Raised
 from parl_remote._functions.worker import Code, How, Packed, name_of, pack
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions
-from parl_remote._pools.pool import progress_bar
 
 __all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
 

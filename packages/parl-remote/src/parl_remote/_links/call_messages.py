@@ -49,7 +49,7 @@ class Kind(IntEnum):
     the answer of that number have arrived. CHANGED: the attributes have changed; sent at most once between two messages
     of the caller. STATE: the object's saved state, for the owner. CALLER: the connection of a caller on another host.
     REFUSED: the only message to a caller for which the actor has no descriptor left; its payload is the reason.
-    RECORD: the worker wants the times of calls (see `actor.recording`).
+    RECORD: the worker wants the times of calls (see `actor.reports`).
     """
 
     CREATE = 1

@@ -14,13 +14,13 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from parl_remote._death import DeathCause, DeathKind, DeathRecord
 from parl_remote._master.events import ActorNamed, EventLog, LostNodes
 from parl_remote._master.placing import LeaseQueue, Node, NodePool
 from parl_remote._messages.leases import LeaseRequest
-from parl_remote._messages.overview import ActorNumbers
+from parl_remote._messages.overview import ActorNumbers, DeathRecord
 from parl_remote._records import Message, Record, record
 from parl_remote._resources import Resources
+from parl_remote.errors import DeathCause, DeathKind
 
 __all__ = ["Client", "ClusterTables", "DropNode", "Instruction", "Lease", "Liveness", "ToClient", "ToNode"]
 

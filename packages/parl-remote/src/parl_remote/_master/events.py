@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parl_remote._death import DeathKind, DeathRecord
 from parl_remote._master.placing import Node
-from parl_remote._messages.events import ClusterEvent, EventKind
+from parl_remote._messages.overview import ClusterEvent, DeathRecord, EventKind
+from parl_remote.errors import DeathKind
 
 __all__ = ["ActorNamed", "EventLog", "LostNode", "LostNodes"]
 

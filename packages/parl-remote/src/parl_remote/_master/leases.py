@@ -16,7 +16,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._master.cluster_tables import ClusterTables, Instruction, Lease, ToClient, ToNode
 from parl_remote._master.placing import Node, Waiting, next_placement, reasons
 from parl_remote._messages import (
@@ -31,7 +30,7 @@ from parl_remote._messages import (
 )
 from parl_remote._messages.overview import ActorKilled, EndActor, KillActor
 from parl_remote._messages.parts import ActorFound, FindActor
-from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.errors import DeathCause, DeathKind, RemoteError, RemoteProtocolError
 
 __all__ = ["ActorFinders", "LeaseEnds", "LeaseGrants"]
 

@@ -32,12 +32,13 @@ from parl_remote._messages import (
     Shutdown,
     StatusRequest,
 )
-from parl_remote._messages.events import AcknowledgeNodes, ListEvents
 from parl_remote._messages.overview import (
+    AcknowledgeNodes,
     DrainNode,
     KillActor,
     ListActors,
     ListDeaths,
+    ListEvents,
     ListNodes,
     NodeNumbers,
     WhyWaiting,

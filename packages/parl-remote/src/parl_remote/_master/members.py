@@ -18,23 +18,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
 from parl_remote._master.events import LostNode
 from parl_remote._master.leases import LeaseEnds, LeaseGrants
 from parl_remote._master.placing import Node
 from parl_remote._messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
-from parl_remote._messages.events import EventKind
 from parl_remote._messages.overview import (
     ActorNumbers,
     DrainNode,
     DrainStarted,
     EndActor,
+    EventKind,
     ForgetUnstarted,
     NodeDraining,
 )
 from parl_remote._resources import Resources
-from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.errors import DeathCause, DeathKind, RemoteError, RemoteProtocolError
 
 __all__ = ["Draining", "KnownClients", "KnownNodes"]
 

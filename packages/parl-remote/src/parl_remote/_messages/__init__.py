@@ -17,7 +17,6 @@ and are not re-exported here. `wire.encode` and `wire.decode` are the bytes.
 
 from __future__ import annotations
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._messages.leases import (
     ActorAttached,
     ActorDied,
@@ -60,6 +59,7 @@ from parl_remote._messages.links import (
     Welcome,
 )
 from parl_remote._records import Message
+from parl_remote.errors import DeathCause, DeathKind
 
 __all__ = [
     "PROTOCOL_MAX",

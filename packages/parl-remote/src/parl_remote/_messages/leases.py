@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from parl_remote._death import DeathCause
 from parl_remote._messages.links import RefusalCode
 from parl_remote._records import Message, Record, record
 from parl_remote._resources import Placement, Resources
+from parl_remote.errors import DeathCause
 
 __all__ = [
     "ActorAttached",

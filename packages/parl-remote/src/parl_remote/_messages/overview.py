@@ -6,6 +6,8 @@
                          KillActor    -> ActorKilled    once it has ended
                          DrainNode    -> DrainStarted   no new actors there; it leaves when its last one has ended
                          WhyWaiting   -> LeaseWaiting   why a request is not granted yet
+                         ListEvents   -> Events         what has happened, from a position on, or the latest
+                         AcknowledgeNodes -> NodesAcknowledged   lost nodes leave the list of nodes
     master -> client     NodeDraining                   to the owners of actors there, unsolicited
     worker -> master     NodeNumbers                    the state of its actors, only of those that have changed
     master -> worker     EndActor                       on behalf of a client; answered by LeaseEnded
@@ -21,32 +23,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from parl_remote._death import DeathKind, DeathRecord
 from parl_remote._messages.links import GpuUse
-from parl_remote._records import Message, record
+from parl_remote._records import Message, Record, record
 from parl_remote._resources import Placement, Resources
+from parl_remote.errors import DeathCause, DeathKind
 
 __all__ = [
+    "AcknowledgeNodes",
     "ActorKilled",
     "ActorList",
     "ActorNumbers",
     "ActorPhase",
     "ActorStatus",
+    "ClusterEvent",
+    "DeathRecord",
     "Deaths",
     "DrainNode",
     "DrainStarted",
     "EndActor",
+    "EventKind",
+    "Events",
     "ForgetUnstarted",
     "KillActor",
     "LeaseWaiting",
     "ListActors",
     "ListDeaths",
+    "ListEvents",
     "ListNodes",
     "NodeDetail",
     "NodeDraining",
     "NodeList",
     "NodeNumbers",
     "NodePhase",
+    "NodesAcknowledged",
     "WhyWaiting",
 ]
 
@@ -279,6 +288,33 @@ class NodeList(Message):
 
 
 @record
+class DeathRecord(Record):
+    """The record of one actor's end, for status displays.
+
+    Attributes:
+        lease_id: The actor's id.
+        class_name: Its class.
+        name: Its name for `get_actor`, empty for none.
+        client_id: The client that made it.
+        owner: That client for display: its program's name and process id.
+        node_id: The worker that it ran on.
+        restarts: The number of its restarts.
+        cause: Why it ended, where and when.
+        node_address: That worker's address, "host:port"; empty in a private cluster.
+    """
+
+    lease_id: str
+    class_name: str
+    name: str
+    client_id: str
+    owner: str
+    node_id: str
+    restarts: int
+    cause: DeathCause
+    node_address: str = ""
+
+
+@record
 class ListDeaths(Message):
     """Request Deaths.
 
@@ -447,3 +483,109 @@ class LeaseWaiting(Message):
     ahead: int
     waited_s: float
     placement: Placement
+
+
+class EventKind(Enum):
+    """The kinds of events.
+
+    NODE_JOINED: a node joined, or one that was lost came back. NODE_LOST: it broke off or fell silent. NODE_LEFT: it
+    was stopped. NODE_DRAINING: it takes no more actors. NODE_DRAINED: its last actor has ended. NODE_ACKNOWLEDGED: its
+    loss was acknowledged. ACTOR_LOST: an actor ended that nobody had ended. OUT_OF_MEMORY: an actor ended because it
+    passed its memory limit, or its host ran out of memory. ACTOR_RESTARTED: a lost actor has got resources again.
+    """
+
+    NODE_JOINED = "node_joined"
+    NODE_LOST = "node_lost"
+    NODE_LEFT = "node_left"
+    NODE_DRAINING = "node_draining"
+    NODE_DRAINED = "node_drained"
+    NODE_ACKNOWLEDGED = "node_acknowledged"
+    ACTOR_LOST = "actor_lost"
+    OUT_OF_MEMORY = "out_of_memory"
+    ACTOR_RESTARTED = "actor_restarted"
+
+
+@record
+class ClusterEvent(Record):
+    """One event.
+
+    Attributes:
+        number: Its number; events count up from 1.
+        at: When it happened.
+        kind: What happened.
+        text: The same in a sentence, with the cause.
+        node_id: The node concerned.
+        node: That node's displayed name.
+        address: That node's address, "host:port"; empty in a private cluster.
+        lease_id: The actor concerned; this and the following are empty where none is.
+        class_name: Its class.
+        actor_name: Its name for `get_actor`.
+        owner: The program that made it, for display.
+    """
+
+    number: int
+    at: float
+    kind: EventKind
+    text: str
+    node_id: str = ""
+    node: str = ""
+    address: str = ""
+    lease_id: str = ""
+    class_name: str = ""
+    actor_name: str = ""
+    owner: str = ""
+
+
+@record
+class ListEvents(Message):
+    """Request Events.
+
+    Attributes:
+        request_id: The client's number for it.
+        after: The number of the last event that is known; below 0 for as many of the latest ones.
+        limit: How many at most, 1 to 1,000.
+    """
+
+    request_id: int
+    after: int = 0
+    limit: int = 500
+
+
+@record
+class Events(Message):
+    """Events, the oldest first; the master keeps the last 5,000.
+
+    Attributes:
+        request_id: The number of the request.
+        events: The events.
+        latest: The number of the latest event of all, 0 if there was none.
+        since: When the master began to count; another master, or one that was restarted, counts anew.
+        counts: How many events of each kind there were, including those no longer kept.
+    """
+
+    request_id: int
+    events: tuple[ClusterEvent, ...]
+    latest: int
+    since: float
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@record
+class AcknowledgeNodes(Message):
+    """Remove lost nodes from the list of nodes; answered by NodesAcknowledged.
+
+    Attributes:
+        request_id: The client's number for it.
+        node_ids: The nodes; empty for all that are lost. One that is not lost (any more) is ignored.
+    """
+
+    request_id: int
+    node_ids: tuple[str, ...] = ()
+
+
+@record
+class NodesAcknowledged(Message):
+    """The nodes that were removed from the list."""
+
+    request_id: int
+    node_ids: tuple[str, ...]

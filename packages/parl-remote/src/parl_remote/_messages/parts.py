@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from parl_remote._death import DeathCause
 from parl_remote._records import Message, record
+from parl_remote.errors import DeathCause
 
 __all__ = [
     "ActorFound",

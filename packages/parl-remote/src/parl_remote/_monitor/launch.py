@@ -83,7 +83,8 @@ def start_monitor(settings: MonitorSettings, found: Environment, *, wait: bool =
         RemoteError: It did not come up; the message has its reason or the end of its log.
     """
     check_installed()
-    address = start_program("parl_remote._monitor", settings, settings.log_file, found, what="monitor", wait=wait)
+    program = "parl_remote._monitor.server"
+    address = start_program(program, settings, settings.log_file, found, what="monitor", wait=wait)
     return f"http://{address or f'{settings.host}:{settings.port}'}"
 
 

@@ -19,23 +19,27 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from parl_remote._config import Limits
-from parl_remote._death import DeathKind, DeathRecord
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Message, Role, Status, StatusRequest
-from parl_remote._messages.events import AcknowledgeNodes, ClusterEvent, Events, ListEvents, NodesAcknowledged
 from parl_remote._messages.leases import ClientStatus, WaitingStatus
 from parl_remote._messages.overview import (
+    AcknowledgeNodes,
     ActorKilled,
     ActorList,
     ActorStatus,
+    ClusterEvent,
+    DeathRecord,
     Deaths,
+    Events,
     KillActor,
     ListActors,
     ListDeaths,
+    ListEvents,
     ListNodes,
     NodeDetail,
     NodeList,
     NodePhase,
+    NodesAcknowledged,
 )
 from parl_remote._messages.parts import DumpStack, LogText, ReadLog, StackDump
 from parl_remote._monitor.model import (
@@ -55,7 +59,7 @@ from parl_remote._monitor.model import (
 )
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._transport.addresses import advertised_by
-from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
+from parl_remote.errors import ChannelClosed, DeathKind, RemoteError, ResultTimeout
 
 __all__ = ["ClusterSource"]
 

@@ -1,6 +1,6 @@
 """The monitor's process: a link to the cluster, a store, and a WSGI server, until the cluster or the user ends it.
 
-    xparl --settings as JSON, a pipe--> python -m parl_remote._monitor --- client ---> master
+    xparl --settings as JSON, a pipe--> python -m parl_remote._monitor.server --- client ---> master
           <--{"address": ...} or {"error": ...}--
 
     Source --snapshot--> Collector --add | failed--> Store --> application
@@ -269,3 +269,7 @@ def _end_with(node: ProcessRecord) -> None:
     node.ended_within(None)
     _log.info("the cluster's node has ended")
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

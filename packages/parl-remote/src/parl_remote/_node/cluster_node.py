@@ -20,7 +20,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -28,28 +28,30 @@ from types import FrameType
 from parl_remote._codec import from_json
 from parl_remote._config import Limits, environment
 from parl_remote._links.call_messages import ClusterReach
-from parl_remote._links.handshake import Part, Reception, greet, refused_for_shortage
+from parl_remote._links.handshake import Link, Part, Reception, greet, refused_for_shortage
 from parl_remote._links.identity import host_id, host_name, new_id
 from parl_remote._links.loop import Loop
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.master import Master
 from parl_remote._messages import Message, NodeJoin, Role
+from parl_remote._messages.parts import OpenSealed, SealedOpened
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
 from parl_remote._node.starting import NodeSettings, report_on
 from parl_remote._security import ClusterKey
 from parl_remote._system import processes
-from parl_remote._system.thread_counts import chosen_by_user
+from parl_remote._system.facilities import is_portable
+from parl_remote._system.processes import chosen_by_user
 from parl_remote._transport import Channel
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.memory import MemoryListener
+from parl_remote._transport.sealed import SealedListener
 from parl_remote._transport.unix import UnixListener, private_directory, sweep_directories
 from parl_remote._transport.zmq import ZmqChannel, ZmqListener
-from parl_remote._worker.gpu_meter import GpuMeter
-from parl_remote._worker.host_check import HostCheck
+from parl_remote._worker.host_check import GpuMeter, HostCheck
 from parl_remote._worker.master_link import MasterLink, RejoiningLink, worker_hello
 from parl_remote._worker.worker import Worker
 from parl_remote._worker.zygote import ActorSource, start_zygote
-from parl_remote.errors import RemoteError
+from parl_remote.errors import RemoteError, RemoteProtocolError
 
 __all__ = ["run_node"]
 
@@ -191,8 +193,6 @@ class ClusterNode:
 
     def _sealed_part(self) -> Part:
         """Return the part that opens sealed connections for clients of other hosts."""
-        from parl_remote._node.sealed_links import SealedLinks  # for clients of other hosts alone, and an extra
-
         return SealedLinks(self._reception, Address.parse(self._tcp.address), environment().data_port, self._limits)
 
     def _join(self, worker: Worker) -> None:
@@ -327,6 +327,51 @@ def _record(settings: NodeSettings) -> ClusterRecord | WorkerRecord:
     if settings.master:
         return WorkerRecord(settings.node_id, settings.master, process)
     return ClusterRecord(settings.cluster_id, settings.host, settings.port, host_name(), process)
+
+
+class SealedLinks:
+    """The part that opens sealed connections: tickets for clients of other hosts, and the port that takes them.
+
+    The port is opened, and `cryptography` imported, when the first client asks. Implements `handshake.Part`.
+
+    Args:
+        reception: Accepts the connections.
+        address: The interface and the port that the node listens on.
+        port: The port for sealed connections; 0 for a free one.
+        limits: Times.
+    """
+
+    def __init__(self, reception: Reception, address: Address, port: int, limits: Limits) -> None:
+        self._reception = reception
+        self._port = port
+        self._address = address
+        self._limits = limits
+        self._listener: SealedListener | None = None
+
+    def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002  # as in Part
+        """Answer a request for a connection."""
+        if not isinstance(message, OpenSealed):
+            raise RemoteProtocolError(f"{type(message).__name__} is not for sealed connections")
+        if message.port != self._address.port:
+            raise RemoteError(f"the port {message.port} is forwarded to this node, which listens on {self._address}")
+        if self._listener is None:
+            if is_portable():
+                raise RemoteError("a process cannot pass sockets on to others here")
+            try:
+                self._listener = SealedListener(self._address.host, self._port, limits=self._limits)
+            except ImportError as error:
+                raise RemoteError("this node lacks `cryptography`: pip install parl-remote[fast]") from error
+            self._reception.listen(self._listener)
+        ticket, key = self._listener.new_ticket()
+        link.tell(SealedOpened(message.request_id, self._listener.port, ticket.hex(), key.hex()))
+
+    def closed(self, link: Link) -> None:
+        """Do nothing: a ticket ends by itself."""
+
+    def close(self) -> None:
+        """Close the port."""
+        if self._listener is not None:
+            self._listener.close()
 
 
 if __name__ == "__main__":

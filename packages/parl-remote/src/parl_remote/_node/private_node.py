@@ -26,7 +26,7 @@ from parl_remote._messages import Bye, NodeJoin, Role
 from parl_remote._messages.wire import decode
 from parl_remote._resources import Resources
 from parl_remote._system.host import usable_memory, visible_gpus
-from parl_remote._system.thread_counts import chosen_by_user
+from parl_remote._system.processes import chosen_by_user
 from parl_remote._transport.memory import MemoryListener
 from parl_remote._transport.unix import UnixListener
 from parl_remote._worker.master_link import MasterLink

@@ -22,8 +22,7 @@ from parl_remote._codec import to_json
 from parl_remote._config import Environment
 from parl_remote._resources import Resources
 from parl_remote._system import processes
-from parl_remote._system.facilities import NO_FOLLOW, is_portable
-from parl_remote._system.polling import IN, wait_once
+from parl_remote._system.facilities import IN, NO_FOLLOW, is_portable, wait_once
 from parl_remote.errors import RemoteError
 
 __all__ = ["NodeSettings", "report_on", "start_program"]

@@ -20,16 +20,17 @@ import itertools
 import logging
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from parl_remote._display import progress_bar
 from parl_remote._future import RemoteFuture
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
 from parl_remote.errors import ActorError, ResultTimeout
 
-__all__ = ["ActorPool", "Results", "progress_bar"]
+__all__ = ["ActorPool", "Results"]
 
 _log = logging.getLogger("parl.remote")
 _AHEAD_FACTOR = 8  # items under way for each that runs, so that a slow one does not stop the others at once
@@ -385,27 +386,6 @@ def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
         if ref is not None and name and getattr(ref.spec.cls, name, None) is work:
             return str(name)
     return None
-
-
-def progress_bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
-    """Return the progress function, called with 1 for each result and 0 at the end."""
-    if not progress:
-        return lambda _: None
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        _log.warning("progress is not shown: it needs tqdm; pip install tqdm")
-        return lambda _: None
-    total = len(items) if isinstance(items, Sized) else None
-    bar = tqdm(total=total, desc=progress if isinstance(progress, str) else None)
-
-    def tick(done: int) -> None:
-        if done:
-            bar.update(done)
-        else:
-            bar.close()
-
-    return tick
 
 
 def _check(name: str, value: object, least: int) -> None:

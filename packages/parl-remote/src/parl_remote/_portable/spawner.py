@@ -28,7 +28,7 @@ from pathlib import Path
 from parl_remote._actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote._portable.processes import descendants
 from parl_remote._system.facilities import Waker
-from parl_remote._system.thread_counts import chosen_by_user, set_variables
+from parl_remote._system.processes import chosen_by_user, set_variables
 
 __all__ = ["Spawner", "main"]
 

@@ -24,7 +24,6 @@ from parl_remote._config import Limits
 from parl_remote._current import FoundActor
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, dumps_class
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._display import ConnectionDisplay
 from parl_remote._files.places import Places
 from parl_remote._links.handshake import ClientIdentity, Cluster
@@ -32,19 +31,29 @@ from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted, Status, StatusRequest
 from parl_remote._messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_record import CAUSE_PATIENCE_S, ActorConnection, ActorRecord, Made
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames, settled
 from parl_remote._program.connection import Connection, OwnConnection
-from parl_remote._program.known_actors import Borrowing, OwnActors, Releaser, find_named, kill_named, send_close
+from parl_remote._program.known_actors import (
+    CAUSE_PATIENCE_S,
+    ActorConnection,
+    ActorRecord,
+    Borrowing,
+    Made,
+    OwnActors,
+    Releaser,
+    find_named,
+    kill_named,
+    send_close,
+)
 from parl_remote._program.log_forwarding import LogForwarder
 from parl_remote._program.making import Making, Recipe
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote._system.thread_counts import chosen_variables
+from parl_remote._system.processes import chosen_variables
 from parl_remote._transport import Channel
-from parl_remote.errors import ActorLost, ChannelClosed, NotConnected, RemoteError
+from parl_remote.errors import ActorLost, ChannelClosed, DeathCause, DeathKind, NotConnected, RemoteError
 
 if TYPE_CHECKING:
     from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers

@@ -35,7 +35,7 @@ from parl_remote._future import Carrier, RemoteFuture, Waiter
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._links.loop import Loop
 from parl_remote._program.outbox import Outbox
-from parl_remote._system.polling import IN, OUT, new_poller, wait_for_input
+from parl_remote._system.facilities import IN, OUT, new_poller, wait_for_input
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout

@@ -15,14 +15,14 @@ from parl_remote._config import Limits
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of
-from parl_remote._files.layout import Place
+from parl_remote._files.manifest import Place
 from parl_remote._files.places import Places
 from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import ActorOptions
-from parl_remote._program.actor_record import NEWS_S, ActorConnection, ActorRecord, Made, place_of
 from parl_remote._program.actor_ref import AttributeNames
+from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made, place_of
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._transport import Buffer, Channel

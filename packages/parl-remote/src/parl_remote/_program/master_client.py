@@ -26,7 +26,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from parl_remote._config import Limits
-from parl_remote._death import DeathCause
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
 from parl_remote._links.requests import Requests, arrived_messages
@@ -53,6 +52,7 @@ from parl_remote._transport import Channel
 from parl_remote.errors import (
     ChannelClosed,
     ClusterUnreachable,
+    DeathCause,
     NameTaken,
     NoResources,
     NotConnected,

@@ -1,4 +1,4 @@
-"""How a program finds a cluster by "host:port", or the manager of a reverse connection: which key to use, what to say.
+"""How a program or an actor finds its cluster, or the manager of a reverse connection: which key to use, what to say.
 
 The key is, in this order: the file given by the caller, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for a
 cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
@@ -16,15 +16,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from parl_remote._config import Environment
+from parl_remote._links.call_messages import ClusterReach
 from parl_remote._links.identity import host_name
 from parl_remote._node.run_files import ClusterRecord, ManagerRecord, ProcessRecord, RunFiles, write_record
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._system.facilities import own_user
 from parl_remote._transport import Channel
 from parl_remote._transport.addresses import Address, advertised_by, is_this_host
-from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
+from parl_remote._transport.unix import UnixChannel
+from parl_remote.errors import AuthenticationFailed, ChannelClosed, ClusterUnreachable
 
-__all__ = ["ClusterAddress", "RealCluster", "find_key", "find_manager_key", "given_key", "publish_manager_key"]
+__all__ = [
+    "ActorsCluster",
+    "ClusterAddress",
+    "RealCluster",
+    "find_key",
+    "find_manager_key",
+    "given_key",
+    "publish_manager_key",
+]
 
 
 class ClusterAddress:
@@ -210,3 +220,63 @@ def find_manager_key(address: Address, environment: Environment, key_file: str |
         f"there is no key for {address}: no RemoteManager of yours (user {own_user()}) listens there on this host. "
         "Give both ends the same key by key_file=, PARL_KEY_FILE or PARL_KEY; `xparl start` makes one"
     )
+
+
+class ActorsCluster:
+    """The cluster of an actor, as its own client reaches it; see `handshake.Cluster`.
+
+    Args:
+        reach: The settings that its node has sent.
+        environment: Where to look for keys; limits.
+    """
+
+    def __init__(self, reach: ClusterReach, environment: Environment) -> None:
+        self._reach = reach
+        self._environment = environment
+        self._afar: RealCluster | None = None
+
+    @property
+    def may_return(self) -> bool:
+        """Return whether a master that is gone may be started again; a private one, which has no key, may not."""
+        return bool(self._reach.key_file)
+
+    def connect_master(self) -> Channel:
+        """Return a channel to the master.
+
+        Raises:
+            ClusterUnreachable: The master does not answer.
+        """
+        here = self._reach.master_is_here and (self._environment.same_host_shortcut or not self._reach.key_file)
+        if not here:
+            return self._cluster().connect_master()
+        try:
+            return UnixChannel.connect(f"{self._reach.socket_dir}/node.sock")
+        except ChannelClosed as error:
+            raise self.unreachable(str(error)) from error
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """Return a channel to a worker on another host.
+
+        Raises:
+            ClusterUnreachable: The worker does not answer.
+        """
+        if not self._reach.key_file:
+            raise self.unreachable(f"its directory {self._reach.socket_dir} is gone")
+        return self._cluster().connect_node(node_addresses)
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """Return the error for a master that does not answer."""
+        address = self._reach.address
+        return ClusterUnreachable(f"this actor cannot reach its cluster at {address}: {reason}", address=address)
+
+    def close(self) -> None:
+        """Do nothing: the cluster goes on."""
+
+    def abandon(self) -> None:
+        """Do nothing: the cluster goes on."""
+
+    def _cluster(self) -> RealCluster:
+        if self._afar is None:
+            address = ClusterAddress(self._reach.address, self._environment, Path(self._reach.key_file))
+            self._afar = RealCluster(address)
+        return self._afar

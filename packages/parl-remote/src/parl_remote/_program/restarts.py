@@ -28,15 +28,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from parl_remote import _current
 from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, dumps_class
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef, settled
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, proxy_class, reference_of
-from parl_remote.errors import ActorLost, ClusterUnreachable, NotConnected, RemoteCallError
+from parl_remote.errors import ActorLost, ClusterUnreachable, DeathCause, DeathKind, NotConnected, RemoteCallError
 
 if TYPE_CHECKING:
-    from parl_remote._program.actor_record import ActorRecord, Made
+    from parl_remote._program.known_actors import ActorRecord, Made
 
 __all__ = ["Again", "NoRestart", "Restarts", "Supervisor", "SupervisorLink"]
 
@@ -68,7 +67,7 @@ class Again(Protocol):
 
 
 class Restarts:
-    """Restarts an actor when it is lost, and tells its outbox; implements `actor_record.RestartPolicy`.
+    """Restarts an actor when it is lost, and tells its outbox; implements `known_actors.RestartPolicy`.
 
     Args:
         made: The actor.
@@ -115,7 +114,7 @@ class Restarts:
         return self._restarts
 
     def lost(self, record: ActorRecord, cause: DeathCause) -> Callable[[], None]:
-        """Handle the end of an actor; see `actor_record.RestartPolicy`."""
+        """Handle the end of an actor; see `known_actors.RestartPolicy`."""
         with self._lock:
             if record is not self._record or self._made is None:
                 return _nothing

@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.call_messages import allocate
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
@@ -44,6 +43,8 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
     ChannelClosed,
     ClusterUnreachable,
+    DeathCause,
+    DeathKind,
     RemoteError,
     RemoteProtocolError,
     ResultTimeout,

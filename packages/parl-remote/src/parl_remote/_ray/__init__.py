@@ -5,5 +5,5 @@
     RayPath.submit   --Message as a Ray task-->    HostedObject.handle --> ActorHost, which holds the object
     RemoteFuture     <--Message as its result---
 
-`library` is the only module that imports ray, on first use: `pip install "parl-remote[ray]"`.
+`path` is the only module that imports ray, on first use: `pip install "parl-remote[ray]"`.
 """

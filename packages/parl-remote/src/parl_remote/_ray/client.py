@@ -26,19 +26,30 @@ from parl_remote._current import FoundActor
 from parl_remote._data import serialize
 from parl_remote._data.answers import read_answer
 from parl_remote._data.class_spec import ClassSpec, description_of, dumps_class, read_description
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._display import ConnectionDisplay
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._object_ref import ObjectRef, received
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote._program.outbox import Outbox
-from parl_remote._ray.folder import Folder, copied, visible
-from parl_remote._ray.hosted import ConcurrentObject, HostedObject, Setup
-from parl_remote._ray.library import NAMESPACE, Message, RayPlace, Wire, cause_of, extras_of, opened, packed, ray
-from parl_remote._ray.path import RayPath, lost
+from parl_remote._ray.hosted import ConcurrentObject, Folder, HostedObject, Setup, copied, visible
+from parl_remote._ray.path import (
+    NAMESPACE,
+    Message,
+    RayPath,
+    RayPlace,
+    Wire,
+    cause_of,
+    extras_of,
+    lost,
+    opened,
+    packed,
+    ray,
+)
 from parl_remote.errors import (
     ClusterUnreachable,
+    DeathCause,
+    DeathKind,
     NameTaken,
     NoResources,
     NoSuchActor,

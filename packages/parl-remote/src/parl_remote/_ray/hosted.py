@@ -1,8 +1,10 @@
-"""Ray's side: the Ray actors that host users' objects.
+"""Ray's side: the Ray actors that host users' objects, and the folder that they run in.
 
     HostedObject        one call at a time, in the order in which each caller sent them
     ConcurrentObject    several at a time: Ray delivers all calls at once, and threads or an event loop run them,
                         the same ones as in an actor of a native cluster
+    Folder              at "ray" where the program runs or, with distributed_files, a copy of these files;
+                        at ray:// everything is copied into one folder, which Ray packs and unpacks on its nodes
 
 The object itself is made by the first message, so that waiting for resources and running the constructor can be
 distinguished; when Ray restarts the process, it is made again.
@@ -13,24 +15,90 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import struct
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from parl_remote import _current
 from parl_remote._actor.host import ActorHost, HoldingReply
 from parl_remote._actor.runners import Job
 from parl_remote._debug_client import LocalCalls
+from parl_remote._files.manifest import WORK, Plan, here, lay_out, working_dir
+from parl_remote._files.program import own_code
+from parl_remote._files.selection import select_files
 from parl_remote._links.call_messages import header_of
 from parl_remote._object_ref import ObjectRef
-from parl_remote._ray.folder import Folder
-from parl_remote._ray.library import Message, RayPlace, Wire, extras_of, opened, packed, ray
 from parl_remote._ray.path import Client as PathClient
+from parl_remote._ray.path import Message, RayPlace, Wire, extras_of, opened, packed, ray
 from parl_remote._transport import Buffer
 
-__all__ = ["ConcurrentObject", "HostedObject", "Setup"]
+__all__ = ["ConcurrentObject", "Folder", "HostedObject", "Setup", "copied", "visible"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The settings of an actor's process.
+
+    Attributes:
+        working_dir: The working directory, absolute or relative to the program's files as unpacked by Ray.
+        first: The first module paths, relative to the same.
+        sys_path: The module paths, as in `actor.host.Creation`.
+    """
+
+    working_dir: str
+    first: tuple[str, ...]
+    sys_path: tuple[str | None, ...]
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Return whether Ray unpacks the folder, at a different path on each node."""
+        return not os.path.isabs(self.working_dir)
+
+
+def visible() -> Folder:
+    """Return this process's own directory and module paths."""
+    place = here()
+    return Folder(place.working_dir, (), place.sys_path)
+
+
+def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfile.TemporaryDirectory[str]]:
+    """Return a copy of the files of `distributed_files`, which is removed with the directory object.
+
+    Args:
+        patterns: See `files.selection`.
+        with_code: Whether the program's own modules are copied, too, because actors cannot see them.
+
+    Raises:
+        TypeError: The patterns are no list of texts.
+        ValueError: A pattern is absolute, leads upwards or matches nothing.
+        OSError: A file cannot be copied.
+    """
+    base = working_dir()
+    selected = {f"{WORK}/{path}": file for path, file in select_files(patterns, base).items()}
+    code = own_code("__main__") if with_code else []
+    plan = lay_out(selected, code, base=base, sys_path=sys.path)
+    directory = tempfile.TemporaryDirectory(prefix="parl-ray-", ignore_cleanup_errors=True)
+    _copy(plan, Path(directory.name))
+    if with_code:
+        return Folder(WORK, plan.sys_path, (None,)), directory
+    work = f"{directory.name}/{WORK}"
+    return Folder(work, (), (*(os.path.join(base, entry) for entry in sys.path), work)), directory
+
+
+def _copy(plan: Plan, top: Path) -> None:
+    for path, file in plan.files.items():
+        place = top / path
+        if file is None:
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, place)
+
 
 _CALL_NUMBER = struct.Struct("<I")
 _NUMBER_AT = 4  # of the header, see `call_messages`

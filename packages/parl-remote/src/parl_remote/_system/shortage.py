@@ -1,14 +1,19 @@
 """Shortages of the operating system: no descriptors, memory, processes, threads or disk are left.
 
-They pass, and whoever meets one goes on: what was asked for fails, with the shortage as the cause, and nothing else.
-So the loops of nodes (`links.loop`) and actors (`actor.process`) tell a shortage from a bug by `is_shortage`.
+They pass, and a program goes on: what was asked for fails, with the shortage as the cause, and nothing else. So the
+loops of nodes (`links.loop`) and actors (`actor.process`) tell a shortage from a bug by `is_shortage`, and start
+threads by `start_daemon`.
 """
 
 from __future__ import annotations
 
+import _thread
 import errno
+import threading
+from collections.abc import Callable
 
-__all__ = ["is_shortage", "shortage_of"]
+__all__ = ["is_shortage", "shortage_of", "start_daemon"]
+
 
 _NUMBERS = frozenset(
     getattr(errno, name)
@@ -34,3 +39,19 @@ def shortage_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or "Cannot allocate memory"
+
+
+def start_daemon(run: Callable[[], None], name: str) -> None:
+    """Start a thread that does not keep the process alive.
+
+    `threading.Thread.start` waits for the new thread, which never answers if there is no memory for its first step.
+
+    Raises:
+        RuntimeError: There is no thread left.
+    """
+
+    def named() -> None:
+        threading.current_thread().name = name
+        run()
+
+    _thread.start_new_thread(named, ())

@@ -27,12 +27,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from parl_remote._config import Limits
-from parl_remote._system.polling import IN, OUT, is_raised_by_handler, new_poller, wait_once
+from parl_remote._system.facilities import IN, OUT, is_raised_by_handler, new_poller, wait_once
 from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
-from parl_remote._transport.unix.acceptor import Acceptor
 from parl_remote._transport.unix.channel import UnixChannel
-from parl_remote._transport.unix.listener import UnixPeers
+from parl_remote._transport.unix.listener import Acceptor, UnixPeers
 from parl_remote._transport.unix.sockets import NOW, FrameReader, after, frame_prefix
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 

@@ -16,14 +16,13 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.call_messages import Kind, pack
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._messages import ActorDied, Message
 from parl_remote._messages.parts import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
 from parl_remote._transport.unix import UnixChannel
-from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, RemoteError, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Borrowers"]
 

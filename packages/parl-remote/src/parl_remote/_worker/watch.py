@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 
 from parl_remote._actor.reports import CallStats, StackFile, read_stats
 from parl_remote._config import Limits
-from parl_remote._death import DeathCause, DeathKind, MemorySample
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Failed, Message
@@ -30,7 +29,7 @@ from parl_remote._messages.parts import DumpStack, StackDump
 from parl_remote._system import processes
 from parl_remote._system.host import OutOfMemoryHint
 from parl_remote._worker.actors import ActorProcess, WorkerLease, WorkerLeases
-from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.errors import DeathCause, DeathKind, MemorySample, RemoteError, RemoteProtocolError
 
 __all__ = ["ActorWatch", "Watched", "WorkerNumbers", "WorkerStacks"]
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from parl_remote._actor.reports import ExitReport, last_method
 from parl_remote._config import Limits
-from parl_remote._death import DeathCause, DeathKind
 from parl_remote._links.call_messages import ClusterReach, Kind, pack
 from parl_remote._links.handshake import Link, Part, Parts
 from parl_remote._links.identity import host_name
@@ -44,22 +43,21 @@ from parl_remote._messages import (
 from parl_remote._messages.overview import EndActor, ForgetUnstarted
 from parl_remote._messages.wire import all_kinds, decode
 from parl_remote._system.host import OutOfMemoryHint
+from parl_remote._system.processes import chosen_number
 from parl_remote._system.shortage import shortage_of
-from parl_remote._system.thread_counts import chosen_number
 from parl_remote._transport.unix import UnixChannel
-from parl_remote._worker.actors import ActorProcess, ActorProcesses, WorkerLease, WorkerLeases
+from parl_remote._worker.actors import ActorProcess, ActorProcesses, CallRecorder, WorkerLease, WorkerLeases
 from parl_remote._worker.borrowers import Borrowers
 from parl_remote._worker.logs import LogBook, WorkerLogs, bytes_in
 from parl_remote._worker.relay import Relay
 from parl_remote._worker.watch import ActorWatch, Watched, WorkerNumbers, WorkerStacks
 from parl_remote._worker.zygote import ActorSource
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, RemoteProtocolError, ResultTimeout
 
 if TYPE_CHECKING:
     import socket
 
     from parl_remote._transport.sealed import Handover
-    from parl_remote._worker.timeline import CallRecorder
 
 __all__ = ["ActorEnds", "Worker"]
 
@@ -317,8 +315,6 @@ class Worker:
         return WorkerObjects(self._loop, self._directory)
 
     def _record_calls(self) -> CallRecorder:
-        from parl_remote._worker.timeline import CallRecorder  # most nodes never record a call
-
         self._recorder = CallRecorder(self._directory, lambda: self._leases)
         return self._recorder
 

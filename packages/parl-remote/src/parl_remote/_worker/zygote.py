@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 from parl_remote._actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable
-from parl_remote._system.thread_counts import chosen_by_user, set_variables
+from parl_remote._system.processes import chosen_by_user, set_variables
 from parl_remote._transport.unix import listening_socket
 
 if TYPE_CHECKING:

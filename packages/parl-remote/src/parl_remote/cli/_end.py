@@ -9,8 +9,15 @@ from pathlib import Path
 import click
 
 from parl_remote._codec import to_json
-from parl_remote._death import DeathRecord
-from parl_remote._messages.overview import ActorKilled, DrainNode, DrainStarted, KillActor, NodeDetail, NodePhase
+from parl_remote._messages.overview import (
+    ActorKilled,
+    DeathRecord,
+    DrainNode,
+    DrainStarted,
+    KillActor,
+    NodeDetail,
+    NodePhase,
+)
 from parl_remote.cli._session import (
     Session,
     address_option,

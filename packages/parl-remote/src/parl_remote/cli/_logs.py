@@ -1,10 +1,11 @@
-"""`xparl logs`: the output of an actor on any host, also after its end."""
+"""`xparl logs`, `xparl events`, `xparl acknowledge`: an actor's output, a cluster's events, known losses of nodes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,19 +13,33 @@ import click
 
 from parl_remote._codec import to_json
 from parl_remote._links.requests import Inquiry
+from parl_remote._messages.overview import (
+    AcknowledgeNodes,
+    ClusterEvent,
+    EventKind,
+    Events,
+    ListEvents,
+    NodeDetail,
+    NodePhase,
+    NodesAcknowledged,
+)
 from parl_remote._messages.parts import LogText, ReadLog
 from parl_remote.cli._session import (
     Session,
     address_option,
     find_actor_or_death,
+    find_nodes,
     key_option,
+    node_label,
     nodes_of,
     open_session,
     port_option,
     short_id,
 )
+from parl_remote.cli._show import count, plain
 
-__all__ = ["logs_command"]
+__all__ = ["acknowledge_command", "events_command", "logs_command"]
+
 
 _MOST_BYTES = 2**20
 _WAIT_S = 20.0
@@ -119,3 +134,144 @@ def _show(piece: LogText, as_json: bool) -> None:
     for one in piece.pieces:
         sys.stdout.write(one.text)
     sys.stdout.flush()
+
+
+_LOOK_S = 0.5
+_PAGE = 1000
+
+
+@click.command("events")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C or the end of the cluster.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0), help="Only the latest events. Default: 20 with -f, else all that are kept."
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([kind.value for kind in EventKind]),
+    help="Only events of this kind; may be repeated.",
+)
+@port_option
+@address_option
+@key_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")
+def events_command(
+    follow: bool,
+    lines: int | None,
+    kinds: tuple[str, ...],
+    port: int | None,
+    address: str | None,
+    key_file: Path | None,
+    as_json: bool,
+) -> None:
+    r"""Show what has happened in a cluster: nodes that joined, were lost, left or were drained, actors that were lost,
+    ran out of memory or were restarted.
+
+    The master keeps the last 5,000 events while it runs.
+
+    \b
+    Examples:
+      xparl events
+      xparl events -f --kind node_lost --kind out_of_memory
+      xparl events -f --json | jq .text
+    """
+    wanted = frozenset(kinds)
+    with (
+        contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext(),  # the usual way to leave
+        open_session("xparl events", port, address, key_file) as session,
+    ):
+        for event in _events(session.master, lines if lines is not None or not follow else 20, wanted, follow=follow):
+            click.echo(json.dumps(to_json(event)) if as_json else _line(event))
+
+
+def _events(master: Inquiry, lines: int | None, kinds: frozenset[str], *, follow: bool) -> Iterator[ClusterEvent]:
+    """Yield the latest `lines` events of these kinds, all if None, and with `follow` those that come."""
+    kept = [event for page in _pages(master, 0) for event in page.events]
+    latest = kept[-1].number if kept else 0
+    shown = [event for event in kept if not kinds or event.kind.value in kinds]
+    yield from shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]
+    while follow:
+        time.sleep(_LOOK_S)
+        for page in _pages(master, latest):
+            for event in page.events:
+                latest = event.number
+                if not kinds or event.kind.value in kinds:
+                    yield event
+
+
+def _pages(master: Inquiry, after: int) -> Iterator[Events]:
+    while True:
+        page = _page(master, after)
+        yield page
+        if not page.events or page.events[-1].number >= page.latest:
+            return
+        after = page.events[-1].number
+
+
+def _page(master: Inquiry, after: int) -> Events:
+    return master.ask(lambda number: ListEvents(number, after, _PAGE), Events)
+
+
+def _line(event: ClusterEvent) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at))
+    owner = f" (of {event.owner})" if event.owner else ""
+    return plain(f"{when}  {event.kind.value:<16}  {event.text}{owner}")
+
+
+@click.command("acknowledge")
+@click.argument("nodes", metavar="[NODE]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Acknowledge the loss of every lost node.")
+@port_option
+@address_option
+@key_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def acknowledge_command(
+    nodes: tuple[str, ...],
+    every: bool,
+    port: int | None,
+    address: str | None,
+    key_file: Path | None,
+    as_json: bool,
+) -> None:
+    r"""Take lost nodes off the lists: their loss is known.
+
+    A node that was lost stays in xparl status, xparl list nodes, the monitor and its metrics until it comes back or
+    this command names it. NODE is a name, name:port or id, as xparl list nodes shows them.
+
+    \b
+    Examples:
+      xparl acknowledge gpu-3
+      xparl acknowledge --all
+    """
+    if every == bool(nodes):
+        raise click.UsageError("name the nodes whose loss is known, or give --all")
+    with open_session("xparl acknowledge", port, address, key_file) as session:
+        lost = [node for node in nodes_of(session.master, lost=True) if node.phase is NodePhase.LOST]
+        meant = lost if every else [_meant(lost, text) for text in nodes]
+        ids = tuple(dict.fromkeys(node.node_id for node in meant))
+        done: tuple[str, ...] = ()
+        if ids:  # no ids would mean all, those that are lost from now on included
+            done = session.master.ask(lambda number: AcknowledgeNodes(number, ids), NodesAcknowledged).node_ids
+        if as_json:
+            click.echo(json.dumps({"acknowledged": list(done)}, indent=2))
+        elif done:
+            names = ", ".join(_label(node) for node in meant if node.node_id in done)
+            click.echo(f"{count(len(done), 'lost node')} acknowledged: {names}.")
+        else:
+            click.echo("No node is lost.")
+
+
+def _meant(lost: list[NodeDetail], text: str) -> NodeDetail:
+    found = find_nodes(lost, text)
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{_label(node)} ({short_id(node.node_id)})" for node in found or lost) or "none"
+    problem = (
+        f"{text!r} may be any of {len(found)} lost nodes" if found else f"there is no lost node {text!r}; lost are"
+    )
+    raise click.ClickException(f"{problem}: {known}")
+
+
+def _label(node: NodeDetail) -> str:
+    return node_label(node.name, next(iter(node.addresses), ""))

@@ -14,13 +14,13 @@ from typing import TypeVar
 import click
 
 from parl_remote._config import Environment, Limits, environment
-from parl_remote._death import DeathRecord
 from parl_remote._doctor.reach import explained
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Role, Status, StatusRequest
 from parl_remote._messages.overview import (
     ActorList,
     ActorStatus,
+    DeathRecord,
     Deaths,
     ListActors,
     ListDeaths,

@@ -19,8 +19,8 @@ from parl_remote import _current
 from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind
-from parl_remote._program.actor_record import ActorConnection, ActorRecord
 from parl_remote._program.client import Client
+from parl_remote._program.known_actors import ActorConnection, ActorRecord
 from parl_remote._program.making import Making
 from parl_remote._program.proxy import reference_of
 from parl_remote.testing._machine import Process

@@ -6,9 +6,8 @@
 Only processes of the same user are accepted.
 """
 
-from parl_remote._transport.unix.acceptor import Acceptor
 from parl_remote._transport.unix.channel import UnixChannel
-from parl_remote._transport.unix.listener import UnixListener, UnixPeers
+from parl_remote._transport.unix.listener import Acceptor, UnixListener, UnixPeers
 from parl_remote._transport.unix.sockets import (
     Listening,
     listen_at,
