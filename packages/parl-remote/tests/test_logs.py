@@ -422,9 +422,13 @@ def test_halves_of_lines_of_both_streams_do_not_mix(output: Callable[..., tuple[
 
 
 def test_an_actor_dropped_as_the_program_ends_has_its_last_words(output: Callable[..., tuple[str, str]]) -> None:
-    out, _ = output("""
+    out, _ = output(
+        """
         import atexit
         from parl_remote import _current
+        from parl_remote._program import client, log_forwarding
+        client._SHUTDOWN_S = log_forwarding._LAST_OUTPUT_S = 60.0  # a loaded machine takes long to end a process
+        log_forwarding._LAST_WAIT_S = 10.0
         @parl.remote_class
         class Slow:
             def __init__(self):
@@ -436,7 +440,9 @@ def test_an_actor_dropped_as_the_program_ends_has_its_last_words(output: Callabl
         a = Slow()
         _current.client()._loop.call_soon(lambda: time.sleep(0.1))
         del a  # which the busy thread hears of only when the program has begun to end
-    """)
+    """,
+        PARL_SHUTDOWN_GRACE="60",
+    )
     assert re.findall(r"^\(Slow pid=\d+\) (.*)$", out, re.MULTILINE) == ["no end"]
 
 
