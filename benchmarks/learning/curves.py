@@ -56,7 +56,7 @@ def _panel(axis: Any, key: str, by_backend: dict[str, list[dict[str, Any]]]) -> 
         axis.plot(steps, interquartile_mean(values, axis=0), color=COLORS[backend], linewidth=1.6)
         low, high = zip(*(bootstrap_interval(column, resamples=2_000) for column in values.T), strict=True)
         axis.fill_between(steps, low, high, color=COLORS[backend], alpha=0.15, linewidth=0.0)
-    wanted = _wanted(key, by_backend)
+    wanted = gate.threshold
     if wanted is not None:
         axis.axhline(wanted, color="gray", linestyle="--", linewidth=0.9)
     axis.set_title(f"{gate.algorithm}, {gate.env}", fontsize=9)
@@ -64,10 +64,3 @@ def _panel(axis: Any, key: str, by_backend: dict[str, list[dict[str, Any]]]) -> 
     axis.set_xlim(left=0)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1M
     axis.tick_params(labelsize=7)
-
-
-def _wanted(key: str, by_backend: dict[str, list[dict[str, Any]]]) -> float | None:
-    """The gate as a number, where it is one."""
-    if GATES[key].relative_to == "data":
-        return float(next(iter(by_backend.values()))[0]["data_return"])
-    return GATES[key].threshold

@@ -1,9 +1,13 @@
 """Returns to be reached, and those that others have published: one entry a table row.
 
 A gate is passed when the lower bound of the 95 % interval over seeds reaches it. Published figures name their protocol.
+The numbers of a run are those of `parl_core.training.recipes`, for the same algorithm and environment.
 """
 
 from dataclasses import dataclass, field
+
+from parl_core.training.recipes import Recipe, find_recipe
+from parl_core.training.results import report_seeds
 
 __all__ = ["GATES", "Gate"]
 
@@ -15,21 +19,37 @@ class Gate:
     Attributes:
         algorithm: name in `parl.algorithms`.
         env: Gymnasium id.
-        steps: environment steps (offline: gradient steps) of a run.
-        threshold: mean return to reach; None where it is that of other runs (`relative_to`) or only reported.
-        relative_to: another gate, whose upper bound must not lie above ours ("not below"), or `"data"`: the mean
-            return of the logged data.
+        minutes: of CPU that one run takes on torch, which decides how many seeds are reported.
+        threshold: mean return to reach; None where it is that of other runs or only reported.
+        not_below: another gate, below which this one must not lie by more than `margin`: a one-sided test at 95 % on
+            the difference of the interquartile means, which more variance makes harder to pass.
+        above: another gate, above which this one has to lie, by the same test.
+        margin: of `not_below`, in returns.
+        steps: of a run, where not the recipe's.
         published: what others report, with source and protocol.
-        deviations: from the published protocol or from the paper.
+        deviations: from the published protocol; those of the hyper-parameters are the recipe's.
     """
 
     algorithm: str
     env: str
-    steps: int
+    minutes: float
     threshold: float | None = None
-    relative_to: str = ""
+    not_below: str = ""
+    above: str = ""
+    margin: float = 0.0
+    steps: int | None = None
     published: tuple[str, ...] = ()
     deviations: tuple[str, ...] = field(default=())
+
+    @property
+    def recipe(self) -> Recipe:
+        """The numbers of a run."""
+        recipe = find_recipe(self.algorithm, self.env)
+        return recipe if self.steps is None else recipe.with_steps(self.steps)
+
+    def seeds(self, backend: str) -> tuple[int, ...]:
+        """The seeds that its row reports."""
+        return report_seeds(backend, self.minutes)
 
 
 _ZOO = "RL Baselines3 Zoo, single best run"
@@ -40,115 +60,52 @@ _SHORT = "as many steps as fit two CPU hours for five seeds; 1M steps are usual"
 _NO_TABLE = "no table for so few frames is known to us"
 _DQN_PLOTS = f"{_NO_TABLE}; Young & Tian 2019 plot 5M frames, Obando-Ceron & Castro 2021 plot 10M"
 _LIMIT = "games end after 5,000 frames"
-_MINATAR_DQN = (_LIMIT, "Adam's epsilon is 1e-8, not 3e-4", "four games side by side")
-_MINATAR_PPO = (_LIMIT, "initial weights as PARL's layers have them, not orthogonal")
-_TARGET = "the target is copied before each 128 updates, as the Zoo's every 10 steps come to"
-_STARTS = "1,000 random steps, not 10,000"
-_LOGGED = (
-    "no published figure on small tasks; data are recorded here by a scripted policy with noise (data.py)",
-    "the data are the same for all seeds",
-)
-
 GATES: dict[str, Gate] = {
     "policy_gradient-cartpole": Gate(
         "PolicyGradient",
         "CartPole-v1",
-        1000,
+        0.3,
         400.0,
         published=("PARL's QuickStart: solves CartPole-v0 (cap 200) in 1000 episodes",),
-        deviations=("steps are episodes here", "CartPole-v1: cap 500"),
     ),
     "dqn-cartpole": Gate(
-        "DQN",
-        "CartPole-v1",
-        100_000,
-        475.0,
-        published=(f"500 at 50k ({_ZOO})", f"488.7 +- 16 ({_CLEANRL})"),
-        deviations=("twice the Zoo's steps, the learning rate goes to 0", _TARGET),
+        "DQN", "CartPole-v1", 1.5, 475.0, published=(f"500 at 50k ({_ZOO})", f"488.7 +- 16 ({_CLEANRL})")
     ),
     "dqn-acrobot": Gate(
-        "DQN",
-        "Acrobot-v1",
-        100_000,
-        -100.0,
-        published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})"),
-        deviations=("an update every 4 steps, not 4 of them, and the target copied every 62, not 250",),
+        "DQN", "Acrobot-v1", 1.7, -100.0, published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})")
     ),
-    "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 100_000, relative_to="dqn-cartpole", deviations=("as DQN's",)),
-    "a2c-cartpole": Gate(
-        "A2C", "CartPole-v1", 500_000, 475.0, published=(f"500 at 500k ({_ZOO})",), deviations=("Adam, not RMSProp",)
-    ),
-    "a2c-acrobot": Gate(
-        "A2C",
-        "Acrobot-v1",
-        500_000,
-        -100.0,
-        published=(f"-83.4 at 500k ({_ZOO})",),
-        deviations=("Adam, not RMSProp", "observations are not normalised"),
-    ),
+    "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 1.6, not_below="dqn-cartpole", margin=25.0),
+    "a2c-cartpole": Gate("A2C", "CartPole-v1", 1.0, 475.0, published=(f"500 at 500k ({_ZOO})",)),
+    "a2c-acrobot": Gate("A2C", "Acrobot-v1", 1.0, -100.0, published=(f"-83.4 at 500k ({_ZOO})",)),
     "ppo-cartpole": Gate(
-        "PPO", "CartPole-v1", 100_000, 475.0, published=(f"500 at 100k ({_ZOO})", f"490 +- 6 ({_CLEANRL})")
+        "PPO", "CartPole-v1", 0.4, 475.0, published=(f"500 at 100k ({_ZOO})", f"490 +- 6 ({_CLEANRL})")
     ),
     "ppo-acrobot": Gate(
-        "PPO", "Acrobot-v1", 300_000, -100.0, published=(f"-73.5 at 1M ({_ZOO})", f"-86.4 +- 1.3 ({_CLEANRL})")
+        "PPO", "Acrobot-v1", 1.0, -100.0, published=(f"-73.5 at 1M ({_ZOO})", f"-86.4 +- 1.3 ({_CLEANRL})")
     ),
-    "ppo-pendulum": Gate(
-        "PPO",
-        "Pendulum-v1",
-        300_000,
-        -200.0,
-        published=(f"-172 at 100k ({_ZOO}, gSDE)",),
-        deviations=(
-            "no gSDE: a Gaussian of state-independent deviation",
-            "300k steps; learning rate and clip range go to 0",
-        ),
-    ),
+    "ppo-pendulum": Gate("PPO", "Pendulum-v1", 1.6, -200.0, published=(f"-172 at 100k ({_ZOO}, gSDE)",)),
     "impala-cartpole": Gate(
         "IMPALA",
         "CartPole-v1",
-        400_000,
+        0.5,
         450.0,
         published=("450 within 2M steps (RLlib's tuned example, which its CI runs)",),
-        deviations=(
-            "two remote actors, and an order of fragments that does not depend on time",
-            "a fifth of RLlib's steps; the learning rate goes to 0",
-        ),
+        deviations=("a fifth of RLlib's steps",),
     ),
-    "ddpg-pendulum": Gate(
-        "DDPG", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",), deviations=(_STARTS,)
-    ),
-    "td3-pendulum": Gate(
-        "TD3", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",), deviations=(_STARTS,)
-    ),
-    "sac-pendulum": Gate(
-        "SAC",
-        "Pendulum-v1",
-        20_000,
-        -200.0,
-        published=(f"-157 at 20k ({_ZOO})",),
-        deviations=("1,000 random steps, not 100",),
-    ),
-    "oac-pendulum": Gate(
-        "OAC",
-        "Pendulum-v1",
-        20_000,
-        relative_to="sac-pendulum",
-        deviations=("delta is the paper's 23.53 for each of Humanoid's 17 actions, and here there is one",),
-    ),
-    "cql-pendulum": Gate("CQL", "Pendulum-v1", 10_000, relative_to="data", deviations=_LOGGED),
-    "iql-pendulum": Gate("IQL", "Pendulum-v1", 10_000, relative_to="data", deviations=_LOGGED),
-    "decision_transformer-pendulum": Gate(
-        "DecisionTransformer",
-        "Pendulum-v1",
-        5_000,
-        relative_to="data",
-        deviations=(*_LOGGED, "asked for the return of the best tenth of the logged episodes"),
-    ),
-    "offline_q-cartpole": Gate("OfflineQ", "CartPole-v1", 20_000, relative_to="data", deviations=_LOGGED),
+    "ddpg-pendulum": Gate("DDPG", "Pendulum-v1", 4.4, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
+    "td3-pendulum": Gate("TD3", "Pendulum-v1", 4.9, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
+    "sac-pendulum": Gate("SAC", "Pendulum-v1", 4.4, -200.0, published=(f"-157 at 20k ({_ZOO})",)),
+    "oac-pendulum": Gate("OAC", "Pendulum-v1", 4.6, not_below="sac-pendulum", margin=10.0),
+    "bc-cartpole": Gate("BC", "CartPole-v1", 0.5),
+    "bc-pendulum": Gate("BC", "Pendulum-v1", 0.5),
+    "cql-pendulum": Gate("CQL", "Pendulum-v1", 5.7, above="bc-pendulum"),
+    "iql-pendulum": Gate("IQL", "Pendulum-v1", 2.2, above="bc-pendulum"),
+    "decision_transformer-pendulum": Gate("DecisionTransformer", "Pendulum-v1", 16.9, above="bc-pendulum"),
+    "offline_q-cartpole": Gate("OfflineQ", "CartPole-v1", 1.5, above="bc-cartpole"),
     "ppo-halfcheetah": Gate(
         "PPO",
         "HalfCheetah-v5",
-        1_000_000,
+        6.8,
         published=(
             "1443 +- 46 at 1M (CleanRL, 3 seeds, learning rate annealed, returns while training)",
             f"5650 +- 1226 at 1.01M ({_TIANSHOU}; 64 environments, other hyper-parameters)",
@@ -158,7 +115,8 @@ GATES: dict[str, Gate] = {
     "ddpg-halfcheetah": Gate(
         "DDPG",
         "HalfCheetah-v5",
-        150_000,
+        15.5,
+        steps=150_000,
         published=(
             f"6727 +- 747 at 125k learned from, 25k random ones before ({_TIANSHOU})",
             "10374 +- 157 at 1M (CleanRL, 3 seeds)",
@@ -168,7 +126,8 @@ GATES: dict[str, Gate] = {
     "td3-halfcheetah": Gate(
         "TD3",
         "HalfCheetah-v5",
-        150_000,
+        17.8,
+        steps=150_000,
         published=(
             f"5722 +- 352 at 125k learned from, 25k random ones before ({_TIANSHOU})",
             "9637 +- 859 at 1M (Fujimoto et al. 2018, 10 seeds)",
@@ -178,30 +137,17 @@ GATES: dict[str, Gate] = {
     "sac-halfcheetah": Gate(
         "SAC",
         "HalfCheetah-v5",
-        110_000,
+        20.7,
+        steps=110_000,
         published=(
             f"6515 +- 514 at 100k learned from, 10k random ones before ({_TIANSHOU}; temperature fixed at 0.2)",
             "9535 at 1M (Zoo)",
             "9635 +- 1424 at 1M (CleanRL, 3 seeds)",
         ),
-        deviations=(_V5, _SHORT, "the temperature is learned"),
+        deviations=(_V5, _SHORT),
     ),
-    "dqn-breakout": Gate(
-        "DQN",
-        "MinAtar/Breakout-v1",
-        1_500_000,
-        published=(_DQN_PLOTS,),
-        deviations=_MINATAR_DQN,
-    ),
-    "dqn-space_invaders": Gate(
-        "DQN",
-        "MinAtar/SpaceInvaders-v1",
-        1_500_000,
-        published=(_DQN_PLOTS,),
-        deviations=_MINATAR_DQN,
-    ),
-    "ppo-breakout": Gate("PPO", "MinAtar/Breakout-v1", 3_000_000, published=(_NO_TABLE,), deviations=_MINATAR_PPO),
-    "ppo-space_invaders": Gate(
-        "PPO", "MinAtar/SpaceInvaders-v1", 3_000_000, published=(_NO_TABLE,), deviations=_MINATAR_PPO
-    ),
+    "dqn-breakout": Gate("DQN", "MinAtar/Breakout-v1", 11.8, published=(_DQN_PLOTS,), deviations=(_LIMIT,)),
+    "dqn-space_invaders": Gate("DQN", "MinAtar/SpaceInvaders-v1", 11.1, published=(_DQN_PLOTS,), deviations=(_LIMIT,)),
+    "ppo-breakout": Gate("PPO", "MinAtar/Breakout-v1", 6.1, published=(_NO_TABLE,), deviations=(_LIMIT,)),
+    "ppo-space_invaders": Gate("PPO", "MinAtar/SpaceInvaders-v1", 6.9, published=(_NO_TABLE,), deviations=(_LIMIT,)),
 }

@@ -14,29 +14,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gates import GATES
+from gates import GATES, Gate
 
-__all__ = ["TAKEN", "claimed", "commit_of", "die_with_parent", "is_done", "read_result", "result_file", "run_one"]
+from parl_core.training.offline import OfflineSettings
+from parl_core.training.results import read_result
+
+__all__ = ["TAKEN", "claimed", "commit_of", "die_with_parent", "has_numbers_of", "is_done", "result_file", "run_one"]
 
 TAKEN = 75  # exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)
-
-RESULT: dict[str, Any] = {  # what the table reads of a result
-    "gate": str,
-    "backend": str,
-    "seed": int,
-    "steps": int,
-    "returns": list,
-    "curve": list,
-    "wall_s": (int, float),
-    "cpu_s": (int, float),
-    "source": str,
-}
 
 _writing = threading.Lock()
 
@@ -46,33 +37,22 @@ def result_file(folder: Path, gate: str, backend: str, seed: int) -> Path:
     return folder / gate / f"{backend}-{seed}.json"
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """The result of a run.
-
-    Raises:
-        ValueError: the file is empty or broken, or something else; the message names it.
-    """
-    try:
-        result = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is no result of a run: {error}") from error
-    wrong = [
-        key for key, kind in RESULT.items() if not isinstance(result, dict) or not isinstance(result.get(key), kind)
-    ]
-    if wrong or not result["returns"]:
-        raise ValueError(f"{path} is no result of a run: {', '.join(wrong) or 'returns'} missing or of another kind")
-    return dict(result)
-
-
 def is_done(path: Path) -> bool:
-    """Return whether a run has a result that can be read; without one the run is done again."""
+    """Return whether a run has a result of the numbers that its recipe has now; else it is done again."""
     try:
-        read_result(path)
+        result = read_result(path)
     except ValueError as error:
         if path.exists():
             print(f"{error}; the run is done again", file=sys.stderr, flush=True)
         return False
-    return True
+    return has_numbers_of(result, GATES[result["gate"]]) if result["gate"] in GATES else True
+
+
+def has_numbers_of(result: Mapping[str, Any], gate: Gate) -> bool:
+    """Return whether a result was measured with the numbers that the gate's recipe has now."""
+    return bool(
+        result.get("share", 1.0) != 1.0 or result.get("recipe") == json.loads(json.dumps(gate.recipe.as_json()))
+    )
 
 
 def run_one(
@@ -117,32 +97,36 @@ def _trained(gate: str, backend: str, seed: int, share: float, progress: Callabl
     import parl
 
     parl.set_backend(backend)
-    from learner import logged, train
-    from recipes import RECIPES
+    from parl_core.training.results import logged, machine, measure
 
+    wanted = GATES[gate]
+    recipe = wanted.recipe if share == 1.0 else wanted.recipe.with_steps(max(int(wanted.recipe.steps * share), 1))
     commit = commit_of(Path(__file__).parent)
     load, began, cpu = os.getloadavg()[0], time.time(), time.process_time()
-    trained = train(gate, seed, share=share, progress=progress)
+    episodes = {} if share == 1.0 else {"episodes": 3}
+    measured = measure(wanted.algorithm, wanted.env, recipe, seed, progress=progress, **episodes)
     result: dict[str, Any] = {
         "gate": gate,
+        "algorithm": wanted.algorithm,
+        "env": wanted.env,
         "backend": backend,
         "seed": seed,
-        "steps": trained.steps,
+        "steps": measured.steps,
         "share": share,
-        "returns": trained.returns,
-        "curve": trained.curve,
+        "returns": measured.returns,
+        "curve": measured.curve,
         "wall_s": round(time.time() - began, 1),
         "cpu_s": round(time.process_time() - cpu, 1),
         "load_before": round(load, 1),
-        "cores": os.cpu_count(),
+        "machine": machine(),
         "commit": commit,
         "versions": {name: version(name) for name in _packages(backend)},
         "python": platform.python_version(),
-        "source": RECIPES[gate].source,
-        "recipe": repr(RECIPES[gate]),
+        "source": recipe.source,
+        "recipe": recipe.as_json(),
     }
-    if GATES[gate].relative_to == "data":
-        result["data_return"] = float(logged(GATES[gate].env).episode_returns.mean())
+    if isinstance(recipe.loop, OfflineSettings):
+        result["data_return"] = float(logged(wanted.env).episode_returns.mean())
     return result
 
 

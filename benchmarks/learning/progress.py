@@ -7,8 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from one_run import read_result, result_file
+from one_run import result_file
 from side_by_side import Outcome, Run
+
+from parl_core.training.results import read_result
 
 __all__ = ["Progress"]
 

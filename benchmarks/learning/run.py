@@ -1,6 +1,6 @@
 """Do the algorithms learn? Trains every gate's agent over seeds, and writes a table and curves.
 
-    python benchmarks/learning/run.py --gates ppo-cartpole dqn-cartpole --seeds 5 --backend torch --jobs 2
+    python benchmarks/learning/run.py --gates ppo-cartpole dqn-cartpole --backend torch --jobs 2
 
 A run leaves one file, `results/<gate>/<backend>-<seed>.json`, when it is over; what is there is not run again, so a
 table can grow over several evenings, and an interrupted program goes on where it was. Several such programs may work
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 
@@ -25,13 +26,21 @@ from side_by_side import Outcome, Run, run_all
 HERE = Path(__file__).parent
 
 
-def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[int]) -> list[Run]:
-    """The runs that have no result yet, seed by seed, so that all gates grow together."""
+def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[int] | None) -> list[Run]:
+    """The runs that have no result yet, seed by seed, so that all gates grow together.
+
+    Args:
+        folder: of all results.
+        gates: keys of those to run.
+        backend: torch or paddle.
+        seeds: of the runs; None: those that the row of each gate reports.
+    """
+    wanted = {gate: GATES[gate].seeds(backend) if seeds is None else tuple(seeds) for gate in gates}
     return [
         Run(gate, backend, seed)
-        for seed in seeds
+        for seed in sorted(set(chain.from_iterable(wanted.values())))
         for gate in gates
-        if not is_done(result_file(folder, gate, backend, seed))
+        if seed in wanted[gate] and not is_done(result_file(folder, gate, backend, seed))
     ]
 
 
@@ -41,7 +50,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     if options.one:
         return _one(options)
-    runs = [] if options.only_report else missing(options.results, options.gates, options.backend, range(options.seeds))
+    runs = [] if options.only_report else missing(options.results, options.gates, options.backend, options.seeds)
+    minutes = sum(GATES[run.gate].minutes for run in runs)
+    print(f"{len(runs)} runs of about {minutes / 60:.1f} CPU hours on torch in all", flush=True)
     progress = Progress(runs, options.results, options.jobs)
     shared = ["--share", str(options.share), "--results", str(options.results.resolve())]
     try:
@@ -65,7 +76,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", nargs="+", choices=sorted(GATES), default=sorted(GATES), metavar="GATE")
     parser.add_argument("--backend", choices=("torch", "paddle"), default="torch")
-    parser.add_argument("--seeds", type=_positive, default=5, help="seeds 0 to this - 1")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", help="of the runs; default: those that the rows report, from 100 on"
+    )
     parser.add_argument("--jobs", type=_positive, default=1, help="runs at a time, each on one core")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--share", type=_share, default=1.0, help="of the steps; below 1 only to see that it runs")

@@ -19,7 +19,7 @@ from sb3 import sb3_ppo
 
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.returns import gae
-from parl_core.training.presets import PPO_PRESETS
+from parl_core.training.recipes import find_recipe
 from parl_torch.agent import Agent
 from parl_torch.algorithms import PPO
 from parl_torch.networks import ActorCritic
@@ -46,12 +46,12 @@ def compare(updates: int, seed: int) -> None:
         left = theirs._current_progress_remaining  # Stable-Baselines3 has no public name for it
         rollout, apart = _advantages(theirs)
         train()
-        preset = PPO_PRESETS[env].loop
+        loop = find_recipe("PPO", env).loop
         for order, agent in enumerate((ours, other)):
             agent.learn_rollout(
                 rollout,
-                epochs=preset.epochs,
-                minibatch_size=preset.minibatch_size,
+                epochs=loop.epochs,
+                minibatch_size=loop.minibatch_size,
                 rng=np.random.default_rng(order),
                 lr=theirs.lr_schedule(left),
                 clip=theirs.clip_range(left),
@@ -70,9 +70,9 @@ def compare(updates: int, seed: int) -> None:
 
 
 def _ours(env: str, weights: Any) -> Agent:
-    preset = PPO_PRESETS[env]
-    network = ActorCritic(2, preset.hidden)
-    agent = Agent(PPO(network, norm_adv=False, **preset.algorithm))
+    recipe = find_recipe("PPO", env)
+    network = ActorCritic(2, **recipe.sizes)
+    agent = Agent(PPO(network, norm_adv=False, **recipe.algorithm))
     first = np.zeros((1, 4), np.float32)
     agent.predict(first), agent.value(first)  # layers take their input's size from it
     network.load_state_dict({name: weights[_their_name(name)] for name in network.state_dict()})

@@ -12,6 +12,7 @@ from conformance.a2c import A2CConformance
 from conformance.actor_learner import ActorLearnerConformance
 from conformance.adapter import Adapter
 from conformance.agent import AgentConformance
+from conformance.bc import BCConformance
 from conformance.bootstrapped_ddpg import BootstrappedDDPGConformance
 from conformance.cql import CQLConformance
 from conformance.ddpg import DDPGConformance
@@ -37,6 +38,7 @@ __all__ = [
     "ActorLearnerConformance",
     "Adapter",
     "AgentConformance",
+    "BCConformance",
     "BootstrappedDDPGConformance",
     "CQLConformance",
     "DDPGConformance",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import parl as facade
 from conformance.programs import environment
 from conformance.resume import KINDS, train
 from parl_core import backends
@@ -35,7 +36,7 @@ np.savez(out, **answers(backend, kind, checkpoint, np.load(obs)))
 """
 
 
-def answers(backend: str, kind: str, agent_file: str | Path, obs: Any) -> dict[str, Any]:
+def answers(backend: str, kind: str, agent_file: str | Path, obs: Any, *, kept: bool = False) -> dict[str, Any]:
     """What a saved agent answers on a backend: actions, and the outputs of the network that they follow from.
 
     Args:
@@ -43,12 +44,34 @@ def answers(backend: str, kind: str, agent_file: str | Path, obs: Any) -> dict[s
         kind: of `conformance.resume.KINDS`.
         agent_file: of a checkpoint of either backend.
         obs: `[n, *obs]`.
+        kept: it is one of `tools/checkpoint_fixtures.py`.
     """
     algorithm, env, _ = KINDS[kind]
     backends.set_backend(backend)
-    agent: Any = Trained(algorithm, env, backend, (16,), {}, seed=99).make_agent()  # other weights than the saved ones
+    if kept and algorithm == "PPO":
+        agent: Any = facade.Agent(facade.algorithms.PPO(_kept_actor_critic()), seed=99)
+    else:
+        agent = Trained(algorithm, env, backend, (16,), {}, seed=99).make_agent()  # other weights than the saved ones
     agent.restore(agent_file)
     return {"action": agent.predict(obs), "output": agent.run(agent.alg.predict, obs)}
+
+
+def _kept_actor_critic() -> Any:
+    """Return the network that `parl train ppo` had when the kept checkpoints were written."""
+
+    class ActorCritic(facade.Model):
+        def __init__(self) -> None:
+            fc = facade.layers.fc
+            self.policy_0, self.policy_out = fc(16, act="tanh"), fc(2)
+            self.value_0, self.value_out = fc(16, act="tanh"), fc(1)
+
+        def policy(self, obs: Any) -> Any:
+            return self.policy_out(self.policy_0(obs))
+
+        def value(self, obs: Any) -> Any:
+            return self.value_out(self.value_0(obs))
+
+    return ActorCritic()
 
 
 _RESUMED_ELSEWHERE = """
@@ -85,7 +108,7 @@ class CheckpointExchange:
             assert checkpoint.backend == writer
             assert checkpoint.state["loop"]["step"] == checkpoint.step
             with np.load(path / "answers.npz") as expected:
-                given = answers(self.backend, kind, checkpoint.agent, expected["obs"])
+                given = answers(self.backend, kind, checkpoint.agent, expected["obs"], kept=True)
                 for name in ("action", "output"):
                     np.testing.assert_allclose(given[name], expected[name], rtol=TOLERANCE, atol=TOLERANCE)
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,16 +13,29 @@ from typing import Any
 import psutil
 import pytest
 
+from parl_core.training.recipes import find_recipe
+
 pytestmark = pytest.mark.timeout(900)  # half a dozen programs that import the framework
 
 STEPS = {
     "ppo-cartpole": 100_096,  # whole rollouts
     "a2c-cartpole": 500_000,
+    "bc-pendulum": 10_000,
     "iql-pendulum": 10_000,
     "dqn-cartpole": 100_000,
     "ddqn-cartpole": 100_000,
     "dqn-acrobot": 100_000,
     "sac-halfcheetah": 110_000,
+}
+TASKS = {
+    "ppo-cartpole": ("PPO", "CartPole-v1"),
+    "a2c-cartpole": ("A2C", "CartPole-v1"),
+    "bc-pendulum": ("BC", "Pendulum-v1"),
+    "iql-pendulum": ("IQL", "Pendulum-v1"),
+    "dqn-cartpole": ("DQN", "CartPole-v1"),
+    "ddqn-cartpole": ("DDQN", "CartPole-v1"),
+    "dqn-acrobot": ("DQN", "Acrobot-v1"),
+    "sac-halfcheetah": ("SAC", "HalfCheetah-v5"),
 }
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "learning"
 
@@ -51,6 +65,15 @@ def one_run(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module("one_run", monkeypatch)
 
 
+def numbers(gate: str) -> dict[str, Any]:
+    """The numbers of a gate's recipe, as a result has them."""
+    algorithm, env = TASKS[gate]
+    found: dict[str, Any] = json.loads(json.dumps(find_recipe(algorithm, env).as_json()))
+    if gate == "sac-halfcheetah":
+        found["loop"] = {**found["loop"], "total_steps": STEPS[gate]}
+    return found
+
+
 def result(gate: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
     return {
         "gate": gate,
@@ -62,6 +85,8 @@ def result(gate: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
         "wall_s": 1.0,
         "cpu_s": 1.0,
         "source": "by hand",
+        "commit": "0123456789ab",
+        "recipe": numbers(gate),
         **more,
     }
 
@@ -76,26 +101,54 @@ def write(folder: Path, *results: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_run_that_is_there_is_not_repeated_and_one_that_is_missing_is(tmp_path: Path) -> None:
     small = ("--gates", "policy_gradient-cartpole", "--share", "0.01")
-    first = call(tmp_path, *small, "--seeds", "1")
+    first = call(tmp_path, *small, "--seeds", "100")
     assert first.returncode == 0, first.stderr
-    done = tmp_path / "policy_gradient-cartpole" / "torch-0.json"
+    done = tmp_path / "policy_gradient-cartpole" / "torch-100.json"
     found = json.loads(done.read_text())
-    assert (found["steps"], found["seed"], len(found["returns"])) == (10, 0, 3)
+    assert (found["steps"], found["seed"], len(found["returns"])) == (10, 100, 3)
+    assert (found["recipe"]["algorithm"], found["recipe"]["loop"]["total_steps"]) == ({"lr": 0.001}, 10)
+    assert set(found["machine"]) == {"cpu", "cores", "system"}
     stamp = done.stat().st_mtime_ns
-    second = call(tmp_path, *small, "--seeds", "2")
-    assert "1/1 policy_gradient-cartpole, torch, seed 1" in second.stdout
+    second = call(tmp_path, *small, "--seeds", "100", "101")
+    assert "1/1 policy_gradient-cartpole, torch, seed 101" in second.stdout
     assert done.stat().st_mtime_ns == stamp
-    assert sorted(path.name for path in done.parent.iterdir()) == ["torch-0.json", "torch-1.json"]
-    assert (tmp_path / "curves.png").stat().st_size > 1000
+    assert sorted(path.name for path in done.parent.iterdir()) == ["torch-100.json", "torch-101.json"]
+
+
+@pytest.mark.slow
+def test_a_result_is_repeated_from_its_own_record_and_compared(tmp_path: Path) -> None:
+    assert call(tmp_path, "--gates", "bc-cartpole", "--share", "0.005", "--seeds", "100", "101").returncode == 0
+    row = tmp_path / "bc-cartpole"
+    command = [sys.executable, "-m", "parl_core.cli", "verify"]
+
+    def verify(path: Path) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.run([*command, str(path)], check=False, capture_output=True, text=True, timeout=400, env=env)
+
+    for path in (row / "torch-100.json", row / "torch"):
+        found = verify(path)
+        assert found.returncode == 0, found.stderr
+        assert "the same returns" in found.stdout
+    for file in row.glob("*.json"):
+        found = json.loads(file.read_text())
+        file.write_text(json.dumps({**found, "returns": [value + 400.0 for value in found["returns"]]}))
+    wrong = verify(row / "torch-100.json")
+    assert wrong.returncode == 1
+    assert "OUTSIDE" in wrong.stdout
+    nothing = verify(tmp_path / "elsewhere" / "torch")
+    assert nothing.returncode == 1
+    assert "neither the result of a run nor a row" in nothing.stderr
 
 
 @pytest.mark.slow
 def test_a_run_that_fails_is_named_and_leaves_no_file(tmp_path: Path) -> None:
-    failed = call(tmp_path, "--gates", "offline_q-cartpole", "--seeds", "1", "--share", "nonsense")
+    failed = call(tmp_path, "--gates", "offline_q-cartpole", "--seeds", "100", "--share", "nonsense")
     assert failed.returncode != 0
-    missing = call(tmp_path, "--gates", "offline_q-cartpole", "--seeds", "1", "--backend", "paddle", "--share", "0.001")
+    missing = call(
+        tmp_path, "--gates", "offline_q-cartpole", "--seeds", "100", "--backend", "paddle", "--share", "0.001"
+    )
     assert missing.returncode == 1
-    assert "failed, see above:\n  offline_q-cartpole, paddle, seed 0" in missing.stdout
+    assert "failed, see above:\n  offline_q-cartpole, paddle, seed 100" in missing.stdout
     assert not list(tmp_path.glob("*/*.json*"))
 
 
@@ -104,10 +157,21 @@ def test_a_run_that_fails_is_named_and_leaves_no_file(tmp_path: Path) -> None:
 def test_runs_end_with_the_runner_and_leave_no_half_file(tmp_path: Path, number: signal.Signals) -> None:
     if number is signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("SIGINT is ignored by whoever started the tests, and children inherit that")
-    arguments = ["--gates", "policy_gradient-cartpole", "--seeds", "2", "--jobs", "2", "--results", str(tmp_path)]
+    arguments = [
+        "--gates",
+        "policy_gradient-cartpole",
+        "--seeds",
+        "100",
+        "101",
+        "--jobs",
+        "2",
+        "--results",
+        str(tmp_path),
+    ]
     command = [sys.executable, str(FOLDER / "run.py"), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
         assert runner.stdout is not None
+        assert runner.stdout.readline().startswith("2 runs of about")
         for _ in range(2):
             assert "policy_gradient-cartpole, torch, seed" in runner.stdout.readline()
         runs = psutil.Process(runner.pid).children()
@@ -122,18 +186,18 @@ def test_runs_end_with_the_runner_and_leave_no_half_file(tmp_path: Path, number:
 def test_what_another_process_is_at_is_left_to_it_and_a_claim_of_a_dead_one_counts_nothing(
     tmp_path: Path, one_run: Any
 ) -> None:
-    small = ("--gates", "policy_gradient-cartpole", "--seeds", "1", "--share", "0.01")
-    claim = tmp_path / "policy_gradient-cartpole" / "torch-0.claim"
+    small = ("--gates", "policy_gradient-cartpole", "--seeds", "100", "--share", "0.01")
+    claim = tmp_path / "policy_gradient-cartpole" / "torch-100.claim"
     claim.parent.mkdir()
     with one_run.claimed(claim) as mine:
         assert mine
         other = call(tmp_path, *small)
         assert other.returncode == 0, other.stderr
-        assert "left to another process that is at them:\n  policy_gradient-cartpole, torch, seed 0" in other.stdout
+        assert "left to another process that is at them:\n  policy_gradient-cartpole, torch, seed 100" in other.stdout
         assert [path.name for path in claim.parent.iterdir()] == [claim.name]
     claim.touch()  # as a killed process leaves it
     assert call(tmp_path, *small).returncode == 0
-    assert [path.name for path in claim.parent.iterdir()] == ["torch-0.json"]
+    assert [path.name for path in claim.parent.iterdir()] == ["torch-100.json"]
 
 
 def test_time_left_is_estimated_from_results_and_from_how_far_a_run_is(
@@ -150,28 +214,57 @@ def test_time_left_is_estimated_from_results_and_from_how_far_a_run_is(
     assert progress.Progress(runs, tmp_path, jobs=1).seconds_left() == (290.0, False)
 
 
-def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: Path, report: Any) -> None:
-    write(tmp_path, *(result("ppo-cartpole", seed, 500.0) for seed in range(3)))
-    write(tmp_path, *(result("a2c-cartpole", seed, value) for seed, value in enumerate([500.0, 500.0, 100.0])))
-    write(tmp_path, *(result("iql-pendulum", seed, -200.0, data_return=-300.0) for seed in range(2)))
-    write(tmp_path, result("ddqn-cartpole", 0, 400.0), result("sac-halfcheetah", 0, 1.0))
-    write(tmp_path, *(result("ppo-cartpole", seed, 450.0, backend="paddle") for seed in range(3)))
-    write(tmp_path, result("dqn-acrobot", 0, -80.0, steps=999))
+def test_gates_are_judged_by_the_lower_bound_and_a_failed_one_says_so(tmp_path: Path, report: Any) -> None:
+    write(tmp_path, *(result("ppo-cartpole", 100 + seed, 500.0) for seed in range(3)))
+    write(tmp_path, *(result("a2c-cartpole", 100 + seed, value) for seed, value in enumerate([500.0, 500.0, 100.0])))
+    write(tmp_path, result("iql-pendulum", 100, -200.0), result("ddqn-cartpole", 100, 400.0))
+    write(tmp_path, result("sac-halfcheetah", 100, 1.0))
+    write(tmp_path, *(result("ppo-cartpole", 100 + seed, 450.0, backend="paddle") for seed in range(3)))
+    write(tmp_path, result("dqn-acrobot", 100, -80.0, steps=999))
     table = report.write(tmp_path)
-    ppo = "500.0 [500.0, 500.0] | passed (>= 475), with 3 of 5 seeds | 450.0 [450.0, 450.0] | MISSED (>= 475) |"
-    assert f"| PPO, CartPole-v1 | {ppo}\n" in table
-    assert "MISSED (>= 475)" in line(table, "A2C, CartPole-v1")
-    assert "passed (data: -300.0)" in line(table, "IQL, Pendulum-v1")
+    ppo = "500.0 [500.0, 500.0] | passed (>= 475), with 3 of 10 seeds | 450.0 [450.0, 450.0] | FAILED (>= 475), with"
+    assert f"| PPO, CartPole-v1 | {ppo} 3 of 5 seeds | none known |\n" in table
+    assert "FAILED (>= 475)" in line(table, "A2C, CartPole-v1")
+    assert "| Adam, not RMSProp |" in line(table, "A2C, CartPole-v1")
+    assert "open (bc-pendulum has not run)" in line(table, "IQL, Pendulum-v1")
     assert "open (dqn-cartpole has not run)" in line(table, "DDQN, CartPole-v1")
     assert "reported only" in line(table, "SAC, HalfCheetah-v5")
     assert "open (runs of 999 steps, the gate has 100,000)" in line(table, "DQN, Acrobot-v1")
-    assert "- passed: 2 of 7 rows\n- MISSED: A2C, CartPole-v1 on torch; PPO, CartPole-v1 on paddle\n" in table
+    assert "- passed: 1 of 7 rows\n- FAILED: A2C, CartPole-v1 on torch; PPO, CartPole-v1 on paddle\n" in table
     assert "; TD3, Pendulum-v1; " in table.split("- not run: ")[1].splitlines()[0]
-    write(tmp_path, *(result("dqn-cartpole", seed, 450.0) for seed in range(2)))
-    assert "MISSED (not below dqn-cartpole)" in line(report.write(tmp_path), "DDQN, CartPole-v1")
     assert (tmp_path / "TABLE.md").read_text().startswith("Returns are those of the weights at the end of training")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["TABLE.md", "curves.png"]
+
+
+def test_more_variance_does_not_help_a_row_to_be_not_below_another(tmp_path: Path, report: Any) -> None:
+    write(tmp_path, *(result("dqn-cartpole", 100 + seed, 490.0 + seed) for seed in range(5)))
+    write(tmp_path, *(result("ddqn-cartpole", 100 + seed, 480.0 + seed) for seed in range(5)))
+    passed = line(report.write(tmp_path), "DDQN, CartPole-v1")
+    assert "passed (not below dqn-cartpole by more than 25: difference [-12." in passed
+    spread = [500.0, 500.0, 500.0, 128.0, 341.0]  # whose interval overlaps with the other row's
+    write(tmp_path, *(result("ddqn-cartpole", 100 + seed, value) for seed, value in enumerate(spread)))
+    assert "FAILED (not below dqn-cartpole" in line(report.write(tmp_path), "DDQN, CartPole-v1")
+
+
+def test_a_row_of_logged_data_has_to_be_above_the_clone_of_its_log(tmp_path: Path, report: Any) -> None:
+    write(tmp_path, *(result("bc-pendulum", 100 + seed, -165.0 - seed) for seed in range(4)))
+    write(tmp_path, *(result("iql-pendulum", 100 + seed, -165.0 + seed) for seed in range(4)))
+    assert "passed (above bc-pendulum: difference [" in line(report.write(tmp_path), "IQL, Pendulum-v1")
+    write(tmp_path, *(result("iql-pendulum", 100 + seed, -165.0 - seed) for seed in range(4)))
+    assert "FAILED (above bc-pendulum: difference [" in line(report.write(tmp_path), "IQL, Pendulum-v1")
+
+
+def test_rows_have_clean_commits_report_seeds_and_the_numbers_of_now(tmp_path: Path, report: Any) -> None:
+    write(tmp_path, result("ppo-cartpole", 100, 500.0), result("ppo-cartpole", 101, 9.0, commit="0123456789ab-dirty"))
+    write(tmp_path, result("ppo-cartpole", 102, 9.0, commit=None), result("ppo-cartpole", 0, 7.0))
+    write(tmp_path, result("ppo-cartpole", 103, 8.0, recipe={**numbers("ppo-cartpole"), "num_envs": 4}))
+    table = report.write(tmp_path)
+    runs, earlier = table.split("## Earlier results")
+    assert "| 100,096 | 100 | 500.0 |" in line(runs.split("## Runs")[1], "PPO, CartPole-v1")
+    assert "| 0, 103 | 7.0, 8.0 |" in line(earlier, "PPO, CartPole-v1")
+    assert "not known or was not clean: 2 results." in earlier
+    assert "9.0" not in table
 
 
 def line(table: str, task: str) -> str:
@@ -189,6 +282,8 @@ def test_what_is_no_result_is_named_left_out_and_not_taken_for_done(
     assert f"{broken} is no result of a run: " in capsys.readouterr().err
     assert not one_run.is_done(broken)
     assert one_run.is_done(broken.with_name("torch-0.json"))
+    write(tmp_path, result("dqn-cartpole", 2, 500.0, recipe={}))
+    assert not one_run.is_done(broken.with_name("torch-2.json"))
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "2"])

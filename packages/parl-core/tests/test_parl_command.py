@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from parl_core import backends
 from parl_core.cli._commands import parl
-from parl_core.training.presets import PresetRun
+from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.trained import make_flat_env
 
 
@@ -37,8 +37,8 @@ def test_without_a_backend_the_list_says_how_to_install_one() -> None:
     result = run("list")
     assert result.exit_code == 0
     assert "pip install parl-torch" in result.output
-    assert "preset ppo CartPole-v1" in result.output
-    assert "preset sac Pendulum-v1" in result.output
+    assert "recipe ppo CartPole-v1" in result.output
+    assert "recipe sac Pendulum-v1" in result.output
 
 
 @pytest.mark.usefixtures("no_backend")
@@ -144,9 +144,9 @@ def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -
 def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    asked = PresetRun("PPO", "CartPole-v1", "torch", steps=1000)
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
     asked.write(tmp_path)
-    assert PresetRun.read(tmp_path) == asked
+    assert RecipeRun.read(tmp_path) == asked
     description = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**description, **change}))
     result = run("resume", str(tmp_path))
@@ -156,9 +156,9 @@ def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
 
 @pytest.mark.parametrize(("algorithm", "env"), [("PPO", "CartPole-v1"), ("DQN", "Acrobot-v1"), ("SAC", "Hopper-v5")])
 def test_what_was_asked_for_is_found_again(algorithm: str, env: str, tmp_path: Path) -> None:
-    asked = PresetRun(algorithm, env, "paddle", seed=3, goal=1.5, checkpoint_every=100).extended(77)
+    asked = RecipeRun(algorithm, env, "paddle", seed=3, goal=1.5, checkpoint_every=100).extended(77)
     asked.write(tmp_path)
-    assert PresetRun.read(tmp_path) == asked
+    assert RecipeRun.read(tmp_path) == asked
     assert asked.total_steps == 77
 
 
@@ -166,9 +166,9 @@ def test_what_was_asked_for_is_found_again(algorithm: str, env: str, tmp_path: P
     ("steps", "num_envs", "n_steps", "total"), [(50, 8, 6, 48), (3, 3, 1, 3), (1, 1, 1, 1), (20_000, 8, 2048, 20_000)]
 )
 def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_steps: int, total: int) -> None:
-    asked = PresetRun("PPO", "Acrobot-v1", "torch", steps=steps)
-    preset: Any = asked.preset
-    assert (preset.num_envs, preset.loop.n_steps, preset.loop.total_steps) == (num_envs, n_steps, total)
+    asked = RecipeRun("PPO", "MountainCar-v0", "torch", steps=steps)
+    recipe = asked.recipe
+    assert (recipe.num_envs, recipe.loop.n_steps, recipe.loop.total_steps) == (num_envs, n_steps, total)
     assert asked.total_steps == total
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import paddle
 
 from conformance import (
+    BCConformance,
     CQLConformance,
     DecisionTransformerConformance,
     IQLConformance,
@@ -22,6 +23,10 @@ class PaddleAdapter:
 
     def double(self, model: Any) -> Any:
         return model.to(dtype="float64")
+
+
+class TestBC(BCConformance):
+    adapter = PaddleAdapter()
 
 
 class TestCQL(CQLConformance):

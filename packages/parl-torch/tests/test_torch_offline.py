@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from conformance import (
+    BCConformance,
     CQLConformance,
     DecisionTransformerConformance,
     IQLConformance,
@@ -22,6 +23,10 @@ class TorchAdapter:
 
     def double(self, model: Any) -> Any:
         return model.double()
+
+
+class TestBC(BCConformance):
+    adapter = TorchAdapter()
 
 
 class TestCQL(CQLConformance):

@@ -6,9 +6,10 @@ themselves, as PARL's programs expect.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from parl_core.checks import check_int, check_positive
 from parl_core.errors import HyperparameterError
@@ -22,6 +23,8 @@ __all__ = [
     "constant",
     "linear",
     "piecewise",
+    "read_schedule",
+    "stages_of",
 ]
 
 Schedule = Callable[[float], float]
@@ -67,6 +70,43 @@ def piecewise(stages: Sequence[tuple[float, float]]) -> Schedule:
     if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
         raise HyperparameterError(f"a piecewise schedule needs stages with ascending steps, got {list(stages)}")
     return _Piecewise(steps, values)
+
+
+def stages_of(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as JSON has it: its kind, and its stages as pairs of a step and a value.
+
+    Raises:
+        HyperparameterError: it is a function that this module has not made.
+    """
+    if isinstance(schedule, _Constant):
+        return {"schedule": "constant", "stages": [[0, schedule.value]]}
+    if isinstance(schedule, _Linear):
+        first, last = schedule.begin, schedule.begin + schedule.steps
+        return {"schedule": "linear", "stages": [[first, schedule.start], [last, schedule.end]]}
+    if isinstance(schedule, _Piecewise):
+        return {
+            "schedule": "piecewise",
+            "stages": [list(one) for one in zip(schedule.steps, schedule.values, strict=True)],
+        }
+    raise HyperparameterError(
+        f"{schedule!r} cannot be written down as stages: use constant, linear or piecewise of parl_core.schedules"
+    )
+
+
+def read_schedule(written: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that `stages_of` has written.
+
+    Raises:
+        HyperparameterError: it describes none.
+    """
+    try:
+        kind, stages = written["schedule"], [(step, value) for step, value in written["stages"]]
+        if kind == "linear":
+            (begin, start), (last, end) = stages
+            return linear(start, end, last - begin, begin=begin)
+        return {"constant": lambda: constant(stages[0][1]), "piecewise": lambda: piecewise(stages)}[kind]()
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise HyperparameterError(f"{written!r} describes no schedule") from error
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import gymnasium
 from parl_core import backends
 from parl_core._version import __version__
 from parl_core.errors import ParlError
-from parl_core.training.presets import OFF_POLICY_PRESETS, PPO_PRESETS, PresetRun, play
+from parl_core.training.recipe_run import RecipeRun, play
+from parl_core.training.recipes import RECIPES
+from parl_core.training.results import verify
 from parl_core.training.run import Run
 from parl_core.training.trained import Trained
 
@@ -65,7 +67,7 @@ def _training_options(command: _Command) -> _Command:
             "--goal",
             type=float,
             callback=_finite,
-            help="Stop when two evaluations in a row reach it; default: the preset's.",
+            help="Stop when two evaluations in a row reach it; default: the recipe's.",
         ),
         click.option(
             "--actors", default=0, type=click.IntRange(0), help="Remote actors for the environments; 0: this process."
@@ -73,7 +75,7 @@ def _training_options(command: _Command) -> _Command:
         click.option(
             "--steps",
             type=click.IntRange(1),
-            help="Environment steps (of PPO's rollouts the last one is completed); default: the preset's.",
+            help="Environment steps (of PPO's rollouts the last one is completed); default: the recipe's.",
         ),
         click.option("--seed", default=0, type=SEED, help="Of weights, environments and sampling."),
         click.option("--backend", help="torch or paddle; default: the one installed."),
@@ -142,12 +144,12 @@ def _train(
         backends.set_backend(backend)
     folder = Run(f"{algorithm.lower()}-{env.replace('/', '-')}", runs) if run is None else Run.at(run)
     with folder:
-        asked = PresetRun(algorithm, env, backends.current().name, seed, steps, goal, checkpoint_every)
+        asked = RecipeRun(algorithm, env, backends.current().name, seed, steps, goal, checkpoint_every)
         _train_in(folder, asked, **how)
 
 
 def _train_in(
-    run: Run, asked: PresetRun, *, actors: int, stop_after: int | None, videos: int | None, fresh_episodes: bool = False
+    run: Run, asked: RecipeRun, *, actors: int, stop_after: int | None, videos: int | None, fresh_episodes: bool = False
 ) -> None:
     asked.train(run, actors=actors, max_steps=stop_after, videos=videos, fresh_episodes=fresh_episodes)
     click.echo(str(run.path))
@@ -166,7 +168,7 @@ def _train_in(
 def resume(run: Path, steps: int | None, backend: str | None, **how: Any) -> None:
     """Go on with the run in the folder RUN from its last checkpoint, as if it had never stopped."""
     with Run.resume(run) as folder:
-        asked = PresetRun.read(folder.path)
+        asked = RecipeRun.read(folder.path)
         backends.set_backend(backend or asked.backend)
         _train_in(folder, asked if steps is None else asked.extended(steps), **how)
 
@@ -188,15 +190,32 @@ def evaluate_run(run: Path, episodes: int, seed: int, max_steps: int, backend: s
     click.echo(f"{trained.env}: mean return {result.mean:.2f}, deviation {result.std:.2f}, {episodes} episodes")
 
 
+@parl.command("verify")
+@click.argument("result", type=click.Path(path_type=Path))
+def verify_result(result: Path) -> None:
+    """Repeat the runs of RESULT from their own record and say whether they lie inside its interval.
+
+    RESULT is the file of one run (results/dqn-cartpole/torch-100.json), which is compared with the range of all runs of
+    its row, or a row (results/dqn-cartpole/torch), whose interval is that of its interquartile mean. The exit status
+    is 1 where the repetition lies outside.
+    """
+
+    def told(run: str, share: float) -> None:
+        click.echo(f"{run}: {share:.0%}", err=True)
+
+    found = verify(result, progress=told)
+    click.echo(str(found))
+    if not found.inside:
+        raise SystemExit(1)
+
+
 @parl.command("list")
 def list_parts() -> None:
-    """List what is installed, and the presets of `parl train`."""
+    """List what is installed, and the recipes of `parl train`."""
     for name in backends.installed():
         click.echo(f"backend {name}: {', '.join(backends.load(name).algorithms.__all__)}")
     if not backends.installed():
         click.echo("no backend is installed; choose one: pip install parl-torch, pip install parl-paddle")
-    for env in PPO_PRESETS:
-        click.echo(f"preset ppo {env}")
-    for algorithm, presets in OFF_POLICY_PRESETS.items():
-        for env in presets:
-            click.echo(f"preset {algorithm.lower()} {env}")
+    for algorithm, env in RECIPES:
+        if algorithm.lower() in train.commands and env in gymnasium.registry:
+            click.echo(f"recipe {algorithm.lower()} {env}")

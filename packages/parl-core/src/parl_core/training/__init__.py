@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from parl_core.training.program_run import open_run as open_run
     from parl_core.training.program_run import parse_settings as parse_settings
     from parl_core.training.program_run import run_again as run_again
+    from parl_core.training.recipes import Recipe as Recipe
+    from parl_core.training.recipes import find_recipe as find_recipe
     from parl_core.training.run import Run as Run
     from parl_core.training.trained import StandardEnv as StandardEnv
 
@@ -78,6 +80,7 @@ _HOMES = {
     "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",
     "Progress": "parl_core.training.callbacks",
+    "Recipe": "parl_core.training.recipes",
     "RecordVideo": "parl_core.training.evaluation",
     "Run": "parl_core.training.run",
     "StandardEnv": "parl_core.training.trained",
@@ -89,6 +92,7 @@ _HOMES = {
     "choose_actors": "parl_core.actors",
     "evaluate": "parl_core.training.evaluation",
     "evaluate_with_target_return": "parl_core.training.offline",
+    "find_recipe": "parl_core.training.recipes",
     "join_learners": "parl_core.backends",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
@@ -127,6 +131,7 @@ __all__ = [
     "OfflineSettings",
     "OnPolicySettings",
     "Progress",
+    "Recipe",
     "RecordVideo",
     "Run",
     "StandardEnv",
@@ -138,6 +143,7 @@ __all__ = [
     "choose_actors",
     "evaluate",
     "evaluate_with_target_return",
+    "find_recipe",
     "join_learners",
     "make_vector_env",
     "open_actors",

@@ -12,7 +12,7 @@
 
 `--resume RUN` takes the settings of that run, which further flags change. `run_again` runs the program once more in a
 fresh process, to see that what was saved is enough to go on. `parl train` has runs that describe themselves wholly: see
-`parl_core.training.presets`.
+`parl_core.training.recipe_run`.
 """
 
 import argparse

@@ -29,17 +29,9 @@ from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
+from parl_core.training.recipes import NETWORKS, plain, read_plain
 
-__all__ = ["NETWORKS", "EnvKind", "StandardEnv", "Trained", "make_flat_env"]
-
-NETWORKS = {
-    "DQN": "QNetwork",
-    "DDPG": "DeterministicActorCritic",
-    "TD3": "TwinActorCritic",
-    "SAC": "SquashedActorCritic",
-    "OAC": "SquashedActorCritic",
-}
-"""Which of a backend's ready-made networks an algorithm trains; the others have actor and critic of their own here."""
+__all__ = ["EnvKind", "StandardEnv", "Trained", "make_flat_env"]
 
 T = TypeVar("T")
 
@@ -61,7 +53,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Trained:
-    """The description of an agent of a preset, from which it can be made again.
+    """The description of an agent of a recipe, from which it can be made again.
 
     Attributes:
         algorithm: name of its class.
@@ -103,24 +95,25 @@ class Trained:
         return backend.Agent(algorithm, seed=self.seed)
 
     def _make_model(self, backend: backends.Backend, space: Any) -> Any:
-        network = NETWORKS.get(self.algorithm)
-        if network is None or network == "QNetwork":
-            if not isinstance(space, gymnasium.spaces.Discrete):
-                raise HyperparameterError(
-                    f"{self.env} has the actions {space}; {self.algorithm} with this model chooses discrete ones only"
-                )
-            if network is None:
-                return _actor_critic(backend, int(space.n), self.hidden)
-            return getattr(backend.networks, network)(int(space.n), self.hidden)
+        name = NETWORKS[self.algorithm]
+        network = getattr(backend.networks, name)
+        if isinstance(space, gymnasium.spaces.Discrete) and name in ("ActorCritic", "QNetwork"):
+            return network(int(space.n), self.hidden)
+        if name == "QNetwork" or (name == "ActorCritic" and not self.arguments.get("continuous_action")):
+            raise HyperparameterError(
+                f"{self.env} has the actions {space}; {self.algorithm} with this model chooses discrete ones only"
+            )
         if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded() or len(space.shape) != 1:
             raise HyperparameterError(
                 f"{self.env} has the actions {space}; {self.algorithm} needs a vector of numbers with finite bounds"
             )
-        return getattr(backend.networks, network)(int(space.shape[0]), self.hidden)
+        more = {"continuous": True} if name == "ActorCritic" else {}
+        return network(int(space.shape[0]), self.hidden, **more)
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
-        write_json(folder / self.DESCRIPTION, dataclasses.asdict(self))
+        values = {one.name: plain(getattr(self, one.name)) for one in dataclasses.fields(self)}
+        write_json(folder / self.DESCRIPTION, values)
 
     @classmethod
     def read(cls, folder: Path) -> "Trained":
@@ -132,38 +125,11 @@ class Trained:
         path = folder / cls.DESCRIPTION
         try:
             values = json.loads(path.read_text())
-            return cls(**{**values, "hidden": tuple(values["hidden"])})
+            return cls(**{name: read_plain(value) for name, value in values.items()})
         except FileNotFoundError:
             raise CheckpointError(f"{folder} has no {cls.DESCRIPTION}; give a folder that `parl train` made") from None
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} does not describe an agent: {error}") from error
-
-
-def _actor_critic(backend: backends.Backend, act_dim: int, hidden: tuple[int, ...]) -> Any:
-    fc = backend.layers.fc
-    model: Any = backend.Model
-
-    class ActorCritic(model):  # type: ignore[misc]  # which class it derives from is known at run time only
-        """Two networks of their own for policy and value, with tanh between the layers."""
-
-        def __init__(self) -> None:
-            for head, outputs in (("policy", act_dim), ("value", 1)):
-                for depth, size in enumerate(hidden):
-                    setattr(self, f"{head}_{depth}", fc(size, act="tanh"))
-                setattr(self, f"{head}_out", fc(outputs))
-
-        def policy(self, obs: Any) -> Any:
-            return self._through("policy", obs)
-
-        def value(self, obs: Any) -> Any:
-            return self._through("value", obs)
-
-        def _through(self, head: str, obs: Any) -> Any:
-            for depth in range(len(hidden)):
-                obs = getattr(self, f"{head}_{depth}")(obs)
-            return getattr(self, f"{head}_out")(obs)
-
-    return ActorCritic()
 
 
 class EnvKind(StrEnum):

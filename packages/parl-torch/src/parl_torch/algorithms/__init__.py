@@ -1,6 +1,7 @@
 """`parl.algorithms` on PyTorch; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_torch.algorithms.a2c import A2C, A3C
+from parl_torch.algorithms.bc import BC
 from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.cql import CQL
 from parl_torch.algorithms.ddpg import DDPG
@@ -18,6 +19,7 @@ from parl_torch.algorithms.td3 import TD3
 __all__ = [
     "A2C",
     "A3C",
+    "BC",
     "CQL",
     "DDPG",
     "DDQN",

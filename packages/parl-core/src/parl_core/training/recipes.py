@@ -1,0 +1,611 @@
+"""Recipes: hyper-parameters that are known to work, one for an algorithm and an environment, with their sources.
+
+`parl train`, the examples and `benchmarks/learning` read them here and nowhere else:
+
+    RECIPES["DQN", "CartPole-v1"]        what the learning table has measured, or what its source publishes
+    RECIPES["DQN", "*"]                  for environments without a recipe of their own
+    RECIPES["PPO", "discrete"]           the same by kind of environment (`StandardEnv.kind`), where that matters
+
+A recipe is a value: `as_json` writes it, schedules as their stages, and `Recipe.from_json` reads it again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from parl_core.errors import HyperparameterError
+from parl_core.replay import Prioritized
+from parl_core.schedules import linear, read_schedule, stages_of
+from parl_core.training.actor_learner import ActorLearnerSettings
+from parl_core.training.off_policy import OffPolicySettings
+from parl_core.training.offline import OfflineSettings
+from parl_core.training.on_policy import OnPolicySettings
+
+__all__ = ["NETWORKS", "RECIPES", "EpisodeSettings", "Recipe", "find_recipe", "plain", "read_plain"]
+
+NETWORKS: Mapping[str, str] = MappingProxyType(
+    {
+        "PolicyGradient": "ActorCritic",
+        "PPO": "ActorCritic",
+        "A2C": "ActorCritic",
+        "A3C": "ActorCritic",
+        "BC": "ActorCritic",
+        "IMPALA": "ActorCritic",
+        "DQN": "QNetwork",
+        "DDQN": "QNetwork",
+        "OfflineQ": "QNetwork",
+        "DDPG": "DeterministicActorCritic",
+        "TD3": "TwinActorCritic",
+        "SAC": "SquashedActorCritic",
+        "OAC": "SquashedActorCritic",
+        "CQL": "SquashedActorCritic",
+        "IQL": "ImplicitActorCritic",
+        "DecisionTransformer": "TrajectoryTransformer",
+    }
+)
+"""Which of `parl.networks` an algorithm trains where its recipe names no other."""
+
+
+@dataclass(frozen=True)
+class EpisodeSettings:
+    """The settings of `train_by_episodes`, whose steps are episodes.
+
+    Attributes:
+        total_steps: episodes of a run.
+    """
+
+    total_steps: int
+
+    def with_total_steps(self, total_steps: int) -> "EpisodeSettings":
+        """Return the same with another budget."""
+        return EpisodeSettings(total_steps)
+
+
+_LOOPS: Mapping[str, Any] = MappingProxyType(
+    {
+        kind.__name__: kind
+        for kind in (ActorLearnerSettings, EpisodeSettings, OffPolicySettings, OfflineSettings, OnPolicySettings)
+    }
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a run needs besides the environment and a seed.
+
+    Attributes:
+        loop: settings of the loop, with the steps of a run.
+        algorithm: arguments of the algorithm's constructor.
+        sizes: of the network: `hidden`, sizes of the hidden layers, and what else its class takes.
+        network: a class of `parl.networks`, or `module:function`, called with the number of actions and `sizes`; empty:
+            that of `NETWORKS`.
+        environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`.
+        num_envs: environments that are stepped together.
+        normalize: observations and rewards are divided by running statistics.
+        reward_scale: what the rewards of logged data are multiplied with.
+        goal: mean return of an evaluation that counts as solved; None when there is no agreed one.
+        evaluate_every: steps between two evaluations; None: the loop's default.
+        source: where the numbers come from.
+        deviations: of the recipe from its source or from the paper.
+    """
+
+    loop: Any
+    algorithm: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    network: str = ""
+    environment: str = ""
+    num_envs: int = 1
+    normalize: bool = False
+    reward_scale: float = 1.0
+    goal: float | None = None
+    evaluate_every: int | None = None
+    source: str = "RL Baselines3 Zoo, hyperparams/*.yml"
+    deviations: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Steps of a run: of environments, of gradients where data is logged, or episodes."""
+        return int(self.loop.updates if isinstance(self.loop, OfflineSettings) else self.loop.total_steps)
+
+    def with_steps(self, steps: int) -> "Recipe":
+        """Return the same with another budget; schedules stay as they are."""
+        if isinstance(self.loop, OfflineSettings):
+            return replace(self, loop=replace(self.loop, updates=steps))
+        return replace(self, loop=self.loop.with_total_steps(steps))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all numbers as JSON has them, schedules as their stages."""
+        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Recipe":
+        """Return the recipe that `as_json` has written.
+
+        Raises:
+            HyperparameterError: it is none, or has a setting that this version does not know.
+        """
+        try:
+            read = {name: read_plain(value) for name, value in values.items()}
+            return cls(**{**read, "deviations": tuple(read.get("deviations", ()))})
+        except (TypeError, AttributeError, KeyError, ValueError) as error:
+            raise HyperparameterError(f"these are not the numbers of a recipe: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Return a setting as JSON has it: schedules as their stages, settings of loops by name.
+
+    Raises:
+        HyperparameterError: it is a function that is no schedule of `parl_core.schedules`.
+    """
+    if callable(value):
+        return stages_of(value)
+    if type(value).__name__ in _LOOPS or isinstance(value, Prioritized):
+        return {"class": type(value).__name__, **{one.name: plain(getattr(value, one.name)) for one in fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, (tuple, list)) else value
+
+
+def read_plain(value: Any) -> Any:
+    """Return the setting that `plain` has written; lists become tuples."""
+    if isinstance(value, Mapping) and "schedule" in value:
+        return read_schedule(value)
+    if isinstance(value, Mapping) and "class" in value:
+        settings = {name: read_plain(part) for name, part in value.items() if name != "class"}
+        return (Prioritized if value["class"] == "Prioritized" else _LOOPS[value["class"]])(**settings)
+    if isinstance(value, Mapping):
+        return {name: read_plain(part) for name, part in value.items()}
+    return tuple(read_plain(part) for part in value) if isinstance(value, (tuple, list)) else value
+
+
+def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "discrete") -> Recipe:
+    """Return the recipe of an algorithm for an environment, or that for environments without one.
+
+    Args:
+        algorithm: name of its class.
+        env: registered id.
+        kind: says of which kind the environment is; asked only where that decides.
+
+    Raises:
+        HyperparameterError: there is none for this algorithm, or this kind of environment.
+    """
+    for key in (env, "*"):
+        if (algorithm, key) in RECIPES:
+            return RECIPES[algorithm, key]
+    found = kind()
+    if (algorithm, found) in RECIPES:
+        return RECIPES[algorithm, found]
+    known = ", ".join(key for name, key in RECIPES if name == algorithm) or "nothing"
+    raise HyperparameterError(f"there is no recipe of {algorithm} for {env} ({found}); there are some for {known}")
+
+
+# DQN
+
+_DQN = {
+    "gamma": 0.99,
+    "huber": 1.0,
+    "max_grad_norm": 10.0,
+}  # Stable-Baselines3's defaults, which the Zoo's numbers meant
+_DQN_CARTPOLE = Recipe(
+    OffPolicySettings(
+        total_steps=100_000,
+        learning_starts=1_000,
+        train_every=256,
+        gradient_steps=128,
+        batch_size=64,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.04, 16_000)},
+    ),
+    {**_DQN, "lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128},
+    {"hidden": (256, 256)},
+    goal=475.0,
+    evaluate_every=2_000,
+    deviations=(
+        "twice the Zoo's steps, the learning rate goes to 0",
+        "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
+        "layers start from Glorot's uniform weights, not from PyTorch's",
+    ),
+)
+
+
+def _box2d_dqn(goal: float) -> Recipe:
+    return Recipe(
+        OffPolicySettings(
+            total_steps=100_000,
+            learning_starts=1_000,
+            train_every=4,
+            gradient_steps=1,
+            batch_size=128,
+            memory_size=100_000,
+            exploration={"epsilon": linear(1.0, 0.1, 12_000)},
+        ),
+        {**_DQN, "lr": 6.3e-4, "sync_every": 62},
+        {"hidden": (256, 256)},
+        goal=goal,
+        deviations=(
+            "an update every 4 steps, not 4 of them, and the target copied every 62, not 250",
+            "1,000 random steps, not none; a memory of 100,000, not 50,000",
+            "layers start from Glorot's uniform weights, not from PyTorch's",
+        ),
+    )
+
+
+_MINATAR_DQN = Recipe(
+    OffPolicySettings(
+        total_steps=1_500_000,
+        learning_starts=1_000,
+        train_every=4,
+        batch_size=32,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.01, 250_000)},
+    ),
+    {"lr": 2.5e-4, "sync_every": 250},
+    network="minatar_networks:minatar_q_network",
+    environment="minatar_game:MinAtarGame",
+    num_envs=4,
+    source="Obando-Ceron & Castro 2021, their dqn_breakout.gin",
+    deviations=("Adam's epsilon is 1e-8, not 3e-4", "the squared error, not Huber's", "four games side by side"),
+)
+
+# PPO and A2C. The Zoo's vf_coef 0.5 weighs the squared error, our value_loss_coef half of it; its value function is not
+# clipped.
+
+_PPO = {"value_loss_coef": 1.0, "use_clipped_value_loss": False, "entropy_coef": 0.0}
+_PPO_SIZES = {"hidden": (64, 64)}
+_PPO_CARTPOLE = OnPolicySettings(
+    total_steps=100_000,
+    n_steps=32,
+    epochs=20,
+    minibatch_size=256,
+    gamma=0.98,
+    gae_lambda=0.8,
+    lr=1e-3,
+    clip=0.2,
+    decay=True,
+    entropy_coef=0.0,
+)
+_CLEANRL_PPO = OnPolicySettings(
+    total_steps=1_000_000, n_steps=2048, epochs=10, minibatch_size=64, lr=3e-4, clip=0.2, entropy_coef=0.0
+)
+_MINATAR_PPO = Recipe(
+    OnPolicySettings(
+        total_steps=3_000_000,
+        n_steps=128,
+        epochs=4,
+        minibatch_size=256,
+        lr=2.5e-4,
+        clip=0.1,
+        decay=True,
+        entropy_coef=0.01,
+    ),
+    {"value_loss_coef": 1.0, "use_clipped_value_loss": False},
+    network="minatar_networks:minatar_actor_critic",
+    environment="minatar_game:MinAtarGame",
+    num_envs=8,
+    source="CleanRL's ppo_atari.py, without frame stacking and with a smaller network",
+    deviations=("initial weights as PARL's layers have them, not orthogonal",),
+)
+_A2C = Recipe(
+    OnPolicySettings(total_steps=500_000, n_steps=5, gamma=0.99, gae_lambda=1.0, lr=7e-4, decay=True),
+    sizes=_PPO_SIZES,
+    num_envs=8,
+    deviations=("Adam, not RMSProp",),
+)
+
+# Continuous actions
+
+_PENDULUM = OffPolicySettings(total_steps=20_000, learning_starts=1_000, batch_size=256, memory_size=200_000)
+_PENDULUM_RATES = {"actor_lr": 1e-3, "critic_lr": 1e-3}
+_DETERMINISTIC_PENDULUM = Recipe(
+    replace(_PENDULUM, exploration={"noise": 0.1}),
+    {"gamma": 0.98, **_PENDULUM_RATES},
+    {"hidden": (400, 300)},
+    goal=-200.0,
+    evaluate_every=1_000,
+    deviations=("1,000 random steps, not 10,000",),
+)
+_SAC_PENDULUM = Recipe(
+    _PENDULUM,
+    _PENDULUM_RATES,
+    {"hidden": (256, 256)},
+    goal=-200.0,
+    evaluate_every=1_000,
+    deviations=("1,000 random steps, not 100",),
+)
+_TIANSHOU = "Tianshou's benchmark, examples/mujoco"
+_WIDE = {"hidden": (256, 256)}
+_SAME_DATA = (
+    "no published figure on small tasks; data are recorded here by a scripted policy with noise",
+    "the data are the same for all seeds",
+)
+
+
+def _actor_learner(steps: int, n_steps: int, fragments: int | None, max_lag: int, rate: float, **rates: float) -> Any:
+    name = "learning_rate" if "entropy_coeff" in rates else "lr"
+    return ActorLearnerSettings(
+        total_steps=steps,
+        n_steps=n_steps,
+        batch_fragments=fragments,
+        max_lag=max_lag,
+        rates={name: linear(rate, 0.0, steps), **rates},
+    )
+
+
+RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
+    {
+        ("PolicyGradient", "CartPole-v1"): Recipe(
+            EpisodeSettings(1000),
+            {"lr": 1e-3},
+            network="softmax_policy",
+            source="PARL's QuickStart",
+            deviations=("steps are episodes here", "CartPole-v1: cap 500"),
+        ),
+        ("DQN", "CartPole-v1"): _DQN_CARTPOLE,
+        ("DDQN", "CartPole-v1"): _DQN_CARTPOLE,
+        ("DQN", "Acrobot-v1"): _box2d_dqn(goal=-100.0),
+        ("DQN", "LunarLander-v3"): _box2d_dqn(goal=200.0),
+        ("DQN", "MinAtar/Breakout-v1"): _MINATAR_DQN,
+        ("DQN", "MinAtar/SpaceInvaders-v1"): _MINATAR_DQN,
+        ("DQN", "discrete"): Recipe(
+            OffPolicySettings(
+                total_steps=500_000,
+                learning_starts=1_000,
+                train_every=4,
+                batch_size=64,
+                memory_size=100_000,
+                exploration={"epsilon": linear(1.0, 0.05, 50_000)},
+            ),
+            {**_DQN, "lr": 5e-4, "sync_every": 500},
+            _WIDE,
+            source="own, close to Stable-Baselines3's for small networks",
+        ),
+        ("DQN", "atari"): Recipe(
+            OffPolicySettings(
+                total_steps=10_000_000,
+                learning_starts=50_000,
+                train_every=4,
+                batch_size=32,
+                memory_size=100_000,
+                exploration={"epsilon": linear(1.0, 0.1, 1_000_000)},
+            ),
+            {"lr": 1e-4, "sync_every": 2_500},
+            network="AtariQNetwork",
+            source="Mnih et al. 2015, extended data table 1, in steps of four frames",
+            deviations=("Adam, not RMSProp", "the squared error, not Huber's", "a tenth of the memory"),
+        ),
+        ("A2C", "CartPole-v1"): replace(_A2C, goal=475.0),
+        ("A2C", "Acrobot-v1"): replace(
+            _A2C, num_envs=16, goal=-100.0, deviations=("Adam, not RMSProp", "observations are not normalised")
+        ),
+        ("A2C", "discrete"): _A2C,
+        ("A2C", "atari"): Recipe(
+            _actor_learner(10_000_000, 20, None, 0, 1e-3, entropy_coef=0.01),
+            network="AtariActorCritic",
+            num_envs=24,
+            source="own, close to the five actors of five environments of PARL's example",
+        ),
+        ("PPO", "CartPole-v1"): Recipe(_PPO_CARTPOLE, _PPO, _PPO_SIZES, num_envs=8, goal=475.0),
+        ("PPO", "Acrobot-v1"): Recipe(
+            replace(
+                _PPO_CARTPOLE,
+                total_steps=300_000,
+                n_steps=256,
+                epochs=4,
+                minibatch_size=64,
+                gamma=0.99,
+                gae_lambda=0.94,
+                lr=3e-4,
+                decay=False,
+            ),
+            _PPO,
+            _PPO_SIZES,
+            num_envs=16,
+            goal=-100.0,
+            deviations=("300k steps, not 1M", "observations are not normalised"),
+        ),
+        ("PPO", "Pendulum-v1"): Recipe(
+            replace(
+                _PPO_CARTPOLE,
+                total_steps=300_000,
+                n_steps=1024,
+                epochs=10,
+                minibatch_size=64,
+                gamma=0.9,
+                gae_lambda=0.95,
+            ),
+            {**_PPO, "continuous_action": True},
+            {**_PPO_SIZES, "continuous": True},
+            num_envs=4,
+            goal=-200.0,
+            deviations=(
+                "no gSDE: a Gaussian of state-independent deviation",
+                "300k steps, not 100k; learning rate and clip range go to 0",
+            ),
+        ),
+        ("PPO", "HalfCheetah-v5"): Recipe(
+            _CLEANRL_PPO,
+            {**_PPO, "continuous_action": True},
+            {**_PPO_SIZES, "continuous": True},
+            normalize=True,
+            source="Schulman et al. 2017, table 3; observations and rewards normalised, as CleanRL does",
+        ),
+        ("PPO", "MinAtar/Breakout-v1"): _MINATAR_PPO,
+        ("PPO", "MinAtar/SpaceInvaders-v1"): _MINATAR_PPO,
+        ("PPO", "discrete"): Recipe(
+            OnPolicySettings(lr=3e-4, clip=0.2, entropy_coef=0.0),
+            sizes=_PPO_SIZES,
+            num_envs=8,
+            source="Schulman et al. 2017, table 3",
+        ),
+        ("PPO", "continuous"): Recipe(
+            replace(_CLEANRL_PPO, decay=True),
+            {"continuous_action": True},
+            {**_PPO_SIZES, "continuous": True},
+            normalize=True,
+            evaluate_every=50_000,
+            source="CleanRL, ppo_continuous_action.py",
+        ),
+        ("PPO", "atari"): Recipe(
+            OnPolicySettings(
+                total_steps=10_000_000,
+                n_steps=128,
+                epochs=4,
+                minibatch_size=256,
+                lr=2.5e-4,
+                clip=0.1,
+                decay=True,
+                entropy_coef=0.01,
+            ),
+            network="AtariActorCritic",
+            num_envs=8,
+            evaluate_every=250_000,
+            source="CleanRL, ppo_atari.py",
+        ),
+        ("IMPALA", "CartPole-v1"): Recipe(
+            replace(_actor_learner(400_000, 50, 2, 1, 2e-3, entropy_coeff=-0.01), deterministic=True),
+            {"sample_batch_steps": 50},
+            _PPO_SIZES,
+            goal=475.0,
+            source="Espeholt et al. 2018, table D.3 (discount, weights of value and entropy, gradient norm); batches "
+            "of 500 and fragments of 50 steps as RLlib has by default, Adam's rate and the network own",
+            deviations=(
+                "two remote actors, and an order of fragments that does not depend on time",
+                "the learning rate goes to 0",
+            ),
+        ),
+        ("IMPALA", "discrete"): Recipe(
+            _actor_learner(1_000_000, 50, 2, 2, 1e-3, entropy_coeff=-0.01),
+            {"sample_batch_steps": 50},
+            {"hidden": (128, 128)},
+            source="as CartPole's, with a longer budget",
+        ),
+        ("IMPALA", "atari"): Recipe(
+            _actor_learner(10_000_000, 50, 4, 2, 1e-3, entropy_coeff=-0.01),
+            {"sample_batch_steps": 50},
+            network="AtariActorCritic",
+            source="PARL's example, with another number of actors",
+        ),
+        ("A3C", "discrete"): Recipe(
+            replace(
+                _actor_learner(500_000, 20, 2, 1, 1e-3, entropy_coef=0.01),
+                groups=4,
+                envs_per_group=8,
+                inference="learner",
+            ),
+            sizes={"hidden": (128, 128)},
+            goal=475.0,
+            source="own; rollouts of 20 steps as PARL's example has",
+        ),
+        ("A3C", "atari"): Recipe(
+            replace(
+                _actor_learner(10_000_000, 20, 2, 1, 1e-3, entropy_coef=0.01),
+                groups=4,
+                envs_per_group=8,
+                inference="learner",
+            ),
+            network="AtariActorCritic",
+            source="own; rollouts of 20 steps as PARL's example has",
+        ),
+        ("DDPG", "Pendulum-v1"): _DETERMINISTIC_PENDULUM,
+        ("TD3", "Pendulum-v1"): _DETERMINISTIC_PENDULUM,
+        ("SAC", "Pendulum-v1"): _SAC_PENDULUM,
+        ("OAC", "Pendulum-v1"): replace(
+            _SAC_PENDULUM,
+            algorithm={**_PENDULUM_RATES, "delta": 23.53 / 17},
+            deviations=(
+                "1,000 random steps, not 100",
+                "delta is the paper's 23.53 for each of Humanoid's 17 actions, and here there is one",
+            ),
+        ),
+        ("DDPG", "HalfCheetah-v5"): Recipe(
+            OffPolicySettings(learning_starts=25_000, exploration={"noise": 0.1}),
+            _PENDULUM_RATES,
+            _WIDE,
+            source=_TIANSHOU,
+        ),
+        ("TD3", "HalfCheetah-v5"): Recipe(
+            OffPolicySettings(learning_starts=25_000, exploration={"noise": 0.1}),
+            {"actor_lr": 3e-4, "critic_lr": 3e-4},
+            _WIDE,
+            source=_TIANSHOU,
+        ),
+        ("SAC", "HalfCheetah-v5"): Recipe(
+            OffPolicySettings(learning_starts=10_000),
+            _PENDULUM_RATES,
+            _WIDE,
+            source=_TIANSHOU,
+            deviations=("the temperature is learned",),
+        ),
+        ("DDPG", "*"): Recipe(
+            OffPolicySettings(learning_starts=10_000, exploration={"noise": 0.1}),
+            sizes=_WIDE,
+            source="Fujimoto's code of TD3, without what TD3 adds",
+        ),
+        ("TD3", "*"): Recipe(
+            OffPolicySettings(learning_starts=25_000, exploration={"noise": 0.1}),
+            sizes=_WIDE,
+            source="Fujimoto et al. 2018 and their later code",
+        ),
+        ("SAC", "*"): Recipe(
+            OffPolicySettings(learning_starts=10_000), sizes=_WIDE, source="Haarnoja et al. 2018, table 1"
+        ),
+        ("OAC", "*"): Recipe(
+            OffPolicySettings(learning_starts=10_000), sizes=_WIDE, source="Ciosek et al. 2019, appendix"
+        ),
+        ("BC", "CartPole-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=256),
+            {"lr": linear(1e-3, 0.0, 10_000)},
+            _PPO_SIZES,
+            source="own: Adam's usual rate, which goes to 0, because the last weights count",
+            deviations=_SAME_DATA,
+        ),
+        ("BC", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=256),
+            {"lr": linear(1e-3, 0.0, 10_000), "continuous_action": True},
+            {**_PPO_SIZES, "continuous": True},
+            source="own: Adam's usual rate, which goes to 0, because the last weights count",
+            deviations=_SAME_DATA,
+        ),
+        ("CQL", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=64),
+            {
+                "gamma": 0.98,
+                "actor_lr": linear(1e-3, 0.0, 10_000),
+                "critic_lr": linear(1e-3, 0.0, 10_000),
+                "policy_eval_start": 1000,
+                "min_q_weight": 1.0,
+            },
+            _WIDE,
+            reward_scale=0.1,
+            source="own: values of some tens, held down by a weight that suits them; rates go to 0, the last weights "
+            "count",
+            deviations=_SAME_DATA,
+        ),
+        ("IQL", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=256),
+            {"max_steps": 10_000},
+            _WIDE,
+            reward_scale=0.1,
+            source="Kostrikov et al. 2021, appendix B; rewards divided by 10, so that advantages are of unit size",
+            deviations=_SAME_DATA,
+        ),
+        ("DecisionTransformer", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=5_000, batch_size=64),
+            {"learning_rate": 1e-3, "warmup_steps": 500, "return_scale": 1000.0},
+            {"hidden": 64, "layers": 2, "max_timestep": 200},
+            source="Chen et al. 2021, table 9, a smaller network",
+            deviations=(*_SAME_DATA, "asked for the return of the best tenth of the logged episodes"),
+        ),
+        ("OfflineQ", "CartPole-v1"): Recipe(
+            OfflineSettings(updates=20_000, batch_size=256),
+            {"lr": linear(3e-4, 0.0, 20_000), "sync_every": 100, "double": True, "gamma": 0.99},
+            _WIDE,
+            reward_scale=0.02,
+            source="own: values of about unit size suit the Huber loss; the rate goes to 0, because the last weights "
+            "count",
+            deviations=_SAME_DATA,
+        ),
+    }
+)
+"""One recipe for an algorithm and an environment, `"*"`, or a kind of environment."""
