@@ -29,7 +29,7 @@ __all__ = ["Calls", "Items", "Raised", "read"]
 _CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
 _LEAST_S = 0.002  # less is not worth a message, however few items are left
 _GROWTH = 64  # from one chunk to the next, because one item says little
-_CHUNK_BYTES = 4 << 20  # there and back
+_CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
 _COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for whoever iterates
 
