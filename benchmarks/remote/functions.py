@@ -67,6 +67,7 @@ def main() -> None:
     chosen = parser.parse_args()
     pythons = dict.fromkeys(("parl_functions", "process_pool"), sys.executable)
     pythons |= dict(given.split("=", 1) for given in chosen.python)
+    machine.compile_sources()
     before = machine.load()
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     sizes: dict[tuple[str, str], object] = {}

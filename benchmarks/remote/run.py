@@ -200,6 +200,7 @@ def main() -> None:
         return
     pythons = {peer: chosen.pythons.get(peer, sys.executable) for peer in chosen.peers}
     names = wanted(chosen.only)
+    machine.compile_sources()
     before = machine.load()
     jobs = [
         (number, peer, name)
