@@ -1,6 +1,6 @@
 """Records of calls and of what was carried out, in files that outlive every killed process.
 
-    caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed
+    caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed, withdrawn
     actor    <name>.done.N  eight bytes a call, appended before the work is done; N is the actor's process, for one that
                             is made again has several
 
@@ -27,6 +27,7 @@ class Count(IntEnum):
     HUNG = 3
     WRONG = 4
     CLOSED = 5
+    WITHDRAWN = 6  # cancelled, or an argument of it failed
 
 
 class Calls:
@@ -59,6 +60,7 @@ class Totals:
     sent: int = 0
     answered: int = 0
     lost: int = 0
+    withdrawn: int = 0
     abandoned: int = 0
     carried_out: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -70,6 +72,7 @@ class Totals:
             "sent": self.sent,
             "answered": self.answered,
             "lost_with_error": self.lost,
+            "cancelled_or_without_an_argument": self.withdrawn,
             "abandoned_by_killed_programs": self.abandoned,
             "carried_out": self.carried_out,
             "faults": self.faults.total(),
@@ -86,6 +89,7 @@ class Totals:
         if len(counts) != len(Count) or not (counts[Count.CLOSED] or caller_was_killed):
             return False
         sent, answered, lost, hung, wrong = (int(counts[one]) for one in list(Count)[:5])
+        withdrawn = int(counts[Count.WITHDRAWN])
         paths = list(calls.parent.glob(f"{calls.stem}.done*"))
         each = [np.fromfile(path, np.int64) for path in paths]
         done = np.concatenate([np.empty(0, np.int64), *each])
@@ -93,10 +97,11 @@ class Totals:
         self.sent += sent
         self.answered += answered
         self.lost += lost
+        self.withdrawn += withdrawn
         self.carried_out += len(done)
         self.faults["hung"] += hung
         self.faults["wrong answer"] += wrong
-        without_outcome = sent - answered - lost - hung - wrong
+        without_outcome = sent - answered - lost - hung - wrong - withdrawn
         if caller_was_killed:
             self.abandoned += max(0, without_outcome)
         elif without_outcome:

@@ -5,6 +5,7 @@ python benchmarks/soak/program.py ADDRESS FOLDER ACTORS SEED      ends with SIGT
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import random
@@ -42,6 +43,36 @@ class Worker:
         return number, data
 
 
+class _Sent:
+    """One call, the call whose answer it takes as an argument if there is one, and its own answer."""
+
+    def __init__(self, number: int, expected: Any, depends_on: _Sent | None, future: Any) -> None:
+        self.number = number
+        self.expected = expected
+        self.depends_on = depends_on
+        self.future = future
+        self.answer: Any = None
+
+    def is_right(self) -> bool:
+        """Whether the answer is what the actor was sent."""
+        number, back = self.answer
+        if self.depends_on is None:
+            return bool(number == self.number and np.array_equal(back, self.expected))
+        before = self.depends_on
+        return bool(number == self.number and back[0] == before.number and _same(back[1], before.answer[1]))
+
+    def fails_as(self, error: KeyError) -> bool:
+        """Whether it is the error of a call that this one depends on."""
+        before = self.depends_on
+        return before is not None and (error.args == (before.number,) or before.fails_as(error))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple):
+        return one[0] == other[0] and _same(one[1], other[1])
+    return bool(np.array_equal(one, other))
+
+
 class Caller:
     """One thread with one actor after the other."""
 
@@ -77,10 +108,11 @@ class Caller:
         number = 0
         last = self._dice.randrange(50, 3000)
         while not self._stopping.is_set() and number < last:
-            burst: deque[tuple[int, Any, Any]] = deque()
+            burst: deque[_Sent] = deque()
             refused = False
-            for _ in range(self._dice.choice((1, 1, 4, 16))):
-                data, expected = self._some_data(number)
+            for _ in range(self._dice.choice((1, 1, 4, 16, 80))):
+                depends_on = self._dice.choice(burst) if burst and self._dice.random() < 0.1 else None
+                data, expected = self._some_data(number) if depends_on is None else (depends_on.future, None)
                 nap_s, fail = self._dice.choice((0, 0, 0, 0.001, 0.05)), self._dice.random() < 0.05
                 try:
                     future = parl.submit(actor.step, number, data, nap_s, fail)
@@ -89,11 +121,15 @@ class Caller:
                     refused = isinstance(error, parl.ActorLost)
                     break  # it was never sent
                 calls.add(Count.SENT)
-                burst.append((number, expected, future))
+                burst.append(_Sent(number, expected, depends_on, future))
                 number += 1
+                if self._dice.random() < 0.03:
+                    self._dice.choice(burst).future.cancel()
+            if self._dice.random() < 0.3:
+                concurrent.futures.wait([one.future for one in burst], HUNG_S)
             lost = refused
             while burst:
-                lost |= self._settle(*burst.popleft(), calls)
+                lost |= self._settle(burst.popleft(), calls)
             if lost and restarts:
                 restarts -= 1  # calls that were in flight are lost; the next ones wait for it to be made again
             elif lost:
@@ -112,19 +148,26 @@ class Caller:
             if self._shared is None or self._dice.random() < 0.2:
                 self._shared = parl.put(self._large)  # the one before it is dropped, with its memory everywhere
             return self._shared, self._large
+        if throw < 0.2:  # as a burst, more than a socket takes
+            text = bytes([number % 256]) * 30_000
+            return text, text
         return number * 3, number * 3
 
-    def _settle(self, number: int, data: Any, future: Any, calls: Calls) -> bool:
+    def _settle(self, sent: _Sent, calls: Calls) -> bool:
         """Wait for one call; whether its actor was lost."""
         try:
-            answered, back = future.result(HUNG_S)
+            answered, back = sent.future.result(HUNG_S)
+        except concurrent.futures.CancelledError:
+            calls.add(Count.WITHDRAWN)
+            return False
         except parl.SerializationError as error:  # a value that was put, and whose node was killed
             self._notes["a value was lost with its node"] += "ObjectLost" in str(error)
             calls.add(Count.LOST if "ObjectLost" in str(error) else Count.WRONG)
             self._shared = None
             return False
         except KeyError as error:
-            calls.add(Count.ANSWERED if error.args == (number,) else Count.WRONG)
+            failed = error.args == (sent.number,)
+            calls.add(Count.ANSWERED if failed else Count.WITHDRAWN if sent.fails_as(error) else Count.WRONG)
             return False
         except parl.ActorLost as error:
             self._notes[f"lost: {error.cause.kind.value}"] += 1
@@ -134,8 +177,8 @@ class Caller:
             calls.add(Count.HUNG)
             self._fail("a call hung")
             return True
-        right = answered == number and np.array_equal(back, data)
-        calls.add(Count.ANSWERED if right else Count.WRONG)
+        sent.answer = answered, back
+        calls.add(Count.ANSWERED if sent.is_right() else Count.WRONG)
         return False
 
     def _must_stay_lost(self, actor: Any) -> None:

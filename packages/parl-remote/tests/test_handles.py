@@ -24,6 +24,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, DeathKind, SerializationError, _current, submit, with_options
 from parl_remote._data import serialize
+from parl_remote._program.client import Client
 
 
 @parl_remote.remote_class
@@ -625,6 +626,33 @@ def test_an_actor_that_is_being_made_is_waited_for(clusters: str) -> None:
             assert time.monotonic() < deadline
     assert found.ready
     thread.join(60.0)
+
+
+def test_an_actor_is_found_by_name_once_its_maker_holds_it(clusters: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one reference to an actor, and one connection, whoever asks for it first."""
+    holding, go_on = threading.Event(), threading.Event()
+    registered = Client._registered
+
+    def held_back(client: Client, lease_id: str, ref: Any) -> Any:
+        if threading.current_thread() is maker:
+            holding.set()
+            assert go_on.wait(240.0)
+        return registered(client, lease_id, ref)
+
+    monkeypatch.setattr(Client, "_registered", held_back)
+    made: list[Any] = []
+    found: list[Any] = []
+    maker = threading.Thread(target=lambda: made.append(parl_remote.with_options(Cell, name="held back")(3)))
+    finder = threading.Thread(target=lambda: found.append(parl_remote.get_actor("held back", timeout_s=240.0)))
+    maker.start()
+    assert holding.wait(240.0)
+    finder.start()
+    finder.join(0.2)  # it would find the actor in this time, and make a connection of its own
+    go_on.set()
+    for thread in (maker, finder):
+        thread.join(240.0)
+    assert found == made
+    assert found[0].get() == 3
 
 
 def test_a_detached_actor_is_refused_where_it_could_not_outlive_the_program(any_cluster: _Clusters) -> None:

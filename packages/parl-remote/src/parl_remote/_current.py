@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -32,6 +33,8 @@ __all__ = [
     "connect_when_needed",
     "construct_here",
     "create",
+    "inherit",
+    "inherited",
     "inside_actor",
     "install",
     "leave_to_parent",
@@ -104,6 +107,7 @@ class _State:
         self.in_children: Callable[[], ActorMaker] | None = None
         self.make_room: Callable[[ActorMaker], bool] | None = None
         self.making = threading.Lock()
+        self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self.local = threading.local()
 
 
@@ -192,6 +196,16 @@ def leave_to_parent() -> ActorMaker | None:
     if not _state.inside_actor:
         _state.make = _state.in_children
     return old
+
+
+def inherit(refs: Mapping[str, ActorRef]) -> None:
+    """Keep, weakly, the references to actors that the child of a fork has got from its parent, by their leases."""
+    _state.inherited.update(refs)
+
+
+def inherited(lease_id: str) -> ActorRef | None:
+    """Return and forget the reference that this process has inherited to the actor on a lease; None if it has none."""
+    return _state.inherited.pop(lease_id, None)
 
 
 def become_actor() -> None:

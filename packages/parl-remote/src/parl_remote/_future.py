@@ -18,7 +18,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
@@ -30,7 +30,7 @@ from parl_remote.errors import ResultTimeout, SerializationError, unraised
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Carrier", "FutureTravels", "RemoteFuture", "Waiter", "wait_any"]
+__all__ = ["Carrier", "FutureTravels", "RemoteFuture", "Waiter", "leave_to_parent", "wait_any"]
 
 
 _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
@@ -80,6 +80,51 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
     some: list[concurrent.futures.Future[Any]] = list(futures)
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
     concurrent.futures.wait(some, left, concurrent.futures.FIRST_COMPLETED)
+
+
+def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], BaseException]) -> None:
+    """Leave calls that are on their way to the parent, in the child of a fork: who waits for one there gets an error.
+
+    Args:
+        futures: Those of the calls.
+        error: Returns the error of a call; called for each that somebody waits for.
+    """
+    global _making_condition
+    _making_condition = threading.Lock()  # whoever held it was not copied
+    carrier = _LeftToParent(error)
+    for future in futures:
+        future._carrier = carrier
+        future.__dict__.pop("_blocked", None)
+        future._made_condition = None  # its lock, its waiters and its callbacks are the parent's, too
+
+
+class _LeftToParent:
+    """The carrier of calls whose answers go to the process that this one was forked from."""
+
+    def __init__(self, error: Callable[[], BaseException]) -> None:
+        self._error = error
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:  # noqa: ARG002
+        """Fail the future. See `Carrier.wait_for`."""
+        self.watch(future)
+        return True
+
+    def look(self) -> None:
+        """Do nothing: no answer comes. See `Carrier.look`."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """Fail the future. See `Carrier.watch`."""
+        if not future.settled:
+            future.settle(None, self._error())
+
+    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
+        """Fail the future. See `Carrier.await_in`."""
+        self.watch(future)
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """Settle the future as cancelled, here alone. See `Carrier.cancel`."""
+        future.settle(None, cancelled=True)
+        return True
 
 
 def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], deadline: float | None) -> None:

@@ -92,6 +92,28 @@ class ActorRef:
     def __del__(self) -> None:
         self._let_go()
 
+    def become(self, other: ActorRef) -> ActorRef:
+        """Take the place of a new reference to the same actor; return this one."""
+        self.place, self.attributes = other.place, other.attributes
+        self._let_go, other._let_go = other._let_go, _nothing
+        self._destroy = other._destroy
+        self.outbox = other.outbox  # last: another thread may use it at once
+        return self
+
+    def leave_to_parent(self, reach: Callable[[ActorRef], None]) -> None:
+        """Leave the connection to the parent, in the child of a fork.
+
+        Args:
+            reach: Connects the reference here; called on its first use.
+        """
+
+        def destroy() -> None:
+            reach(self)
+            self._destroy()
+
+        self._let_go, self._destroy = _nothing, destroy
+        self.outbox = _InheritedOutbox(self, reach)
+
     def limit(self, options: ActorOptions) -> None:
         """Limit the unanswered calls as the options say; handles take the limit along."""
         limit, waits = options.max_pending_calls, options.when_full == "wait"
@@ -196,6 +218,29 @@ class ActorRef:
     def destroy(self) -> None:
         """End the actor at once, even during a call."""
         self._destroy()
+
+
+class _InheritedOutbox(Outbox):
+    """The way of calls to an actor that the child of a fork has not used yet; its first use replaces it."""
+
+    def __init__(self, ref: ActorRef, reach: Callable[[ActorRef], None]) -> None:
+        super().__init__(None)
+        self._ref = ref
+        self._reach = reach
+
+    def submit(self, call: Call, futures: Sequence[RemoteFuture[Any]] = ()) -> RemoteFuture[Any]:
+        """See `Outbox.submit`."""
+        self._reach(self._ref)
+        return self._ref.outbox.submit(call, futures)
+
+    def names_changed(self) -> bool:
+        """See `Outbox.names_changed`."""
+        self._reach(self._ref)
+        return self._ref.outbox.names_changed()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 _NESTED = FutureTravels("a future cannot be sent inside other things: pass it alone, or send its result()")

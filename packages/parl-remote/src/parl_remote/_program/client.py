@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from parl_remote import _current
 from parl_remote._config import Limits
 from parl_remote._current import FoundActor
 from parl_remote._data import serialize
@@ -217,7 +218,7 @@ class Client(ConnectionDisplay):
             return _restarting_reference(self, recipe, made)
         recipe.references = None
         ref = self._reference(spec, made.record, Outbox(made.path), recipe.names, made.place, options)
-        self._refs[made.record.lease_id] = ref
+        self.making.announce(recipe, made.record)
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
@@ -244,9 +245,7 @@ class Client(ConnectionDisplay):
             connection = self._borrowing.reach(place, record)
             if place.may_return and record.is_borrowed:
                 return _following_reference(self, record, connection, spec, names, place)
-            ref = self._reference(spec, record, Outbox(connection), names, place)
-            self._refs[place.lease_id] = ref
-            return ref
+            return self._reference(spec, record, Outbox(connection), names, place)
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """Return the actor with a name; see `named_actors.get_actor`."""
@@ -276,7 +275,7 @@ class Client(ConnectionDisplay):
         record.outbox = outbox
         if record.has_ended:  # before it had one
             outbox.end(record.unsent)
-        return ActorRef(
+        ref = ActorRef(
             spec,
             outbox,
             let_go=lambda: self._let_go(record, channel),
@@ -285,6 +284,15 @@ class Client(ConnectionDisplay):
             place=place,
             options=options,
         )
+        return self._registered(place.lease_id, ref)
+
+    def _registered(self, lease_id: str, ref: ActorRef) -> ActorRef:
+        """Register a new reference; return the one that this process has inherited from its parent instead, if any."""
+        inherited = _current.inherited(lease_id)
+        if inherited is not None:
+            ref = inherited.become(ref)
+        self._refs[lease_id] = ref
+        return ref
 
     def _variables(self) -> dict[str, str]:
         """Return the thread-count variables of this program's environment; none in an actor, where they are set."""
@@ -439,13 +447,26 @@ class Client(ConnectionDisplay):
                 time.sleep(_SEND_AGAIN_S)
 
     def abandon(self) -> None:
-        """Mark the connection as the parent's, in the child of a fork; its channels close themselves there."""
+        """Mark the connection as the parent's, in the child of a fork; its channels close themselves there.
+
+        References to actors connect anew on their first use, with the child's own client.
+        """
         self._closed = True
         self._cluster.abandon()
         for record in (*self.own.records.values(), *self._borrowing.records.values()):
             record.forked = True
             if record.outbox is not None:
                 record.outbox.abandon(record.unsent)
+            if record.connection is not None:
+                record.connection.abandon(record.unsent)
+        for ref in list(self._refs.values()):
+            ref.leave_to_parent(_reach)
+        _current.inherit(self._refs)
+
+
+def _reach(ref: ActorRef) -> None:
+    """Connect an inherited reference in the child of a fork, through the child's own client."""
+    _current.client().borrow(ref.place, ref.spec, tuple(ref.attributes.names))
 
 
 def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
@@ -457,6 +478,10 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
             lost.connection.is_read_out.wait(_STATE_S)
         return client.making.make(recipe, lost.lease_id, restarts)
 
+    def is_made(made: Made) -> None:
+        note(made)
+        client.making.announce(recipe, made.record)
+
     def give_up(record: ActorRecord) -> None:
         client._master.release(record.lease_id)  # others may wait for it
 
@@ -466,11 +491,12 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
         outbox,
         limit=recipe.options.max_restarts,
         again=again,
-        on_made=lambda made: note(made),
+        on_made=is_made,
         part=lambda made: client._let_go(made.record, made.record.channel),
         give_up=give_up,
     )
     ref, note = _reference_to(client, restarts, outbox, recipe.spec, recipe.names, made.place, recipe.options)
+    client.making.announce(recipe, made.record)
     if made.record.cause is not None:  # it ended before anybody could make it again
         restarts.lost(made.record, made.record.cause)()
     return ref
@@ -585,8 +611,8 @@ def _reference_to(
         place=place._replace(may_return=True),
         options=options,
     )
+    ref = client._registered(place.lease_id, ref)
     where = weakref.ref(ref)
-    client._refs[place.lease_id] = ref
     return ref, note
 
 

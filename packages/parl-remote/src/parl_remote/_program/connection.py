@@ -31,7 +31,7 @@ from parl_remote._data.calls import Call
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._data.object_places import reading_from
 from parl_remote._data.serialize import loads
-from parl_remote._future import Carrier, RemoteFuture, Waiter
+from parl_remote._future import Carrier, RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._links.loop import Loop
 from parl_remote._program.outbox import Outbox
@@ -753,6 +753,10 @@ class Connection:
         return not self._reader and self.has_read_ahead()
 
     # -- the end -------------------------------------------------------------------------------------------------
+
+    def abandon(self, error: Callable[[], BaseException]) -> None:
+        """See `actor_record.ActorConnection`."""
+        leave_to_parent([future for one in self._pending.values() if (future := one()) is not None], error)
 
     def hang_up(self) -> None:
         """Close the connection: answers that have arrived are handed over, other calls get the error of `lost`.

@@ -100,6 +100,9 @@ class ActorConnection(CallPath, Protocol):
     def look(self) -> None:
         """Settle the futures whose answers have arrived, without waiting."""
 
+    def abandon(self, error: Callable[[], BaseException]) -> None:
+        """Leave the calls on their way to the parent, in the child of a fork; `error` is theirs there."""
+
     def hang_up(self) -> None:
         """Close the channel; calls without an answer fail."""
 
@@ -222,8 +225,8 @@ class ActorRecord:
     def _error_of(self, running: str) -> ActorLost | NotConnected:
         if self.forked:
             return NotConnected(
-                f"this {self.class_name} belongs to the process that this one was forked from; "
-                "make another one here, or send a handle of it to this process"
+                f"the process that this one was forked from has called this {self.class_name}, and gets the answer; "
+                "call it here again"
             )
         cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         told = dataclasses.replace(cause, last_call=running or cause.last_call)

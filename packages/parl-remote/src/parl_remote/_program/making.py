@@ -176,6 +176,13 @@ class Making:
                 time.sleep(self._limits.rejoin_interval_s)  # the master has to hear of it as well
         raise AssertionError("the last placement returns or raises")
 
+    def announce(self, recipe: Recipe, record: ActorRecord) -> None:
+        """Have an actor found by its name from now on, if it has one; called once handles of it are known here."""
+        options = recipe.options
+        if options.name:
+            self._describe(record, recipe.spec, wait=options.wait)
+            self._remember(options.name, record)
+
     def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
         """Make an actor on the node that the master selects.
 
@@ -206,9 +213,6 @@ class Making:
         except BaseException:
             self._release(record)
             raise
-        if options.name:
-            self._describe(record, spec, wait=options.wait)
-            self._remember(options.name, record)
         return Made(record, connection, place_of(granted))
 
     def _lease(

@@ -249,7 +249,9 @@ class MasterClient:
     def _connect(self) -> Channel:
         channel = self._cluster.connect_master()
         try:
-            greet(channel, self._identity.hello(Role.MASTER), self._limits.connect_timeout_s)
+            # A private cluster's node is only starting, and on a busy machine that takes longer than an answer.
+            patience_s = self._limits.connect_timeout_s if self._cluster.may_return else self._limits.start_timeout_s
+            greet(channel, self._identity.hello(Role.MASTER), patience_s)
         except (ChannelClosed, ResultTimeout) as error:
             raise self._cluster.unreachable(str(error)) from error
         return channel

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote._data.calls import Call
-from parl_remote._future import RemoteFuture, Waiter
+from parl_remote._future import RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
 from parl_remote.errors import ChannelClosed, TooManyPendingCalls
@@ -221,6 +221,7 @@ class Outbox:
 
     def abandon(self, error: Callable[[], BaseException]) -> None:
         """Fail later calls, in a forked child; what waits belongs to the parent."""
+        leave_to_parent(self._held, error)
         self._lock = threading.RLock()  # whoever held it was not copied
         self._machine = OutboxMachine(OutboxState.GONE)
         self._error = error

@@ -48,7 +48,7 @@ _PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing 
 _ENDS_S = 10.0
 _LOOK_S = 0.02  # how often to look for what has no event
 _WORKER_AT = re.compile(r"worker at \S*?:(\d+)\)")
-_START_S = 30.0  # imports on a busy machine
+_START_S = 240.0  # a machine that does much else
 _ZYGOTE = "parl:zygote"
 _LINES_OF_LOG = 15
 
