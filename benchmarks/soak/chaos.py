@@ -52,7 +52,7 @@ class Chaos:
         fault = self._dice.choices(list(self._faults), list(self._faults.values()))[0]
         try:
             said = fault()
-        except (ProcessLookupError, IndexError):
+        except (ProcessLookupError, IndexError, StopIteration):
             return ""  # nobody there to hit at this moment
         self.counts[fault.__name__.strip("_").replace("_", " ")] += 1
         return said
@@ -81,7 +81,7 @@ class Chaos:
 
     def _kill_private_zygote(self) -> str:
         program = self._dice.choice([one for one in self._programs if one.private])
-        (zygote,) = [one for one in program.process.family if one.name == "parl:zygote"][:1]
+        zygote = next(one for one in program.process.family if one.name == "parl:zygote")
         zygote.kill()
         return f"killed {zygote.pid}"
 

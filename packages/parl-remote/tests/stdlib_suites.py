@@ -29,7 +29,6 @@ _THREADS = "is about the threads of ThreadPoolExecutor, or passes what only thre
 _CONTEXT = "chooses how multiprocessing starts processes, which is not how ours start"
 _REPLACED = "expects a worker that ends to break the executor; ours is replaced and the call is run again"
 _NAMED = "its script imports the executor by name from concurrent.futures; test_functions.py has one that does not"
-_EXIT = "expects SystemExit at the caller; ours gets a RemoteCallError, because its program is to go on"
 _READ = "expects that a result that cannot be read breaks the executor; ours raises SerializationError, and goes on"
 _MANAGER = "passes proxies of a multiprocessing.Manager, whose key only multiprocessing's own children have"
 _TRACEBACK = "looks for a private class of ProcessPoolExecutor; ours is RemoteCallError, with the same text"
@@ -55,8 +54,6 @@ LEFT_OUT: dict[str, str] = {
     "ProcessPoolExecutorTest.test_force_shutdown_workers_invalid_op": _PROCESSES,
     "ProcessPoolExecutorTest.test_force_shutdown_workers_stops_pool": _PROCESSES,
     "ProcessPoolExecutorTest.test_killed_child": _REPLACED,
-    "ExecutorDeadlockTest.test_exit_during_func_exec_on_worker": _EXIT,
-    "ExecutorDeadlockTest.test_exit_during_result_pickle_on_worker": _EXIT,
     "ExecutorDeadlockTest.test_error_at_task_unpickle": _READ,
     "ExecutorDeadlockTest.test_exit_at_task_unpickle": _READ,
     "ExecutorDeadlockTest.test_error_during_result_unpickle_in_result_handler": _READ,

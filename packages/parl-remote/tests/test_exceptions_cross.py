@@ -66,7 +66,7 @@ class Raiser:
         if make_error is not None:
             raise make_error()
 
-    def throw(self, make_error: Callable[[], Exception]) -> None:
+    def throw(self, make_error: Callable[[], BaseException]) -> None:
         self.calls += 1
         raise make_error()
 
@@ -144,11 +144,46 @@ def test_an_exception_that_cannot_be_pickled_becomes_a_remote_call_error(anywher
     assert raiser.count() == 0
 
 
-def test_sys_exit_in_a_method_ends_neither_program(anywhere: str) -> None:
+def test_sys_exit_in_a_method_is_raised_as_itself_and_the_actor_lives_on(anywhere: str) -> None:
     raiser = Raiser()
-    with pytest.raises(RemoteCallError, match="SystemExit"):
+    with pytest.raises(SystemExit) as raised:
         raiser.leave()
+    assert isinstance(raised.value, RemoteCallError)
+    assert raised.value.code == 3
+    assert "sys.exit(3)" in raised.value.remote_traceback
     assert raiser.count() == 0
+
+
+class Halt(BaseException):
+    def __init__(self, where: str) -> None:
+        super().__init__(f"halted at {where}")
+        self.where = where
+
+
+@pytest.mark.parametrize(
+    "make_error",
+    [lambda: KeyboardInterrupt("enough"), GeneratorExit, lambda: Halt("the door"), lambda: SystemExit("why")],
+    ids=["interrupt", "generator", "own", "exit"],
+)
+def test_what_is_no_exception_is_raised_as_its_own_type_and_as_a_remote_call_error(
+    anywhere: str, make_error: Callable[[], BaseException]
+) -> None:
+    raiser, error = Raiser(), make_error()
+    for kind in (type(error), RemoteCallError):
+        with pytest.raises(kind) as raised:
+            raiser.throw(make_error)
+        assert raised.value.args == error.args
+        assert {**raised.value.__dict__, **error.__dict__} == raised.value.__dict__
+    copied = pickle.loads(pickle.dumps(raised.value))
+    assert isinstance(copied, type(error))
+    assert isinstance(copied, RemoteCallError)
+    assert isinstance(parl_remote.submit(raiser.throw, make_error).exception(), type(error))
+    assert raiser.count() == 3
+
+
+def test_a_group_that_no_exception_can_hold_arrives_as_a_remote_call_error(anywhere: str) -> None:
+    with pytest.raises(RemoteCallError, match="BaseExceptionGroup"):
+        Raiser().throw(lambda: BaseExceptionGroup("all", [KeyboardInterrupt()]))
 
 
 def test_an_exception_of_the_constructor_is_raised_where_the_object_is_made(anywhere: str) -> None:

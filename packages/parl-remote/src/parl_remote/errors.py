@@ -452,7 +452,7 @@ def missing(message: str, name: str) -> RemoteAttributeError:
     return error
 
 
-def from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
+def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: dict[str, object]) -> BaseException:
     """Return an exception built from its parts, even if its constructor takes other arguments than it stores."""
     try:
         error = kind(*args)

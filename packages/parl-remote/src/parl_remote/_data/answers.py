@@ -12,6 +12,7 @@ it holds.
 from __future__ import annotations
 
 import reprlib
+import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -109,6 +110,8 @@ def rebuild(failure: Failure) -> BaseException:
     if not isinstance(error, BaseException):
         return remote
     error = both(error, remote)
+    if not isinstance(error, Exception):  # it would end threads of ours that carry it to whoever waits
+        return remote
     error.__cause__ = remote
     return error
 
@@ -189,7 +192,7 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
         if isinstance(reduced, tuple) and reduced[0] is kind:
             args = reduced[1]
             state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
-        made = from_parts(cls, args, {**state, **error.__dict__})  # type: ignore[arg-type]  # an Exception, see `_pickled`
+        made = from_parts(cls, args, {**state, **error.__dict__})
         for name in slots_of(kind):
             if hasattr(error, name):
                 setattr(made, name, getattr(error, name))
@@ -214,8 +217,8 @@ def _reduce_both(self: Any, protocol: Any) -> Any:
 
 
 def _both_again(make: Any, args: tuple[Any, ...], slots: dict[str, Any], told: tuple[str, str, str]) -> BaseException:
-    if isinstance(make, type) and issubclass(make, Exception):
-        error: BaseException = from_parts(make, args, slots)
+    if isinstance(make, type) and issubclass(make, BaseException):
+        error = from_parts(make, args, slots)
     else:
         error = make(*args)
     method, remote_traceback, type_name = told
@@ -255,8 +258,9 @@ def _put_together(parts: object) -> object:
 
 
 def _pickled(error: BaseException, references: list[object] | None) -> tuple[bytes, ...]:
-    if not isinstance(error, Exception):
-        return ()  # SystemExit and its kind would end the caller's program; it gets a RemoteCallError instead
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and isinstance(error, asyncio.CancelledError):
+        return ()  # at the caller it would say that the caller's own task is cancelled
     try:
         return tuple(bytes(frame) for frame in serialize.dumps(_taken_apart(error), references))
     except Exception:

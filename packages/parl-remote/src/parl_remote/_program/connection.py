@@ -755,7 +755,7 @@ class Connection:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def abandon(self, error: Callable[[], BaseException]) -> None:
-        """See `actor_record.ActorConnection`."""
+        """See `known_actors.ActorConnection`."""
         leave_to_parent([future for one in self._pending.values() if (future := one()) is not None], error)
 
     def hang_up(self) -> None:
