@@ -29,7 +29,8 @@ class Limits:
         liveness_limit_s: How long a node may be silent before it counts as lost. Long enough for a swapping host or a
             paused virtual machine, short enough that a training run does not stand still (PARL's was 30).
         heartbeat_interval_s: Three beats within the limit, so that a late one does not matter.
-        start_timeout_s: Time for a started daemon to answer. Imports on a cold network disk take most of it.
+        start_timeout_s: Time for a started daemon to answer; its end is noticed at once. Imports take most of it, on a
+            cold network disk or a busy machine.
         shutdown_grace_s: Time between the request to end and SIGKILL; `xparl stop` promises three seconds.
         linger_s: How long a closing connection may take to deliver the messages sent last.
         rejoin_interval_s: The interval at which a worker tries to reach a master that went away.
@@ -44,7 +45,7 @@ class Limits:
     hello_timeout_s: float = 5.0
     liveness_limit_s: float = 15.0
     heartbeat_interval_s: float = 5.0
-    start_timeout_s: float = 15.0
+    start_timeout_s: float = 60.0
     shutdown_grace_s: float = 1.5
     linger_s: float = 1.0
     rejoin_interval_s: float = 0.5
