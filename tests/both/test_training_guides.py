@@ -70,3 +70,7 @@ def test_a_run_is_resumed_with_a_larger_budget(tmp_path: Path) -> None:
     run(resumed, tmp_path)
     assert checkpoints_in(folder)[-1] == "000000000400"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
+
+
+def test_any_observations_and_actions(tmp_path: Path) -> None:
+    run(program_of("spaces.md", total_steps="2_000"), tmp_path)

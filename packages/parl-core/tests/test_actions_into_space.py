@@ -1,5 +1,7 @@
 """Actions of a policy, made valid in an environment's space."""
 
+import math
+
 import gymnasium
 import numpy as np
 import pytest
@@ -68,9 +70,20 @@ def test_other_numbers_for_a_box_of_whole_numbers_are_refused_with_what_to_do() 
 
 
 @pytest.mark.parametrize("shape", [(), (2, 2)])
-def test_actions_that_are_no_vectors_are_refused_before_the_first(shape: tuple[int, ...]) -> None:
-    with pytest.raises(HyperparameterError, match=r"actions of shape \[.*reshape them with gymnasium"):
-        into_space(gymnasium.spaces.Box(-1.0, 1.0, shape), unit_box=True)
+def test_vectors_get_the_shape_of_the_box(shape: tuple[int, ...]) -> None:
+    box = gymnasium.spaces.Box(0.0, 2.0, shape)
+    found = into_space(box, unit_box=True)(np.full((3, math.prod(shape)), 0.5))
+    assert found.shape == (3, *shape)
+    assert (found == 1.5).all()
+
+
+def test_choices_get_the_shape_of_their_space() -> None:
+    grid = gymnasium.spaces.MultiDiscrete(np.array([[2, 3], [4, 2]]), start=np.array([[0, 0], [5, 0]]))
+    assert into_space(grid)(np.array([[1, 2, 3, 0]])).tolist() == [[[1, 2], [8, 0]]]
+    switches = gymnasium.spaces.MultiBinary(3)
+    assert into_space(switches)(np.array([[1, 0, 1]])).tolist() == [[1, 0, 1]]
+    with pytest.raises(HyperparameterError, match=r"MultiBinary\(3\), the policy chose \[\[1, 0, 2\]\]"):
+        into_space(switches)(np.array([[1, 0, 2]]))
 
 
 def test_a_choice_that_the_space_does_not_have_is_refused_with_what_to_do() -> None:
@@ -97,10 +110,28 @@ def test_an_agent_without_values_is_refused_by_the_collector() -> None:
         RolloutCollector(Actor(), envs, 4).collect()  # type: ignore[arg-type]  # the wrong kind of agent is the point
 
 
-@pytest.mark.parametrize(
-    "space",
-    [gymnasium.spaces.Tuple([BOX, BOX]), gymnasium.spaces.Dict({"move": BOX, "jump": gymnasium.spaces.Discrete(2)})],
-)
-def test_actions_in_several_parts_are_refused_in_words(space: gymnasium.spaces.Space[object]) -> None:
-    with pytest.raises(HyperparameterError, match=r"actions in several parts.*MultiDiscrete"):
-        into_space(space)
+def test_parts_of_a_row_become_those_of_the_space_choices_first() -> None:
+    space = gymnasium.spaces.Dict(
+        jump=gymnasium.spaces.Discrete(3, start=5),
+        move=gymnasium.spaces.Tuple([BOX, gymnasium.spaces.MultiBinary(2)]),
+    )
+    rows = np.array([[2.0, 1.0, 0.0, 0.25, -7.0], [0.0, 0.0, 1.0, 0.5, 0.75]])
+    parts = into_space(space)(rows)
+    assert parts["jump"].tolist() == [7, 5]
+    assert parts["move"][0].tolist() == [[0.25, -1.0], [0.5, 0.75]]
+    assert parts["move"][1].tolist() == [[1, 0], [0, 1]]
+    first, second = into_space(space, one_by_one=True)(rows)
+    assert (first["jump"], second["jump"]) == (7, 5)
+    assert first["move"][0].tolist() == [0.25, -1.0]
+    assert second["move"][1].tolist() == [0, 1]
+
+
+def test_another_number_of_columns_than_the_parts_need_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match=r"which are 4 numbers in a row; the policy chose \[2, 3\]"):
+        into_space(gymnasium.spaces.Tuple([BOX, BOX]))(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("part", [gymnasium.spaces.Text(3), gymnasium.spaces.Box(0, 9, (2,), np.int64)])
+def test_parts_in_which_no_policy_chooses_are_refused_in_words(part: gymnasium.spaces.Space[object]) -> None:
+    with pytest.raises(HyperparameterError, match=r"no policy chooses in .*ActionWrapper"):
+        into_space(gymnasium.spaces.Dict({"move": BOX, "other": part}))

@@ -162,7 +162,7 @@ def test_environments_that_do_not_say_when_they_reset_are_refused() -> None:
 
 def test_observations_that_are_no_arrays_are_refused_with_the_wrapper_that_helps() -> None:
     envs = make_vector_env(Counting, 1)
-    envs.single_observation_space = gymnasium.spaces.Tuple([Counting.observation_space])
+    envs.single_observation_space = gymnasium.spaces.Dict(said=gymnasium.spaces.Text(3))
     with pytest.raises(HyperparameterError, match="FlattenObservation"):
         RolloutCollector(TenTimesTheCount(), envs, 4)
 

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from parl_core.networks import DuelingHead as DuelingHead
     from parl_core.networks import ImplicitActorCritic as ImplicitActorCritic
     from parl_core.networks import NatureCNN as NatureCNN
+    from parl_core.networks import PolicyNetwork as PolicyNetwork
     from parl_core.networks import QNetwork as QNetwork
+    from parl_core.networks import QuantileNetwork as QuantileNetwork
+    from parl_core.networks import SharedActorCritic as SharedActorCritic
+    from parl_core.networks import SimBa as SimBa
     from parl_core.networks import SquashedActorCritic as SquashedActorCritic
     from parl_core.networks import TwinActorCritic as TwinActorCritic
+    from parl_core.space_networks import for_spaces as for_spaces
 
 
 def __getattr__(name: str) -> Any:

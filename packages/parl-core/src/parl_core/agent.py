@@ -51,7 +51,8 @@ class Agent:
     Args:
         algorithm: the algorithm to act and learn with.
         obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space. Of dictionaries, the number of each
-            part by name.
+            part by name; of tuples the same with the names "0", "1", … Default: that of the model, which those of
+            `parl.networks.for_spaces` have.
         seed: of the generator that draws exploration on the host; default from the operating system.
 
     Raises:
@@ -94,6 +95,8 @@ class Agent:
         self._columns = getattr(type(algorithm).learn, "columns", None)
         self._learn = getattr(type(algorithm).learn, "__wrapped__", type(algorithm).learn)  # of batches alone
         self.training = True
+        if obs_ndim is None and self.obs_ndim is None:
+            obs_ndim = getattr(getattr(algorithm, "model", None), "obs_ndim", None)
         if obs_ndim is not None:
             self.obs_ndim = obs_ndim
         self.rng = np.random.default_rng(seed)
@@ -456,7 +459,8 @@ class Agent:
                 "play episodes with parl_core.training.offline.evaluate_with_target_return, or give all of "
                 "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
             )
-        if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], Mapping):
+        of_parts = isinstance(self.obs_ndim, Mapping)
+        if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], Mapping) and not of_parts:
             raise ValueError(
                 "the observation is a pair of an observation and a dictionary, which is what env.reset() returns: "
                 "write obs, info = env.reset() and pass obs"
@@ -558,6 +562,8 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
     Raises:
         ValueError: the number of dimensions fits neither.
     """
+    if isinstance(obs, tuple) and isinstance(ndim, Mapping):
+        obs = {str(i): part for i, part in enumerate(obs)}
     if isinstance(obs, Mapping):
         if not obs:
             raise ValueError("an observation that is a dictionary needs at least one entry, got {}")

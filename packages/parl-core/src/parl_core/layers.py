@@ -1,7 +1,7 @@
 """What `parl.layers` is on either framework: the lazily shaped layers, and functions that need no framework's own name.
 
     LazyLayer                                   takes its shapes from the first batch, or from weights set before it
-      ├─ Fc, Conv2d, Embedding, BatchNorm       arguments, shapes and initial values, here
+      ├─ Fc, Conv2d, Embedding, BatchNorm, …    arguments, shapes and initial values, here
       └─ the backend's LazyLayer                parameters and forward(): a torch.nn.Module, a paddle.nn.Layer
            └─ the backend's Fc, Conv2d, …       derive from both; compute() is their tensor code
 
@@ -30,6 +30,7 @@ __all__ = [
     "Fc",
     "Initial",
     "Initializer",
+    "LayerNorm",
     "LazyLayer",
     "Normal",
     "Orthogonal",
@@ -315,6 +316,31 @@ class BatchNorm(LazyLayer):
     def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - all start from constants
         """Return how one parameter or buffer starts."""
         return Constant(1.0 if name in ("weight", "running_var") else 0.0)
+
+
+class LayerNorm(LazyLayer):
+    """Layer normalisation over the last axis (Ba, Kiros & Hinton 2016, arXiv:1607.06450, equation 3).
+
+    Args:
+        act: activation of the output.
+        epsilon: added to the variance.
+    """
+
+    def __init__(self, act: str | None = None, epsilon: float = 1e-5) -> None:
+        super().__init__(act)
+        self.epsilon = check_positive("epsilon", epsilon)
+
+    def shapes_for(self, inputs: Any) -> Shapes:
+        """Return the shapes of scale and shift."""
+        return dict.fromkeys(self.PARAMETERS, (inputs.shape[-1],))
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Return False for shapes that weights of this layer cannot have."""
+        return len(set(shapes.values())) == 1 and len(shapes["weight"]) == 1
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - both start from constants
+        """Return how one parameter starts."""
+        return Constant(1.0 if name == "weight" else 0.0)
 
 
 # Activations

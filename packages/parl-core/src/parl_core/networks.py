@@ -1,9 +1,14 @@
 """Ready-made models for the standard algorithms, written on `parl.layers`: observations decide the input sizes.
 
+`parl_core.space_networks.for_spaces` chooses one for an environment's spaces, whatever these are. By hand:
+
     QNetwork                   vectors   -> action values                        DQN
     AtariQNetwork              images    -> action values                        DQN
+    QuantileNetwork            vectors   -> quantiles of action values           QRDQN
     ActorCritic                vectors   -> policy and value                     PPO (own trunks for both)
+    SharedActorCritic          vectors   -> policy and value                     PPO (one trunk, one pass)
     AtariActorCritic           images    -> policy and value                     PPO (one trunk, one pass)
+    PolicyNetwork              vectors   -> probabilities, or a Gaussian         PolicyGradient
     DeterministicActorCritic   vectors   -> action; its value                    DDPG
     TwinActorCritic            vectors   -> action; its value by two critics     TD3
     SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC, CQL
@@ -15,12 +20,16 @@ the policy nearly at zero, so that it begins close to uniform.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import sqrt
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from parl_core.checks import check_int
-from parl_core.layers import Orthogonal
+from parl_core.contracts.actions import ActionKind
+from parl_core.encoders import Layer, SpacePart
+from parl_core.errors import HyperparameterError
+from parl_core.layers import Normal, Orthogonal
 from parl_core.model import Model
 
 __all__ = [
@@ -28,43 +37,88 @@ __all__ = [
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "Body",
     "DeterministicActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
     "Parts",
+    "PolicyNetwork",
     "QNetwork",
+    "QuantileNetwork",
+    "SharedActorCritic",
+    "SimBa",
     "SquashedActorCritic",
     "TwinActorCritic",
 ]
 
 
-class _Layer:
-    """Base of what is a layer of the framework, which calls `forward`."""
-
-    _layers: Any
-
-    if TYPE_CHECKING:
-
-        def __call__(self, inputs: Any) -> Any: ...
-
-
-class MLP(_Layer):
+class MLP(Layer):
     """Fully connected layers, all with the same activation.
 
     Args:
         sizes: outputs of each layer.
         act: activation after each layer.
         orthogonal: start from orthogonal weights of gain sqrt(2) in place of Glorot's uniform ones.
+        normalised: layer normalisation before each activation.
     """
 
-    def __init__(self, sizes: Sequence[int], act: str = "relu", *, orthogonal: bool = False) -> None:
+    def __init__(
+        self, sizes: Sequence[int], act: str = "relu", *, orthogonal: bool = False, normalised: bool = False
+    ) -> None:
         start = Orthogonal(sqrt(2.0)) if orthogonal else None
-        layers = [self._layers.fc(size, act=act, initial_weight=start) for size in sizes]
+        layers: list[Any] = []
+        for size in sizes:
+            layers.append(self._layers.fc(size, act=None if normalised else act, initial_weight=start))
+            if normalised:
+                layers.append(self._layers.layer_norm(act=act))
         super().__init__(*layers)
 
 
-class NatureCNN(_Layer):
+class SimBa(Layer):
+    """Residual blocks of layer normalisation and two layers, and a last normalisation (Lee et al. 2024).
+
+    arXiv:2410.09754, section 4.1; the layer inside of a block is four times as wide. Its normalisation of observations
+    is the environment's business: `parl.env.NormalizeVector`.
+
+    Args:
+        sizes: width of each block, all equal; their number is that of the blocks.
+        act: activation inside of the blocks.
+
+    Raises:
+        HyperparameterError: there is no block, or widths differ.
+    """
+
+    _layer_list: ClassVar[Callable[..., Any]]
+    _sequential: ClassVar[Callable[..., Any]]
+
+    def __init__(self, sizes: Sequence[int], act: str = "relu") -> None:
+        if len(set(sizes)) != 1:
+            raise HyperparameterError(f"SimBa needs one width for all blocks, such as (128, 128), got {tuple(sizes)}")
+        super().__init__()
+        fc, norm, width = self._layers.fc, self._layers.layer_norm, check_int("hidden[0]", sizes[0])
+        self.embedding = fc(width, initial_weight=Orthogonal(1.0))
+        self.blocks = self._layer_list(
+            [
+                self._sequential(
+                    norm(),
+                    fc(4 * width, act=act, initial_weight=Normal(sqrt(2.0 / width))),
+                    fc(width, initial_weight=Normal(sqrt(0.5 / width))),
+                )
+                for _ in sizes
+            ]
+        )
+        self.norm = norm()
+
+    def forward(self, features: Any) -> Any:
+        """Return features `[batch, width]`."""
+        features = self.embedding(features)
+        for block in self.blocks:
+            features = features + block(features)
+        return self.norm(features)
+
+
+class NatureCNN(Layer):
     """Three convolutions and a layer of 512 units (Mnih et al. 2015, extended data table 1) over stacked frames.
 
     Input `[batch, frames, 84, 84]` (other sizes of at least 36 work), uint8 in 0..255 or floats of that range; output
@@ -85,7 +139,7 @@ class NatureCNN(_Layer):
         return super().forward(images / 255.0)  # type: ignore[misc]  # of the framework's Sequential
 
 
-class DuelingHead(_Layer):
+class DuelingHead(Layer):
     """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9."""
 
     def __init__(self, act_dim: int) -> None:
@@ -110,6 +164,8 @@ class Parts:
         mlp: `MLP` on the framework's `sequential`.
         nature_cnn: `NatureCNN` likewise.
         dueling_head: `DuelingHead` as a layer of the framework.
+        simba: `SimBa` likewise.
+        space_encoder: `SpaceEncoder` of `parl_core.encoders` likewise.
     """
 
     layers: ModuleType
@@ -118,10 +174,50 @@ class Parts:
     mlp: Callable[..., Any]
     nature_cnn: Callable[..., Any]
     dueling_head: Callable[..., Any]
+    simba: Callable[..., Any]
+    space_encoder: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Body:
+    """What lies between observations and heads.
+
+    Attributes:
+        hidden: sizes of the hidden layers.
+        act: activation after each.
+        orthogonal: start from orthogonal weights.
+        normalised: layer normalisation before each activation.
+        simba: residual blocks in place of plain layers.
+        observed: arrays of which observations consist; None: they are vectors, and need no encoder.
+    """
+
+    hidden: Sequence[int]
+    act: str = "relu"
+    orthogonal: bool = False
+    normalised: bool = False
+    simba: bool = False
+    observed: tuple[SpacePart, ...] | None = None
 
 
 class _Network(Model):
     _parts: ClassVar[Parts]
+
+    action_kind: ActionKind | None = None
+    """The kind of its actions, which algorithms take from it; None where it was not made for a space."""
+
+    obs_ndim: Any = None
+    """As of `parl.Agent`, which takes it from here."""
+
+    def _trunk(self, body: Body, *, encoded: bool = False) -> Any:
+        """Return the layers from observations, or from what an encoder made of them, to hidden features."""
+        layers = [] if encoded or body.observed is None else [self._parts.space_encoder(body.observed)]
+        if body.simba:
+            layers.append(self._parts.simba(body.hidden, body.act))
+        elif body.hidden or not layers:
+            layers.append(
+                self._parts.mlp(body.hidden, body.act, orthogonal=body.orthogonal, normalised=body.normalised)
+            )
+        return layers[0] if len(layers) == 1 else self._parts.sequential(*layers)
 
     def _orthogonal(self, size: int, gain: float) -> Any:
         return self._parts.layers.fc(size, initial_weight=Orthogonal(gain))
@@ -134,12 +230,15 @@ class QNetwork(_Network):
         act_dim: number of actions.
         hidden: sizes of the hidden layers (ReLU).
         dueling: separate value and advantage.
+        body: in place of `hidden`, with more to choose.
     """
 
-    def __init__(self, act_dim: int, hidden: Sequence[int] = (128, 128), *, dueling: bool = False) -> None:
+    def __init__(
+        self, act_dim: int, hidden: Sequence[int] = (128, 128), *, dueling: bool = False, body: Body | None = None
+    ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
-        self.trunk = self._parts.mlp(hidden)
+        self.trunk = self._trunk(body or Body(hidden))
         self.head = self._parts.dueling_head(act_dim) if dueling else self._parts.layers.fc(act_dim)
 
     def value(self, obs: Any) -> Any:
@@ -160,56 +259,208 @@ class AtariQNetwork(QNetwork):
         self.trunk = self._parts.nature_cnn()
 
 
-class ActorCritic(_Network):
+class QuantileNetwork(_Network):
+    """Quantiles `[batch, quantiles, act_dim]` of the returns of each action.
+
+    Args:
+        act_dim: number of actions.
+        quantiles: how many; 200 in Dabney et al. 2018.
+        hidden: sizes of the hidden layers (ReLU).
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self, act_dim: int, quantiles: int = 200, hidden: Sequence[int] = (128, 128), *, body: Body | None = None
+    ) -> None:
+        super().__init__()
+        self._shape = [0, check_int("quantiles", quantiles), check_int("act_dim", act_dim)]
+        self.trunk = self._trunk(body or Body(hidden))
+        self.head = self._parts.layers.fc(quantiles * act_dim)
+
+    def quantiles(self, obs: Any) -> Any:
+        """Return the quantiles."""
+        return self._parts.layers.reshape(self.head(self.trunk(obs)), self._shape)
+
+
+class _Policy(_Network):
+    """A policy's head: logits, a Gaussian with a standard deviation of its own a dimension, or both."""
+
+    log_std: Any
+
+    def _set_std(self, act_dim: int, continuous: bool, numbers: int | None) -> None:
+        count = numbers if numbers is not None else act_dim if continuous else 0
+        self._logits = act_dim - count
+        self.log_std = self._parts.layers.create_parameter([count], is_bias=True) if count else None
+
+    def _distributed(self, output: Any) -> Any:
+        """Return what `parl_core.contracts.actions.ActionKind` says of the head's outputs."""
+        if self.log_std is None:
+            return output
+        std = self.log_std.exp()
+        if not self._logits:
+            return output, std
+        return output[..., : self._logits], output[..., self._logits :], std
+
+
+class ActorCritic(_Policy):
     """Policy and value of observation vectors, with a trunk each.
 
     Args:
         act_dim: number of actions, or of action dimensions.
         hidden: sizes of the hidden layers (tanh) of each trunk.
         continuous: the policy is a Gaussian with a standard deviation of its own a dimension, 1 at the start.
+        numbers: of actions that have choices and numbers, how many of the `act_dim` outputs, the last ones, are means.
+        body: in place of `hidden`, with more to choose.
     """
 
-    def __init__(self, act_dim: int, hidden: Sequence[int] = (64, 64), *, continuous: bool = False) -> None:
+    def __init__(
+        self,
+        act_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        *,
+        continuous: bool = False,
+        numbers: int | None = None,
+        body: Body | None = None,
+    ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
-        self.policy_trunk = self._parts.mlp(hidden, "tanh", orthogonal=True)
+        body = body or Body(hidden, "tanh", orthogonal=True)
+        self.policy_trunk = self._trunk(body)
         self.policy_head = self._orthogonal(act_dim, 0.01)
-        self.value_trunk = self._parts.mlp(hidden, "tanh", orthogonal=True)
+        self.value_trunk = self._trunk(body)
         self.value_head = self._orthogonal(1, 1.0)
-        self.log_std = self._parts.layers.create_parameter([act_dim], is_bias=True) if continuous else None
+        self._set_std(act_dim, continuous, numbers)
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`)."""
-        output = self.policy_head(self.policy_trunk(obs))
-        return output if self.log_std is None else (output, self.log_std.exp())
+        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
+        return self._distributed(self.policy_head(self.policy_trunk(obs)))
 
     def value(self, obs: Any) -> Any:
         """Values `[batch, 1]`."""
         return self.value_head(self.value_trunk(obs))
 
 
+class SharedActorCritic(_Policy):
+    """Policy and value over one trunk.
+
+    Args:
+        act_dim: as of `ActorCritic`, like the others.
+        hidden: sizes of the hidden layers (tanh).
+        continuous: the policy is a Gaussian.
+        numbers: how many outputs are means.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        *,
+        continuous: bool = False,
+        numbers: int | None = None,
+        body: Body | None = None,
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        self.trunk = self._one_trunk(body or Body(hidden, "tanh", orthogonal=True))
+        self.policy_head = self._orthogonal(act_dim, 0.01)
+        self.value_head = self._orthogonal(1, 1.0)
+        self._set_std(act_dim, continuous, numbers)
+
+    def _one_trunk(self, body: Body) -> Any:
+        return self._trunk(body)
+
+    def policy_and_value(self, obs: Any) -> tuple[Any, Any]:
+        """(what `policy` returns, values `[batch, 1]`) in one pass through the trunk."""
+        features = self.trunk(obs)
+        return self._distributed(self.policy_head(features)), self.value_head(features)
+
+    def policy(self, obs: Any) -> Any:
+        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
+        return self._distributed(self.policy_head(self.trunk(obs)))
+
+    def value(self, obs: Any) -> Any:
+        """Values `[batch, 1]`."""
+        return self.value_head(self.trunk(obs))
+
+
+class AtariActorCritic(SharedActorCritic):
+    """Logits and value of stacked frames, over one `NatureCNN`.
+
+    Args:
+        act_dim: number of actions.
+    """
+
+    def __init__(self, act_dim: int) -> None:
+        super().__init__(act_dim)
+
+    def _one_trunk(self, body: Body) -> Any:  # noqa: ARG002 - there are no hidden layers besides
+        return self._parts.nature_cnn()
+
+
+class PolicyNetwork(_Policy):
+    """A policy alone, as `PolicyGradient` needs it.
+
+    Args:
+        act_dim: number of actions, or of action dimensions.
+        hidden: sizes of the hidden layers (tanh).
+        continuous: the policy is a Gaussian with a standard deviation of its own a dimension, 1 at the start.
+        nvec: of multi-discrete actions, the number of choices of each part.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        *,
+        continuous: bool = False,
+        nvec: Sequence[int] | None = None,
+        body: Body | None = None,
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        self.trunk = self._trunk(body or Body(hidden, "tanh", orthogonal=True))
+        self.head = self._orthogonal(act_dim, 0.01)
+        self._nvec = tuple(nvec or (act_dim,))
+        self._set_std(act_dim, continuous, None)
+
+    def forward(self, obs: Any) -> Any:
+        """Probabilities `[batch, act_dim]`, those of each part side by side; or (mean, standard deviation)."""
+        output = self.head(self.trunk(obs))
+        if self.log_std is not None:
+            return self._distributed(output)
+        edges = accumulate(self._nvec, initial=0)
+        layers = self._parts.layers
+        parts = [layers.softmax(output[:, low:high]) for low, high in pairwise(edges)]
+        return parts[0] if len(parts) == 1 else layers.concat(parts, axis=-1)
+
+
 class _Continuous(_Network):
     """Actor and critics of observation vectors, which share nothing."""
 
-    def __init__(self, act_dim: int, hidden: Sequence[int], critics: int, outputs: int) -> None:
+    def __init__(self, act_dim: int, body: Body, critics: int, outputs: int) -> None:
         super().__init__()
         self.act_dim = check_int("act_dim", act_dim)
-        self.actor_model = self._chain(hidden, outputs)
-        self.critic_model = self._parts.layer_list([self._chain(hidden, 1) for _ in range(critics)])
+        self.actor_model = self._chain(body, outputs)
+        self.critic_encoder = None if body.observed is None else self._parts.space_encoder(body.observed)
+        self.critic_model = self._parts.layer_list([self._chain(body, 1, encoded=True) for _ in range(critics)])
 
     def get_actor_params(self) -> list[Any]:
         """Return the parameters of the actor."""
         return list(self.actor_model.parameters())
 
     def get_critic_params(self) -> list[Any]:
-        """Return the parameters of all critics."""
-        return list(self.critic_model.parameters())
+        """Return the parameters of all critics, and of the encoder that they share."""
+        encoder = [] if self.critic_encoder is None else list(self.critic_encoder.parameters())
+        return [*encoder, *self.critic_model.parameters()]
 
-    def _chain(self, hidden: Sequence[int], outputs: int) -> Any:
-        return self._parts.sequential(self._parts.mlp(hidden), self._parts.layers.fc(outputs))
+    def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
+        return self._parts.sequential(self._trunk(body, encoded=encoded), self._parts.layers.fc(outputs))
 
     def _critics(self, obs: Any, action: Any, count: int) -> list[Any]:
-        both = self._parts.layers.concat([obs, action], axis=-1)
+        features = obs if self.critic_encoder is None else self.critic_encoder(obs)
+        both = self._parts.layers.concat([features, action], axis=-1)
         return [critic(both).squeeze(-1) for critic in list(self.critic_model)[:count]]
 
 
@@ -219,10 +470,11 @@ class DeterministicActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of actor and critic each.
+        body: in place of `hidden`, with more to choose.
     """
 
-    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__(act_dim, hidden, 1, act_dim)
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
+        super().__init__(act_dim, body or Body(hidden), 1, act_dim)
 
     def policy(self, obs: Any) -> Any:
         """Actions `[batch, act_dim]` in [-1, 1]."""
@@ -239,10 +491,11 @@ class TwinActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: in place of `hidden`, with more to choose.
     """
 
-    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__(act_dim, hidden, 2, act_dim)
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
+        super().__init__(act_dim, body or Body(hidden), 2, act_dim)
 
     def policy(self, obs: Any) -> Any:
         """Actions `[batch, act_dim]` in [-1, 1]."""
@@ -266,10 +519,11 @@ class SquashedActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: in place of `hidden`, with more to choose.
     """
 
-    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__(act_dim, hidden, 2, 2 * act_dim)
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
+        super().__init__(act_dim, body or Body(hidden), 2, 2 * act_dim)
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
         """(mean, log std) before the tanh, each `[batch, act_dim]`."""
@@ -290,11 +544,12 @@ class ImplicitActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor, each critic and the state's value.
+        body: in place of `hidden`, with more to choose.
     """
 
-    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__(act_dim, hidden, 2, act_dim)
-        self.value_model = self._chain(hidden, 1)
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
+        super().__init__(act_dim, body or Body(hidden), 2, act_dim)
+        self.value_model = self._chain(body or Body(hidden), 1)
         self.log_std = self._parts.layers.create_parameter([act_dim], is_bias=True)
 
     def get_actor_params(self) -> list[Any]:
@@ -317,30 +572,3 @@ class ImplicitActorCritic(_Continuous):
         """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2
-
-
-class AtariActorCritic(_Network):
-    """Logits and value of stacked frames, over one `NatureCNN`.
-
-    Args:
-        act_dim: number of actions.
-    """
-
-    def __init__(self, act_dim: int) -> None:
-        super().__init__()
-        self.trunk = self._parts.nature_cnn()
-        self.policy_head = self._orthogonal(check_int("act_dim", act_dim), 0.01)
-        self.value_head = self._orthogonal(1, 1.0)
-
-    def policy_and_value(self, obs: Any) -> tuple[Any, Any]:
-        """(logits `[batch, act_dim]`, values `[batch, 1]`) in one pass through the trunk."""
-        features = self.trunk(obs)
-        return self.policy_head(features), self.value_head(features)
-
-    def policy(self, obs: Any) -> Any:
-        """Logits `[batch, act_dim]`."""
-        return self.policy_and_value(obs)[0]
-
-    def value(self, obs: Any) -> Any:
-        """Values `[batch, 1]`."""
-        return self.policy_and_value(obs)[1]

@@ -22,6 +22,7 @@ from parl_paddle.losses._shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",
+    "ChoicesAndNumbersDistribution",
     "DiagGaussianDistribution",
     "MultiCategoricalDistribution",
     "PolicyDistribution",
@@ -54,6 +55,10 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
         kind: of the actions.
         mask: as of the distribution.
     """
+    if kind.continuous and kind.nvec is not None:
+        logits, mean, std = output
+        choices = MultiCategoricalDistribution(logits, kind.nvec, mask)
+        return ChoicesAndNumbersDistribution(choices, DiagGaussianDistribution.from_std(mean, std))
     if kind.continuous:
         return DiagGaussianDistribution.from_std(*output)
     if kind.nvec is not None:
@@ -145,6 +150,43 @@ class MultiCategoricalDistribution:
     def kl(self, other: MultiCategoricalDistribution) -> Tensor:
         """Return KL(self || other) in nats, summed over the parts, `[batch]`."""
         return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
+
+
+class ChoicesAndNumbersDistribution:
+    """Choices and numbers that are independent of each other, side by side in one row.
+
+    Args:
+        choices: of the multi-discrete part.
+        numbers: of the others.
+    """
+
+    def __init__(self, choices: MultiCategoricalDistribution, numbers: DiagGaussianDistribution) -> None:
+        self.choices, self.numbers = choices, numbers
+
+    def sample(self) -> Tensor:
+        """Return actions, floats `[batch, parts + act_dim]`, choices first."""
+        return self._joined(self.choices.sample(), self.numbers.sample())
+
+    def mode(self) -> Tensor:
+        """Return the most probable choices and the means, floats `[batch, parts + act_dim]`."""
+        return self._joined(self.choices.mode(), self.numbers.mode())
+
+    def entropy(self) -> Tensor:
+        """Return the sum of both entropies in nats, `[batch]`."""
+        return self.choices.entropy() + self.numbers.entropy()
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Return the log-density of actions `[batch, parts + act_dim]`; `[batch]`."""
+        count = len(self.choices.parts)
+        return self.choices.logp(action[..., :count].astype("int64")) + self.numbers.logp(action[..., count:])
+
+    def kl(self, other: ChoicesAndNumbersDistribution) -> Tensor:
+        """Return KL(self || other), `[batch]`."""
+        return self.choices.kl(other.choices) + self.numbers.kl(other.numbers)
+
+    @staticmethod
+    def _joined(choices: Tensor, numbers: Tensor) -> Tensor:
+        return paddle.concat([choices.astype(numbers.dtype), numbers], axis=-1)
 
 
 class SoftCategoricalDistribution(CategoricalDistribution):

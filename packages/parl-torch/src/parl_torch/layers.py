@@ -55,6 +55,7 @@ __all__ = [
     "fc",
     "flatten",
     "gather",
+    "layer_norm",
     "log",
     "mean",
     "one_hot",
@@ -174,7 +175,12 @@ class BatchNorm(contract.BatchNorm, LazyLayer):
         )
 
 
-fc, conv_2d, conv2d, embedding, batch_norm = Fc, Conv2d, Conv2d, Embedding, BatchNorm
+class LayerNorm(contract.LayerNorm, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.layer_norm(inputs, inputs.shape[-1:], self.weight, self.bias, self.epsilon)
+
+
+fc, conv_2d, conv2d, embedding, batch_norm, layer_norm = Fc, Conv2d, Conv2d, Embedding, BatchNorm, LayerNorm
 
 
 def create_parameter(

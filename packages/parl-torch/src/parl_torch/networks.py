@@ -1,7 +1,11 @@
 """Ready-made models on PyTorch; `parl_core.networks` describes and defines them."""
 
+import sys
+from functools import partial, update_wrapper
+
 from torch import nn
 
+from parl_core import encoders, space_networks
 from parl_core import networks as contract
 from parl_torch import layers
 from parl_torch.model import Model
@@ -15,9 +19,14 @@ __all__ = [
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
+    "PolicyNetwork",
     "QNetwork",
+    "QuantileNetwork",
+    "SharedActorCritic",
+    "SimBa",
     "SquashedActorCritic",
     "TwinActorCritic",
+    "for_spaces",
 ]
 
 
@@ -33,11 +42,27 @@ class DuelingHead(contract.DuelingHead, nn.Module):
     _layers = layers
 
 
+class SimBa(contract.SimBa, nn.Module):
+    _layers, _layer_list, _sequential = layers, nn.ModuleList, nn.Sequential
+
+
+class _ImageEncoder(encoders.ImageEncoder, nn.Sequential):
+    _layers = layers
+
+
+class _SpaceEncoder(encoders.SpaceEncoder, nn.Module):
+    _layers, _layer_list, _image_encoder = layers, nn.ModuleList, _ImageEncoder
+
+
 class _Network(Model):
-    _parts = contract.Parts(layers, nn.Sequential, nn.ModuleList, MLP, NatureCNN, DuelingHead)
+    _parts = contract.Parts(layers, nn.Sequential, nn.ModuleList, MLP, NatureCNN, DuelingHead, SimBa, _SpaceEncoder)
 
 
 class QNetwork(contract.QNetwork, _Network):
+    pass
+
+
+class QuantileNetwork(contract.QuantileNetwork, _Network):
     pass
 
 
@@ -65,5 +90,18 @@ class ImplicitActorCritic(contract.ImplicitActorCritic, _Network):
     pass
 
 
-class AtariActorCritic(contract.AtariActorCritic, _Network):
+class SharedActorCritic(contract.SharedActorCritic, _Network):
     pass
+
+
+class AtariActorCritic(contract.AtariActorCritic, SharedActorCritic):
+    pass
+
+
+class PolicyNetwork(contract.PolicyNetwork, _Network):
+    pass
+
+
+for_spaces = update_wrapper(
+    partial(space_networks.for_spaces, networks=sys.modules[__name__]), space_networks.for_spaces
+)

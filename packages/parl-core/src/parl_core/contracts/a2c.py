@@ -105,7 +105,7 @@ class A2C(OnPolicy):
         self.vf_loss_coeff = check_non_negative("vf_loss_coeff", settings["vf_loss_coeff"])
         self.lr = check_schedule("learning_rate", settings["learning_rate"], check_positive)
         self.entropy_coeff = check_schedule("entropy_coeff", settings["entropy_coeff"], check_real)
-        self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"])
+        self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"], model)
         limit = settings["max_grad_norm"]
         self._one_pass = first_method(model, ("policy_and_value", "policy"), name) == "policy_and_value"
         if not self._one_pass:

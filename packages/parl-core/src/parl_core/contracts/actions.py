@@ -97,21 +97,31 @@ class ActionKind:
         discrete         logits `[batch, act_dim]`                 int64 `[batch]`
         multi-discrete   logits `[batch, sum(nvec)]`               int64 `[batch, len(nvec)]`
         continuous       (mean, std), each `[batch, act_dim]`      float `[batch, act_dim]`
+        both             (logits `[batch, sum(nvec)]`, mean, std)  float `[batch, len(nvec) + act_dim]`, choices first
 
     Attributes:
         continuous: actions are real numbers, drawn from a Gaussian.
         nvec: number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
-
-    Raises:
-        HyperparameterError: both are given, or a number of choices is below 1.
     """
 
     continuous: bool = False
     nvec: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, continuous_action: bool | None, nvec: Sequence[int] | None) -> "ActionKind":
-        """Return the kind that the arguments of an algorithm's constructor describe."""
+    def of(cls, continuous_action: bool | None, nvec: Sequence[int] | None, model: Any = None) -> "ActionKind":
+        """Return the kind that the arguments of an algorithm's constructor describe, else the kind that its model says.
+
+        Args:
+            continuous_action: as of the algorithm.
+            nvec: likewise.
+            model: may have the attribute `action_kind`, as those of `parl.networks.for_spaces` have.
+
+        Raises:
+            HyperparameterError: both are given, or a number of choices is below 1.
+        """
+        own = getattr(model, "action_kind", None)
+        if nvec is None and not continuous_action and isinstance(own, cls):
+            return own
         if nvec is None:
             return cls(continuous=bool(continuous_action))
         if continuous_action:
@@ -132,6 +142,8 @@ class ActionKind:
         Raises:
             ValueError: they have another shape or dtype, or are no actions.
         """
+        if self.continuous and self.nvec is not None:
+            return self._both(name, np.asarray(values))
         if self.continuous:
             action = np.asarray(values)
             if action.ndim < 2:
@@ -147,6 +159,18 @@ class ActionKind:
         parts = [actions_column(f"{name}[:, {i}]", action[:, i], size) for i, size in enumerate(self.nvec)]
         return np.stack(parts, axis=1)
 
+    def _both(self, name: str, action: NDArray[Any]) -> NDArray[Any]:
+        parts = len(self.nvec or ())
+        if action.ndim != 2 or action.shape[1] <= parts or action.dtype.kind != "f":
+            raise ValueError(
+                f"{name} must be floats of shape [n, {parts} + act_dim], choices first, got {action.dtype} "
+                f"{action.shape}"
+            )
+        choices = action[:, :parts]
+        if not ((choices == np.floor(choices)) & (choices >= 0) & (choices < np.asarray(self.nvec))).all():
+            raise ValueError(f"{name}[:, :{parts}] must hold choices counted from 0, below {self.nvec}")
+        return action
+
     def mask(self, values: Any, obs: Any = None, action: Any = None) -> NDArray[np.bool_] | None:
         """Return a mask of possible actions as booleans, None where there is none.
 
@@ -158,7 +182,7 @@ class ActionKind:
         Raises:
             ValueError: the mask does not fit the actions, leaves none of them, or does not allow what was done.
         """
-        if self.continuous:
+        if self.continuous and self.nvec is None:
             if values is not None:
                 raise ValueError("action_mask is for discrete actions; a Gaussian's cannot be masked")
             return None
@@ -166,6 +190,8 @@ class ActionKind:
         if values is None:
             return None
         mask = check_mask(values, self.nvec)
+        if action is not None and self.continuous and self.nvec is not None:
+            action = action[:, : len(self.nvec)].astype(np.int64)
         if action is not None:
             check_possible(action, mask, self.nvec)
         return mask

@@ -71,7 +71,7 @@ class PolicyGradient(OnPolicy):
     ) -> None:
         settings = merge("PolicyGradient", hyperparas, {"lr": lr}, {"lr": 1e-3})
         self.lr = check_schedule("lr", settings["lr"], check_positive)
-        self.actions = ActionKind.of(continuous_action, nvec)
+        self.actions = ActionKind.of(continuous_action, nvec, model)
         self._policy = first_method(model, ("forward", "policy"), "PolicyGradient")
         super().__init__(model, device=device, compile=compile)
         self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr))

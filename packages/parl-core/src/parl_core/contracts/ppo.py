@@ -209,7 +209,7 @@ class PPO(_SeparateMethods, OnPolicy):
         self.use_clipped_value_loss = bool(settings["use_clipped_value_loss"])
         self.norm_adv = bool(settings["norm_adv"])
         self.continuous_action = bool(settings["continuous_action"])
-        self.actions = ActionKind.of(self.continuous_action, settings["nvec"])
+        self.actions = ActionKind.of(self.continuous_action, settings["nvec"], model)
         for method in ("policy", "value"):
             first_method(model, (method,), "PPO")
         self._one_pass = model.implements("policy_and_value")

@@ -114,7 +114,7 @@ class CentralInference:
     ) -> None:
         self._workers, self._order, self._experience = workers, order, experience
         self._n_steps, self._max_wait_s = n_steps, max_wait_s
-        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
+        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent), one_by_one=True)
         self._slots = [GroupSlot() for _ in range(groups)]
         self._version = -1
         self._seed, self._passes = seed, 0

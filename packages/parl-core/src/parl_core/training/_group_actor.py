@@ -10,6 +10,7 @@ the same in another actor: a group's lives count the actors that have held it be
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations
 from parl_core.env._group_step import GroupSpaces, GroupStep, Rows
-from parl_core.env._vector_group import EnvGroup, EnvMaker
+from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env
 from parl_core.seeding import spawn_seeds
+from parl_core.spaces import with_named_parts
 from parl_core.training._experience import Experience, experience_of
 from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.fragment import ActorSeconds, Fragment, FragmentWriter, Task
@@ -29,6 +31,10 @@ __all__ = ["CollectingActor", "GroupActor", "stream_seed"]
 def stream_seed(*parts: int) -> int:
     """Return a seed in [0, 2**32) that belongs to these whole numbers, at least 0, and to no others."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
+
+
+def _make_named(env: EnvMaker, **env_kwargs: Any) -> Any:
+    return with_named_parts(make_env(env, env_kwargs))
 
 
 class GroupActor:
@@ -52,7 +58,7 @@ class GroupActor:
         seed: int,
         recorded: bool = False,
     ) -> None:
-        self._make: Callable[[], EnvGroup] = lambda: EnvGroup(env, size, env_kwargs, False)
+        self._make: Callable[[], EnvGroup] = lambda: EnvGroup(partial(_make_named, env), size, env_kwargs, False)
         self._size, self._seed, self._recorded = size, seed, recorded
         self._open: dict[int, EnvGroup] = {}
         self._spaces: GroupSpaces
@@ -234,6 +240,6 @@ class CollectingActor(GroupActor):
         spaces = self.spaces()
         agent = self._make_agent()
         tell_dimensions(agent, spaces.observation)
-        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
+        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent), one_by_one=True)
         self._experience = experience_of(agent, n_steps=self._n_steps, gamma=self._gamma, gae_lambda=self._gae_lambda)
         self._agent = agent

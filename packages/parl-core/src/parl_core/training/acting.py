@@ -17,6 +17,7 @@ from parl_core.checks import first_not_finite
 from parl_core.contracts.batches import Rollout
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.seeding import spawn_seeds
+from parl_core.spaces import dimensions_of, kind_of, one_each, split_action
 
 __all__ = [
     "ExploringAgent",
@@ -107,19 +108,21 @@ class OffPolicyAgent(Protocol):
         """Update the weights from a batch of transitions; returns losses, and with `weights` TD errors last."""
 
 
-def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
+def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) -> Callable[[Any], Any]:
     """Return what makes a policy's actions `[n, *act]` valid in `space`.
 
-    A Gaussian policy draws outside of a box: its actions are clipped. A policy counts actions from 0: where a discrete
-    space starts at other numbers, those are added. What is learned from is the action as it was drawn.
+    Of a space in several parts (`Dict`, `Tuple`) the result has the same parts, each `[n, *part]`. A Gaussian policy
+    draws outside of a box: its actions are clipped. A policy counts actions from 0: where a discrete space starts at
+    other numbers, those are added. What is learned from is the action as it was drawn.
 
     Args:
         space: the environment's action space.
         unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`), and go in a straight line to the bounds
             of a box; where a dimension has none, they stay what they are.
+        one_by_one: of a space in several parts return a list, one action an environment.
 
     Raises:
-        HyperparameterError: the policy's actions are vectors and the space's are not, or the space has several parts.
+        HyperparameterError: the space has several parts, and no policy chooses in one of them.
 
     The function raises HyperparameterError where whole numbers meet a box of others or the other way round, and where
     an action has another shape than the space's or is none of its choices.
@@ -130,13 +133,26 @@ def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
         return _counted_from(space, space.start)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return _counted_from(space, getattr(space, "start", 0))
+    if isinstance(space, gymnasium.spaces.MultiBinary):
+        return _counted_from(space, 0)
     if isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)):
-        raise HyperparameterError(
-            f"the environment has actions in several parts, {space}, and policies choose arrays: wrap it in an "
-            "ActionWrapper whose space is MultiDiscrete (of parts with choices; PPO and A2C: nvec=...) or Box (of "
-            "parts with numbers), and which puts the parts together in action()"
-        )
+        kind_of(space)
+        valid = _into_parts(space, unit_box)
+        if one_by_one:
+            return lambda action: one_each(space, valid(split_action(space, action)))
+        return lambda action: valid(split_action(space, action))
     return lambda action: action
+
+
+def _into_parts(space: Any, unit_box: bool) -> Callable[[Any], Any]:
+    """Return what makes the parts of actions valid, each in its own part of a space."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        named = {key: _into_parts(part, unit_box) for key, part in space.spaces.items()}
+        return lambda parts: {key: valid(parts[key]) for key, valid in named.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        each = [_into_parts(part, unit_box) for part in space.spaces]
+        return lambda parts: tuple(valid(part) for valid, part in zip(each, parts, strict=True))
+    return into_space(space, unit_box=unit_box)
 
 
 def acts_in_unit_box(agent: object) -> bool:
@@ -146,11 +162,6 @@ def acts_in_unit_box(agent: object) -> bool:
 
 def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
     low, high = space.low, space.high
-    if unit_box and low.ndim != 1:
-        raise HyperparameterError(
-            f"the environment has actions of shape {list(low.shape)}, the policy chooses vectors: reshape them with "
-            "gymnasium.wrappers.TransformAction, whose space is a Box [act_dim]"
-        )
     continuous = np.issubdtype(space.dtype, np.floating)
     scale, shift = np.ones_like(low, np.float64), np.zeros_like(low, np.float64)
     if unit_box and continuous:
@@ -170,6 +181,8 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
                 f"the environment has the actions {space}, whole numbers, the policy chooses others: wrap the "
                 "environment so that its space is MultiDiscrete (PPO: nvec=...), or a Box of float32 that is rounded"
             )
+        if low.ndim != 1 and np.shape(action)[1:] == (low.size,):
+            action = np.reshape(action, (-1, *low.shape))
         if np.shape(action)[1:] != low.shape:
             raise HyperparameterError(
                 f"the environment has actions of shape {list(low.shape)}, the policy chooses "
@@ -183,17 +196,25 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
 
 
 def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
-    sizes = np.asarray(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
+    match space:
+        case gymnasium.spaces.Discrete():
+            sizes = np.asarray(space.n)
+        case gymnasium.spaces.MultiBinary():
+            sizes = np.full(space.shape, 2)
+        case _:
+            sizes = np.asarray(space.nvec)
     is_shifted = bool(np.any(start))
 
     def counted(action: Any) -> Any:
         chosen = np.asarray(action)
         if chosen.dtype.kind == "f":
-            kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={space.nvec}"
+            kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={sizes}"
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chooses other numbers "
                 f"{list(chosen.shape)}: give it a categorical one (PPO: {kinds}; off-policy: DQN)"
             )
+        if sizes.ndim > 1 and chosen.shape[1:] == (sizes.size,):
+            action = chosen = chosen.reshape(-1, *sizes.shape)
         if chosen.shape[1:] != sizes.shape or np.count_nonzero((chosen < 0) | (chosen >= sizes)):
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "
@@ -223,13 +244,7 @@ def tell_dimensions(agent: object, space: Any) -> None:
     for one observation.
     """
     if getattr(agent, "obs_ndim", 0) is None:
-        agent.obs_ndim = _dimensions(space)  # type: ignore[attr-defined]  # it has one, as the line before has seen
-
-
-def _dimensions(space: Any) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _dimensions(part) for key, part in space.spaces.items()}
-    return None if space.shape is None else len(space.shape)
+        agent.obs_ndim = dimensions_of(space)  # type: ignore[attr-defined]  # it has one, as the line before has seen
 
 
 def check_rewards(reward: NDArray[Any], when: str) -> None:

@@ -17,6 +17,7 @@ from parl_core import logger
 from parl_core._nested import Observations, map_nested
 from parl_core.checks import check_int
 from parl_core.returns import calc_discount_norm_reward
+from parl_core.spaces import with_named_parts
 from parl_core.training.acting import acts_in_unit_box, check_observations, check_rewards, into_space
 
 __all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
@@ -108,7 +109,8 @@ def train_by_episodes(
     """
     for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
         check_int(name, number)
-    valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent))
+    env = with_named_parts(env)
+    valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent), one_by_one=True)
     tested = []
     for i in range(episodes):
         played = run_episode(env, agent.sample, seed if i == 0 else None, valid=valid)

@@ -15,6 +15,7 @@ from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, as_reward, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
+from parl_core.spaces import with_named_parts
 from parl_core.training.acting import PredictingAgent, acts_in_unit_box, check_observations, into_space, tell_dimensions
 from parl_core.training.events import Callback, Episode, Evaluation
 from parl_core.training.run import Run
@@ -61,14 +62,14 @@ def evaluate(
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
     count = min(check_int("at_once", at_once), episodes)
-    slots = [_Slot(made) for made in make_envs(lambda: make_env(env, env_kwargs), count)]
+    slots = [_Slot(made) for made in make_envs(lambda: with_named_parts(make_env(env, env_kwargs)), count)]
     waiting = deque(enumerate(spawn_seeds(seed, episodes)))
     played: dict[int, Episode] = {}
     was_training = agent.training
     agent.eval()
     try:
         tell_dimensions(agent, slots[0].env.observation_space)
-        valid = into_space(slots[0].env.action_space, unit_box=acts_in_unit_box(agent))
+        valid = into_space(slots[0].env.action_space, unit_box=acts_in_unit_box(agent), one_by_one=True)
         for slot in slots:
             slot.begin(*waiting.popleft())
         while len(played) < episodes:

@@ -19,6 +19,7 @@ Nothing here knows a framework, where the environments live, or what is written 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, cast
 
 import gymnasium
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.checks import check_fraction, check_int
-from parl_core.contracts.actions import mask_of
+from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.batches import Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
@@ -36,6 +37,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
+from parl_core.spaces import action_size, kind_of, named_space, with_named_parts
 from parl_core.training._requirements import learns_from_batches, require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
@@ -129,9 +131,9 @@ class TransitionCollector:
     def __init__(
         self, agent: OffPolicyAgent, envs: Any, memory: Any, rng: np.random.Generator, seed: int | None = None
     ) -> None:
-        self._envs = in_same_step(envs)
+        self._envs = with_named_parts(in_same_step(envs))
         self._normalized = normalizer_of(self._envs)
-        tell_dimensions(agent, envs.single_observation_space)
+        tell_dimensions(agent, self._envs.single_observation_space)
         self._agent, self._memory, self._rng = agent, memory, rng
         self._unit_box = acts_in_unit_box(agent)
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
@@ -259,6 +261,9 @@ def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: 
             return rng.integers(int(space.n), size=n)
         drawn = np.where(np.asarray(mask, np.bool_), rng.random((n, int(space.n))), -1.0)
         return np.asarray(drawn.argmax(axis=1))  # each possible action is as often the largest
+    is_float = isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+    if unit_box and (is_float or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple))):
+        return rng.uniform(-1.0, 1.0, (n, *cast("tuple[int, ...]", _action_shape(space)))).astype(np.float32)
     if isinstance(space, gymnasium.spaces.Box) and unit_box:
         return rng.uniform(-1.0, 1.0, (n, *space.shape)).astype(np.float32)
     if isinstance(space, gymnasium.spaces.Box) and space.is_bounded():
@@ -416,14 +421,12 @@ def make_memory(
     """
     normalized = normalizer_of(envs)
     observed = envs.single_observation_space if normalized is None else normalized.raw_observation_space
-    obs_shape, obs_dtype = storage_of(observed)
+    obs_shape, obs_dtype = storage_of(named_space(observed))
     space, n = envs.single_action_space, envs.num_envs
-    if not isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.Box)):
-        raise HyperparameterError(f"off-policy loops act in Discrete and Box spaces, got {space}")
     return ReplayMemory(
         settings.memory_size + -settings.memory_size % n,
         obs_shape,
-        space.shape if isinstance(space, gymnasium.spaces.Box) else 0,
+        _action_shape(space),
         obs_dtype=obs_dtype,
         n_envs=n,
         n_step=settings.n_step,
@@ -431,6 +434,21 @@ def make_memory(
         sampling=settings.prioritized,
         seed=rng,
     )
+
+
+def _action_shape(space: Any) -> int | tuple[int, ...]:
+    """Return the shape in which actions are remembered; 0 for a choice.
+
+    Raises:
+        HyperparameterError: off-policy algorithms do not act in such a space.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return 0
+    if isinstance(space, gymnasium.spaces.Box):
+        return (prod(space.shape),) if np.issubdtype(space.dtype, np.floating) else tuple(space.shape)
+    if kind_of(space) != ActionKind(continuous=True):
+        raise HyperparameterError(f"off-policy loops act in Discrete and Box spaces, got {space}")
+    return (action_size(space),)
 
 
 def _check_turns(memory: Any, num_envs: int) -> None:

@@ -28,6 +28,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
+from parl_core.spaces import with_named_parts
 from parl_core.training._requirements import check_outputs, require_on_policy
 from parl_core.training.acting import (
     ExploringAgent,
@@ -100,7 +101,7 @@ class RolloutCollector:
                 "rollouts need an agent whose explore(obs) gives (value, action, log_prob), as parl.Agent has with PPO "
                 f"or A2C; {type(agent).__name__} has none"
             )
-        envs = in_same_step(envs)
+        envs = with_named_parts(in_same_step(envs))
         if not _holds_arrays(envs.single_observation_space):
             raise HyperparameterError(
                 f"rollouts hold observations that are an array or a dictionary of arrays, got "

@@ -1,0 +1,245 @@
+"""Encoders: observations of any space as rows of features `[batch, features]`, for `parl_core.networks`.
+
+    Box                        its numbers; of three dimensions, or two of uint8, an image: convolutions
+    Discrete, MultiDiscrete    one-hot, counted from where the space starts; of many choices a table of vectors
+    MultiBinary                its numbers
+    Dict, Tuple                the features of all parts side by side; a mask of actions is none
+
+`SpaceEncoder` is what a network begins with; the backends put it on the framework's class of layers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite, prod, sqrt
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import gymnasium
+import numpy as np
+
+from parl_core.errors import HyperparameterError
+from parl_core.layers import Orthogonal
+
+__all__ = ["Channels", "ImageEncoder", "ImageFormat", "Layer", "SpaceEncoder", "SpacePart", "parts_of"]
+
+Channels = Literal["auto", "first", "last"]
+"""Where images have their channels."""
+
+LARGEST_ONE_HOT = 1024  # choices; beyond, a row of zeros costs more than a look-up
+EMBEDDED = 64
+
+
+class Layer:
+    """Base of what is a layer of the framework, which calls `forward`."""
+
+    _layers: Any
+
+    if TYPE_CHECKING:
+
+        def __call__(self, inputs: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """The form of the images of a Box.
+
+    Attributes:
+        frames: images that are stacked along the first axis; 0 where that axis is none of frames.
+        channels: of one image; 0 where images have no axis of channels.
+        height: in pixels.
+        width: in pixels.
+        last: the channels are the last axis.
+        low: the smallest value.
+        span: the largest less the smallest value, by which they are divided.
+    """
+
+    frames: int
+    channels: int
+    height: int
+    width: int
+    last: bool
+    low: float
+    span: float
+
+    @classmethod
+    def of(cls, space: Any, channels: Channels = "auto") -> "ImageFormat | None":
+        """Return the form of a Box's images; None where it has none.
+
+        Three dimensions are an image, whose channels are the smaller one of the first and the last axis (the last where
+        they are equal), four a stack of such along the first axis. Two dimensions are an image of one channel if the
+        values are uint8, else a matrix.
+        """
+        shape = space.shape
+        if len(shape) not in (2, 3, 4) or (len(shape) == 2 and space.dtype != np.uint8):
+            return None
+        frames, image = (shape[0], shape[1:]) if len(shape) == 4 else (0, shape)
+        last = channels == "last" or (channels == "auto" and image[-1] <= image[0])
+        low, high = float(np.min(space.low)), float(np.max(space.high))
+        bounded = isfinite(low) and isfinite(high) and high > low
+        scale = (low if bounded else 0.0, high - low if bounded else 1.0)
+        if len(image) == 2:
+            return cls(frames, 0, image[0], image[1], False, *scale)
+        if last:
+            return cls(frames, image[2], image[0], image[1], True, *scale)
+        return cls(frames, image[0], image[1], image[2], False, *scale)
+
+    def planes(self, layers: Any, images: Any) -> Any:
+        """Return images `[batch, planes, height, width]` as floats, in [0, 1] where the space has bounds."""
+        pixels = layers.cast(images, "float32")
+        if self.last:
+            order = [0, 1, 4, 2, 3] if self.frames else [0, 3, 1, 2]
+            pixels = layers.transpose(pixels, order)
+        if self.frames or not self.channels:
+            planes = max(self.frames, 1) * max(self.channels, 1)
+            pixels = layers.reshape(pixels, [0, planes, self.height, self.width])
+        if self.low:
+            pixels = pixels - self.low
+        return pixels if self.span == 1.0 else pixels / self.span
+
+
+class ImageEncoder(Layer):
+    """Convolutions over images of any size, and a layer of features.
+
+    Images of at least 36 x 36 get the three convolutions and 512 units of Mnih et al. 2015 (extended data table 1);
+    smaller ones two convolutions of 3 x 3 with a border of zeros, of 32 and 64 filters, and 256 units. Their stride is
+    2 from 12 x 12 on.
+
+    Args:
+        form: of the images.
+    """
+
+    def __init__(self, form: ImageFormat) -> None:
+        start = Orthogonal(sqrt(2.0))
+        side = min(form.height, form.width)
+        stride = 2 if side >= 12 else 1
+        filters, units = [(32, 3, stride, 1), (64, 3, stride, 1)], 256
+        if side >= 36:
+            filters, units = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)], 512
+        layers = [
+            self._layers.conv_2d(count, size, stride, padding, act="relu", initial_weight=start)
+            for count, size, stride, padding in filters
+        ]
+        layers.append(self._layers.fc(units, act="relu", initial_weight=start))
+        super().__init__(*layers)
+        self.form = form
+
+    def forward(self, images: Any) -> Any:
+        """Return the features of images as the environment gives them."""
+        return super().forward(self.form.planes(self._layers, images))  # type: ignore[misc]  # of the framework
+
+
+@dataclass(frozen=True)
+class SpacePart:
+    """One array of observations.
+
+    Attributes:
+        path: keys that lead to it.
+        space: its own, neither a Dict nor a Tuple.
+        image: the form of its images, where it has some.
+    """
+
+    path: tuple[str, ...]
+    space: Any
+    image: ImageFormat | None
+
+    def of(self, observations: Any) -> Any:
+        """Return its array."""
+        for key in self.path:
+            observations = observations[key if isinstance(observations, Mapping) else int(key)]
+        return observations
+
+
+def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -> tuple[SpacePart, ...]:
+    """Return the arrays of which observations consist.
+
+    Args:
+        space: of observations.
+        channels: where images have them.
+        masked: the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
+
+    Raises:
+        HyperparameterError: a part is a text, a graph or anything else that is no array of a fixed shape, or there is
+            nothing to observe.
+    """
+    found = tuple(
+        SpacePart(path, leaf, ImageFormat.of(leaf, channels) if isinstance(leaf, gymnasium.spaces.Box) else None)
+        for path, leaf in _walk(space, ())
+        if not (masked and path == ("action_mask",))
+    )
+    if not found:
+        raise HyperparameterError(f"there is nothing to observe in {space}")
+    return found
+
+
+def _walk(space: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    match space:
+        case gymnasium.spaces.Dict():
+            for key, part in space.spaces.items():
+                yield from _walk(part, (*path, key))
+        case gymnasium.spaces.Tuple():
+            for i, part in enumerate(space.spaces):
+                yield from _walk(part, (*path, str(i)))
+        case (
+            gymnasium.spaces.Box()
+            | gymnasium.spaces.Discrete()
+            | gymnasium.spaces.MultiDiscrete()
+            | gymnasium.spaces.MultiBinary()
+        ):
+            yield path, space
+        case _:
+            where = f"observation[{']['.join(map(repr, path))}]" if path else "the observation"
+            remedy = (
+                "tokens of a fixed number (MultiDiscrete), or an embedding (Box), made of it in an ObservationWrapper"
+                if isinstance(space, gymnasium.spaces.Text)
+                else "arrays of a fixed shape, made of it in an ObservationWrapper"
+            )
+            raise HyperparameterError(f"{where} is {space}, of which no network makes features: give it {remedy}")
+
+
+class SpaceEncoder(Layer):
+    """Features `[batch, features]` of observations of any space, those of its parts side by side.
+
+    Args:
+        parts: what `parts_of` gives.
+    """
+
+    _image_encoder: ClassVar[Callable[..., Any]]
+    _layer_list: ClassVar[Callable[..., Any]]
+
+    def __init__(self, parts: tuple[SpacePart, ...]) -> None:
+        super().__init__()
+        self.images = self._layer_list([type(self)._image_encoder(part.image) for part in parts if part.image])
+        tables = [size for part in parts for size, _ in _sizes(part.space) if size > LARGEST_ONE_HOT]
+        self.tables = self._layer_list([self._layers.embedding((size, EMBEDDED)) for size in tables])
+        self._plan = parts
+
+    def forward(self, observations: Any) -> Any:
+        """Return the features of observations: an array, or dictionaries of such."""
+        images, tables = iter(self.images), iter(self.tables)
+        features: list[Any] = []
+        for part in self._plan:
+            array = part.of(observations)
+            sizes = _sizes(part.space)
+            if part.image is not None:
+                features.append(next(images)(array))
+            elif sizes:
+                columns = self._layers.reshape(array, [0, len(sizes)])
+                for i, (size, start) in enumerate(sizes):
+                    choice = columns[:, i] - start if start else columns[:, i]
+                    features.append(
+                        next(tables)(choice) if size > LARGEST_ONE_HOT else self._layers.one_hot(choice, size)
+                    )
+            else:
+                numbers = self._layers.cast(array, "float32")
+                features.append(self._layers.reshape(numbers, [0, prod(part.space.shape)]))
+        return features[0] if len(features) == 1 else self._layers.concat(features, axis=-1)
+
+
+def _sizes(space: Any) -> list[tuple[int, int]]:
+    """Return (number of choices, first one) of each part of a space of choices; nothing for others."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return [(int(space.n), int(space.start))]
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        nvec = np.asarray(space.nvec).reshape(-1)
+        start = np.broadcast_to(np.asarray(getattr(space, "start", 0)), np.shape(space.nvec)).reshape(-1)
+        return list(zip(nvec.tolist(), start.tolist(), strict=True))
+    return []

@@ -1,0 +1,189 @@
+"""Networks from spaces: the model that an algorithm needs for an environment's observations and actions.
+
+    observation space ── parts_of ──> SpaceEncoder ─┐
+    action space ─────── kind_of ───> heads ────────┴─ Body ──> a model of `parl_core.networks`
+
+Vectors need no encoder: of them the model is the one that is made by hand, with the same names and first weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, Literal
+
+import gymnasium
+
+from parl_core import backends
+from parl_core.checks import check_int
+from parl_core.contracts.actions import ActionKind
+from parl_core.encoders import Channels, parts_of
+from parl_core.errors import HyperparameterError
+from parl_core.networks import Body
+from parl_core.spaces import action_size, dimensions_of, kind_of
+
+__all__ = ["Kind", "for_spaces"]
+
+Kind = Literal["actor-critic", "policy", "q", "quantile", "deterministic", "twin", "squashed", "implicit"]
+"""Which algorithms a network is for:
+
+    kind             algorithms              action spaces
+    actor-critic     PPO, A2C, A3C, IMPALA   all (IMPALA: Discrete)
+    policy           PolicyGradient          all but those with choices and numbers at once
+    q                DQN, DDQN, OfflineQ     Discrete
+    quantile         QRDQN                   Discrete
+    deterministic    DDPG                    Box, or a Dict or Tuple of Boxes, like the others below
+    twin             TD3
+    squashed         SAC, OAC, CQL
+    implicit         IQL
+"""
+
+_CONTINUOUS = {
+    "deterministic": "DeterministicActorCritic",
+    "twin": "TwinActorCritic",
+    "squashed": "SquashedActorCritic",
+    "implicit": "ImplicitActorCritic",
+}
+_ON_POLICY = ("actor-critic", "policy")
+_VALUES = ("q", "quantile")
+
+
+def for_spaces(
+    observation_space: Any,
+    action_space: Any,
+    kind: Kind = "actor-critic",
+    *,
+    hidden: Sequence[int] | None = None,
+    activation: str | None = None,
+    normalisation: Literal["layer"] | None = None,
+    blocks: Literal["mlp", "simba"] = "mlp",
+    shared: bool | None = None,
+    dueling: bool = False,
+    quantiles: int = 200,
+    channels: Channels = "auto",
+    networks: ModuleType | None = None,
+) -> Any:
+    """Return a model for an environment's spaces.
+
+        model = parl.networks.for_spaces(env.observation_space, env.action_space, "actor-critic")
+        agent = parl.Agent(parl.algorithms.PPO(model))
+
+    The model knows the kind of its actions and the dimensions of its observations (`action_kind`, `obs_ndim`), so
+    neither the algorithm's `nvec` and `continuous_action` nor the agent's `obs_ndim` need be given.
+
+    Args:
+        observation_space: any nesting of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple. The entry
+            `action_mask` of a Dict is the mask of actions where these are choices, and no feature.
+        action_space: as the kind's table says; MultiBinary counts as choices of two.
+        kind: what the algorithm needs.
+        hidden: sizes of the hidden layers; default (64, 64) of actor-critics and policies, (128, 128) of action values,
+            (256, 256) of the others; none where actor-critics and action values see one image and nothing else.
+        activation: after each; default tanh of actor-critics and policies, else relu.
+        normalisation: "layer" for layer normalisation before each activation.
+        blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
+        shared: one trunk for policy and value of an actor-critic; default: where there are images.
+        dueling: of action values, separate value and advantage.
+        quantiles: how many, of the kind "quantile".
+        channels: where images have their channels; by default that is seen from their shape.
+        networks: those of which backend; default the current one's.
+
+    Raises:
+        HyperparameterError: a space has a part of which no network is made, the kind does not act in the action space,
+            a mask has another size than the actions, or an option is unknown.
+    """
+    networks = networks or backends.current().networks
+    if kind not in (*_ON_POLICY, *_VALUES, *_CONTINUOUS):
+        known = ", ".join(map(repr, (*_ON_POLICY, *_VALUES, *_CONTINUOUS)))
+        raise HyperparameterError(f"kind must be one of {known}, got {kind!r}")
+    for name, given, allowed in (
+        ("normalisation", normalisation, (None, "layer")),
+        ("blocks", blocks, ("mlp", "simba")),
+        ("channels", channels, ("auto", "first", "last")),
+    ):
+        if given not in allowed:
+            raise HyperparameterError(f"{name} must be one of {allowed}, got {given!r}")
+    action_kind = _checked_kind(kind, action_space)
+    numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
+    masked = bool(choices) and _has_mask(observation_space, choices)
+    parts = parts_of(observation_space, channels, masked=masked)
+    images = [part for part in parts if part.image is not None]
+    body = _default_body(kind, images_alone=len(images) == len(parts))
+    changes: dict[str, Any] = {
+        "hidden": None if hidden is None else tuple(check_int(f"hidden[{i}]", size) for i, size in enumerate(hidden)),
+        "act": activation,
+        "normalised": normalisation == "layer",
+        "simba": blocks == "simba",
+        "observed": None if _is_vector(observation_space) else parts,
+    }
+    body = replace(body, **{name: value for name, value in changes.items() if value is not None})
+    if kind in _CONTINUOUS:
+        model = getattr(networks, _CONTINUOUS[kind])(numbers, body=body)
+    elif kind == "actor-critic":
+        cls = networks.SharedActorCritic if (bool(images) if shared is None else shared) else networks.ActorCritic
+        model = cls(choices + numbers, numbers=numbers, body=body)
+    elif kind == "policy":
+        model = networks.PolicyNetwork(
+            choices + numbers, continuous=action_kind.continuous, nvec=action_kind.nvec, body=body
+        )
+    elif kind == "quantile":
+        model = networks.QuantileNetwork(choices, quantiles, body=body)
+    else:
+        model = networks.QNetwork(choices, dueling=dueling, body=body)
+    model.action_kind, model.obs_ndim = action_kind, dimensions_of(observation_space)
+    return model
+
+
+def _default_body(kind: str, *, images_alone: bool) -> Body:
+    if kind in _ON_POLICY:
+        return Body(() if images_alone else (64, 64), "tanh", orthogonal=True)
+    if kind in _VALUES:
+        return Body(() if images_alone else (128, 128))
+    return Body((256, 256))
+
+
+def _is_vector(space: Any) -> bool:
+    """Return whether observations are vectors of floats, which need no encoder."""
+    return isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f"
+
+
+def _checked_kind(kind: str, space: Any) -> ActionKind:
+    """Return the kind of actions.
+
+    Raises:
+        HyperparameterError: networks of this kind do not act so.
+    """
+    found = kind_of(space)
+    if kind in _CONTINUOUS and found != ActionKind(continuous=True):
+        raise HyperparameterError(
+            f"networks of the kind {kind!r} choose numbers, of a Box or a Dict of Boxes, got {space}: in Discrete "
+            "spaces act those of the kind 'q' (DQN), and in all those of the kind 'actor-critic' (PPO, A2C)"
+        )
+    if kind in _VALUES and found != ActionKind():
+        raise HyperparameterError(
+            f"networks of the kind {kind!r} choose in a Discrete space, got {space}: in all spaces act those of the "
+            "kind 'actor-critic' (PPO, A2C), in Boxes those of the kind 'squashed' (SAC)"
+        )
+    if kind == "policy" and found.continuous and found.nvec is not None:
+        raise HyperparameterError(f"PolicyGradient has no choices and numbers at once, got {space}: use PPO or A2C")
+    return found
+
+
+def _choices(kind: ActionKind, space: Any) -> int:
+    if kind.nvec is not None:
+        return sum(kind.nvec)
+    return 0 if kind.continuous else int(space.n)
+
+
+def _has_mask(space: Any, choices: int) -> bool:
+    """Return whether observations bring a mask of actions.
+
+    Raises:
+        HyperparameterError: it has another size than the actions.
+    """
+    if not isinstance(space, gymnasium.spaces.Dict) or "action_mask" not in space.spaces:
+        return False
+    shape = space["action_mask"].shape
+    if shape != (choices,):
+        raise HyperparameterError(
+            f"action_mask must have {choices} entries, one for each choice of all parts, got {space['action_mask']}"
+        )
+    return True

@@ -1,0 +1,219 @@
+"""Spaces as policies see them: observations are arrays or dictionaries of arrays, actions are rows of numbers.
+
+    observation space       observations [n, ...]
+    Box, Discrete, Multi…   an array
+    Dict                    a dictionary of such
+    Tuple                   a dictionary of such, with the keys "0", "1", … (`NamedParts` makes it of environments)
+
+    action space            a policy's actions [n, ...], by `kind_of`
+    Discrete                int64 [n], counted from 0
+    MultiDiscrete, …Binary  int64 [n, parts], counted from 0
+    Box                     float [n, numbers], in [-1, 1]
+    Dict, Tuple             the choices of all parts side by side, then the numbers of all parts: int64 where there are
+                            choices alone, else float
+
+`split_action` takes such rows apart again.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorWrapper
+from numpy.typing import NDArray
+
+from parl_core.contracts.actions import ActionKind
+from parl_core.errors import HyperparameterError
+
+__all__ = [
+    "NamedParts",
+    "NamedPartsVector",
+    "action_size",
+    "dimensions_of",
+    "kind_of",
+    "named",
+    "named_space",
+    "one_each",
+    "split_action",
+    "with_named_parts",
+]
+
+_COMPOSITE = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
+
+
+def kind_of(space: Any) -> ActionKind:
+    """Return the kind of a policy's actions in a space.
+
+    Raises:
+        HyperparameterError: it has a part in which no policy chooses, such as a text or a box of whole numbers.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return ActionKind()
+    leaves = list(_leaves(space))
+    choices = [size for leaf in leaves for size in _choices(leaf)]
+    return ActionKind(any(map(_numbers, leaves)), tuple(choices) or None)
+
+
+def action_size(space: Any) -> int:
+    """Return how many numbers an action has beside its choices."""
+    return sum(map(_numbers, _leaves(space)))
+
+
+def split_action(space: Any, actions: NDArray[Any]) -> Any:
+    """Return a policy's actions `[n, columns]` as the parts of a space: a dictionary or tuple of `[n, *part]`.
+
+    Raises:
+        HyperparameterError: there is another number of columns than the space's parts need.
+    """
+    choices = sum(len(_choices(leaf)) for leaf in _leaves(space))
+    columns = choices + action_size(space)
+    rows = np.asarray(actions)
+    if rows.ndim != 2 or rows.shape[1] != columns:
+        raise HyperparameterError(
+            f"the environment has actions in several parts, {space}, which are {columns} numbers in a row; the policy "
+            f"chose {list(rows.shape)}: make its model by parl.networks.for_spaces, or write an ActionWrapper"
+        )
+    taken = {"choices": 0, "numbers": choices}
+
+    def part(leaf: Any) -> NDArray[Any]:
+        kind, width = ("numbers", _numbers(leaf)) if _numbers(leaf) else ("choices", len(_choices(leaf)))
+        start = taken[kind]
+        taken[kind] += width
+        found = rows[:, start : start + width]
+        if kind == "choices":
+            found = found.astype(np.int64)
+        return found.reshape(len(rows)) if isinstance(leaf, gymnasium.spaces.Discrete) else found
+
+    return _rebuilt(space, part)
+
+
+def one_each(space: Any, actions: Any) -> list[Any]:
+    """Return actions `[n, ...]`, or dictionaries and tuples of such, one by one."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        parts = [one_each(part, actions[key]) for key, part in space.spaces.items()]
+        return [dict(zip(space.spaces, each, strict=True)) for each in zip(*parts, strict=True)]
+    if isinstance(space, gymnasium.spaces.Tuple):
+        parts = [one_each(part, found) for part, found in zip(space.spaces, actions, strict=True)]
+        return list(zip(*parts, strict=True))
+    return list(actions)
+
+
+def dimensions_of(space: Any) -> Any:
+    """Return the number of dimensions of one observation, of a `Dict` or `Tuple` those of each part by name."""
+    if isinstance(space, _COMPOSITE):
+        return {key: dimensions_of(part) for key, part in named_space(space).spaces.items()}
+    return None if space.shape is None else len(space.shape)
+
+
+def named_space(space: Any) -> Any:
+    """Return a space in which every `Tuple` is a `Dict` with the keys "0", "1", …"""
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return gymnasium.spaces.Dict({str(i): named_space(part) for i, part in enumerate(space.spaces)})
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gymnasium.spaces.Dict({key: named_space(part) for key, part in space.spaces.items()})
+    return space
+
+
+def named(space: Any, observation: Any) -> Any:
+    """Return observations of a space, one or a batch, with a dictionary in place of every tuple."""
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return {str(i): named(part, found) for i, (part, found) in enumerate(zip(space, observation, strict=True))}
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: named(part, observation[key]) for key, part in space.spaces.items()}
+    return observation
+
+
+class NamedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """An environment whose observations have a dictionary in place of every tuple; made by `with_named_parts`."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = named_space(env.observation_space)
+
+    def observation(self, observation: Any) -> Any:
+        """Return an observation with names for its parts."""
+        return named(self.env.observation_space, observation)
+
+
+class NamedPartsVector(VectorWrapper):
+    """The same for a vector of environments."""
+
+    def __init__(self, envs: Any) -> None:
+        super().__init__(envs)
+        self._single_observation_space = named_space(envs.single_observation_space)
+        self._observation_space = named_space(envs.observation_space)
+        self._name = partial(named, envs.single_observation_space)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every environment."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return self._name(observations), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every environment once."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            last = np.full(self.num_envs, None, object)
+            for index in np.flatnonzero(infos["_final_obs"]):
+                last[index] = self._name(infos["final_obs"][index])
+            infos = {**infos, "final_obs": last}
+        return self._name(observations), rewards, terminated, truncated, infos
+
+
+def with_named_parts(env: Any) -> Any:
+    """Return an environment, or a vector of them, whose observations have no tuples; mostly that is the given one."""
+    is_vector = hasattr(env, "single_observation_space")
+    space = env.single_observation_space if is_vector else env.observation_space
+    if not _has_tuple(space):
+        return env
+    return NamedPartsVector(env) if is_vector else NamedParts(env)
+
+
+def _has_tuple(space: Any) -> bool:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return any(map(_has_tuple, space.spaces.values()))
+    return isinstance(space, gymnasium.spaces.Tuple)
+
+
+def _leaves(space: Any) -> Iterator[Any]:
+    if isinstance(space, gymnasium.spaces.Dict):
+        for part in space.spaces.values():
+            yield from _leaves(part)
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        for part in space.spaces:
+            yield from _leaves(part)
+    else:
+        yield space
+
+
+def _rebuilt(space: Any, part: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _rebuilt(inner, part) for key, inner in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_rebuilt(inner, part) for inner in space.spaces)
+    return part(space)
+
+
+def _choices(leaf: Any) -> tuple[int, ...]:
+    """Return the number of choices of each part of a leaf that is no box."""
+    match leaf:
+        case gymnasium.spaces.Discrete():
+            return (int(leaf.n),)
+        case gymnasium.spaces.MultiDiscrete():
+            return tuple(np.asarray(leaf.nvec).reshape(-1).tolist())
+        case gymnasium.spaces.MultiBinary():
+            return (2,) * prod(leaf.shape)
+    if not _numbers(leaf):
+        raise HyperparameterError(
+            f"no policy chooses in {leaf}: actions are Discrete, MultiDiscrete, MultiBinary, a Box of floating-point "
+            "numbers, or a Dict or Tuple of these; wrap the environment in an ActionWrapper that makes them of such"
+        )
+    return ()
+
+
+def _numbers(leaf: Any) -> int:
+    is_box = isinstance(leaf, gymnasium.spaces.Box) and np.issubdtype(leaf.dtype, np.floating)
+    return prod(leaf.shape) if is_box else 0
