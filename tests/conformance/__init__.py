@@ -27,6 +27,7 @@ from conformance.offline_q import OfflineQConformance
 from conformance.on_policy import OnPolicyConformance
 from conformance.policy_gradient import PolicyGradientConformance
 from conformance.ppo import PPOConformance
+from conformance.qr_dqn import QRDQNConformance
 from conformance.resume import ResumeConformance
 from conformance.sac import SACConformance
 from conformance.separate_ppo import SeparatePPOConformance
@@ -53,6 +54,7 @@ __all__ = [
     "OnPolicyConformance",
     "PPOConformance",
     "PolicyGradientConformance",
+    "QRDQNConformance",
     "ResumeConformance",
     "SACConformance",
     "SeparatePPOConformance",

@@ -18,6 +18,7 @@ from conformance import (
     OnPolicyConformance,
     PolicyGradientConformance,
     PPOConformance,
+    QRDQNConformance,
     SACConformance,
     SeparatePPOConformance,
     TargetConformance,
@@ -54,6 +55,10 @@ class TestPolicyGradient(PolicyGradientConformance):
 
 
 class TestDQN(DQNConformance):
+    adapter = PaddleAdapter()
+
+
+class TestQRDQN(QRDQNConformance):
     adapter = PaddleAdapter()
 
 

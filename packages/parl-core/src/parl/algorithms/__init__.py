@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.offline_q import OfflineQ as OfflineQ
     from parl_core.contracts.policy_gradient import PolicyGradient as PolicyGradient
     from parl_core.contracts.ppo import PPO as PPO
+    from parl_core.contracts.qr_dqn import QRDQN as QRDQN
     from parl_core.contracts.sac import SAC as SAC
     from parl_core.contracts.td3 import TD3 as TD3
 

@@ -72,6 +72,9 @@ class DQN(CountingUpdates):
     syncs: int = 0
     """Calls of `sync_target`."""
 
+    METHODS: ClassVar[tuple[str, ...]] = ("value", "forward")
+    """The model's method that is called: the first of these that it has."""
+
     target_model: Any
     optimizer: Optimizer
 
@@ -112,7 +115,7 @@ class DQN(CountingUpdates):
         elif sync_every is not None and sync_every != "loop":
             self.sync_every = check_int("sync_every", sync_every)
         self.huber = None if huber is None else check_positive("huber", huber)
-        self._value = first_method(model, ("value", "forward"), name)
+        self._value = first_method(model, self.METHODS, name)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.target_model = self._new_target()
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)

@@ -13,6 +13,7 @@ from parl_paddle.algorithms.oac import OAC
 from parl_paddle.algorithms.offline_q import OfflineQ
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
+from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.sac import SAC
 from parl_paddle.algorithms.td3 import TD3
 
@@ -28,6 +29,7 @@ __all__ = [
     "IQL",
     "OAC",
     "PPO",
+    "QRDQN",
     "SAC",
     "TD3",
     "BootstrappedDDPG",

@@ -13,6 +13,7 @@ from parl_torch.algorithms.oac import OAC
 from parl_torch.algorithms.offline_q import OfflineQ
 from parl_torch.algorithms.policy_gradient import PolicyGradient
 from parl_torch.algorithms.ppo import PPO
+from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.sac import SAC
 from parl_torch.algorithms.td3 import TD3
 
@@ -28,6 +29,7 @@ __all__ = [
     "IQL",
     "OAC",
     "PPO",
+    "QRDQN",
     "SAC",
     "TD3",
     "BootstrappedDDPG",

@@ -1,0 +1,32 @@
+"""Losses of quantiles of returns."""
+
+import torch
+from torch import Tensor
+
+from parl_torch.losses._shapes import same_shape
+
+__all__ = ["quantile_huber"]
+
+
+def quantile_huber(theta_tm1: Tensor, target: Tensor, kappa: float, weights: Tensor | None = None) -> Tensor:
+    """Return mean(weights * sum_i mean_j |tau_i - 1(u_ij < 0)| * L(u_ij)), u_ij = target_j - theta_i.
+
+    arXiv:1710.10044, equation 10; tau_i = (2 i - 1) / (2 N), L the Huber loss.
+
+    Args:
+        theta_tm1: `[batch, N]`.
+        target: `[batch, M]`, without gradient.
+        kappa: error from which L grows linearly.
+        weights: `[batch]`.
+    """
+    count = theta_tm1.shape[1]
+    tau = (torch.arange(count, dtype=theta_tm1.dtype, device=theta_tm1.device) + 0.5) / count
+    error = target.unsqueeze(1) - theta_tm1.unsqueeze(2)
+    size = error.abs()
+    loss = torch.where(size <= kappa, 0.5 * error.square(), kappa * (size - 0.5 * kappa))
+    share = (tau.unsqueeze(1) - (error.detach() < 0.0).to(error.dtype)).abs()
+    each = (share * loss).mean(2).sum(1)
+    if weights is None:
+        return each.mean()
+    same_shape(error=each, weights=weights)
+    return (weights * each).mean()
