@@ -5,11 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from parl_core import backends
 from parl_core.cli._commands import parl
+from parl_core.errors import HyperparameterError
+from parl_core.training import trained
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.trained import make_flat_env
 
@@ -99,6 +103,23 @@ def test_environments_of_the_command_observe_one_row_of_numbers(env_id: str, siz
     observation, _ = env.reset(seed=0)
     assert observation.shape == env.observation_space.shape == (size,)
     env.close()
+
+
+def test_images_and_masks_of_the_command_stay_what_they_are() -> None:
+    image = gymnasium.spaces.Box(0, 255, (8, 8), np.uint8)
+    mask = gymnasium.spaces.Dict(action_mask=gymnasium.spaces.MultiBinary(2), seen=gymnasium.spaces.Discrete(3))
+    for space in (image, gymnasium.spaces.Tuple([image, gymnasium.spaces.Discrete(2)]), mask):
+        env = SimpleNamespace(observation_space=space)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trained, "make_env", lambda *_, env=env: env)
+            assert make_flat_env("any") is env
+
+
+def test_texts_are_refused_in_words() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trained, "make_env", lambda *_: SimpleNamespace(observation_space=gymnasium.spaces.Text(3)))
+        with pytest.raises(HyperparameterError, match=r"the observation is Text\(.*tokens of a fixed number"):
+            make_flat_env("any")
 
 
 def test_a_description_with_an_unknown_algorithm_is_refused_with_the_known_ones(

@@ -88,7 +88,7 @@ def _training_options(command: _Command) -> _Command:
 @train.command()
 @_training_options
 def ppo(**options: Any) -> None:
-    """Train PPO on the Gymnasium environment ENV, such as CartPole-v1; its actions must be discrete."""
+    """Train PPO on the Gymnasium environment ENV, such as CartPole-v1."""
     _train("PPO", **options)
 
 

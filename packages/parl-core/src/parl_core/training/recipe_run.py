@@ -73,7 +73,7 @@ class RecipeRun:
         Raises:
             HyperparameterError: there are none, or they are for another program than this one.
         """
-        recipe = find_recipe(self.algorithm, self.env, lambda: StandardEnv(self.env).kind)
+        recipe = find_recipe(self.algorithm, self.env, lambda: StandardEnv(self.env).kind_by_actions)
         standard = isinstance(recipe.loop, (OnPolicySettings, OffPolicySettings)) and "hidden" in recipe.sizes
         if recipe.normalize or not standard:
             program = f"examples/{self.algorithm.lower()}/train.py --env {self.env}"

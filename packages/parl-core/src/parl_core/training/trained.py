@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
@@ -25,28 +26,48 @@ import numpy as np
 
 from parl_core import backends
 from parl_core.atomic_write import write_json
+from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
+from parl_core.space_networks import Kind
+from parl_core.spaces import kind_of
 from parl_core.training.recipes import NETWORKS, plain, read_plain
 
 __all__ = ["EnvKind", "StandardEnv", "Trained", "make_flat_env"]
 
 T = TypeVar("T")
 
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "ActorCritic": "actor-critic",
+        "QNetwork": "q",
+        "DeterministicActorCritic": "deterministic",
+        "TwinActorCritic": "twin",
+        "SquashedActorCritic": "squashed",
+        "ImplicitActorCritic": "implicit",
+    }
+)
+"""What `for_spaces` calls these networks."""
+
 
 def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
-    """Make an environment whose observations are numbers in a box.
+    """Make an environment whose observations are numbers in a box, or have images or a mask of actions among them.
 
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
 
     Args:
         env_id: of a registered environment.
         render_mode: as of `gymnasium.make`.
+
+    Raises:
+        HyperparameterError: a part of the observations is no array of a fixed shape, such as a text.
     """
     env = make_env(env_id, {"render_mode": render_mode} if render_mode else None)
-    if isinstance(env.observation_space, gymnasium.spaces.Box):
+    parts = parts_of(env.observation_space)
+    kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
+    if kept or isinstance(env.observation_space, gymnasium.spaces.Box):
         return env
     return gymnasium.wrappers.FlattenObservation(env)
 
@@ -76,7 +97,7 @@ class Trained:
     seed: int = 0
 
     def make_agent(self) -> Any:
-        """Make the agent on the current backend, with fresh weights.
+        """Make the agent on the current backend, with fresh weights; its model is that of `parl.networks.for_spaces`.
 
         Raises:
             HyperparameterError: the environment's actions are not such as the algorithm chooses, or the backend has no
@@ -87,28 +108,25 @@ class Trained:
             known = ", ".join(backend.algorithms.__all__)
             raise HyperparameterError(f"the {backend.name} backend has no algorithm {self.algorithm!r}; it has {known}")
         env = make_flat_env(self.env)
-        space = env.action_space
+        spaces = env.observation_space, env.action_space
         env.close()
         seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
-        model = self._make_model(backend, space)
+        model = self._make_model(backend, *spaces)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
         return backend.Agent(algorithm, seed=self.seed)
 
-    def _make_model(self, backend: backends.Backend, space: Any) -> Any:
-        name = NETWORKS[self.algorithm]
-        network = getattr(backend.networks, name)
-        if isinstance(space, gymnasium.spaces.Discrete) and name in ("ActorCritic", "QNetwork"):
-            return network(int(space.n), self.hidden)
-        if name == "QNetwork" or (name == "ActorCritic" and not self.arguments.get("continuous_action")):
-            raise HyperparameterError(
-                f"{self.env} has the actions {space}; {self.algorithm} with this model chooses discrete ones only"
-            )
-        if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded() or len(space.shape) != 1:
-            raise HyperparameterError(
-                f"{self.env} has the actions {space}; {self.algorithm} needs a vector of numbers with finite bounds"
-            )
-        more = {"continuous": True} if name == "ActorCritic" else {}
-        return network(int(space.shape[0]), self.hidden, **more)
+    def _make_model(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
+        kind = KINDS[NETWORKS[self.algorithm]]
+        try:
+            if (
+                kind not in ("actor-critic", "q")
+                and isinstance(action, gymnasium.spaces.Box)
+                and not action.is_bounded()
+            ):
+                raise HyperparameterError(f"{self.algorithm} needs numbers with finite bounds, got {action}")
+            return backend.networks.for_spaces(observation, action, kind, hidden=self.hidden)
+        except HyperparameterError as error:
+            raise HyperparameterError(f"{self.algorithm} on {self.env}: {error}") from error
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
@@ -170,6 +188,18 @@ class StandardEnv:
         if isinstance(action, gymnasium.spaces.Box) and len(action.shape) == 1:
             return EnvKind.CONTINUOUS
         raise HyperparameterError(f"{self.env_id} has the actions {action}; needed are Discrete ones, or a vector")
+
+    @property
+    def kind_by_actions(self) -> EnvKind:
+        """Return what it is, whatever is observed: for networks that `for_spaces` makes.
+
+        Raises:
+            HyperparameterError: no policy chooses in its action space.
+        """
+        if self._is_atari:
+            return EnvKind.ATARI
+        kind = kind_of(self._spaces[1])
+        return EnvKind.CONTINUOUS if kind.continuous and kind.nvec is None else EnvKind.DISCRETE
 
     @property
     def act_dim(self) -> int:
