@@ -113,10 +113,15 @@ class Algorithm(contract.Algorithm):
         if parameter is None:
             parameter = self._first_parameter()
         float_dtype = torch.float32 if parameter is None else parameter.dtype
-        columns = {}
+        device, columns = self._device, {}
+        on_host = device.type == "cpu"
         for name, value in batch.__dict__.items():
-            if isinstance(value, (np.ndarray, Tensor)):
-                columns[name] = to_tensor(value, self._device, float_dtype)
+            if on_host and type(value) is np.ndarray and value.flags.carray:
+                tensor = torch.from_numpy(value)
+                is_exact = tensor.dtype is float_dtype or not tensor.is_floating_point()
+                columns[name] = tensor if is_exact else tensor.to(float_dtype)
+            elif isinstance(value, (np.ndarray, Tensor)):
+                columns[name] = to_tensor(value, device, float_dtype)
             elif isinstance(value, Mapping):
                 columns[name] = map_nested(self._tensor, value)
         return batch.made(**columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from parl_core import model as contract
 from parl_core.model import Weights
+from parl_torch._parts import Parts
 from parl_torch._tensors import to_array
 
 __all__ = ["Model"]
@@ -73,6 +74,9 @@ class Model(nn.Module, contract.Model):
 
     @torch.no_grad()
     def _blend(self, target: list[Tensor], source: list[Tensor], decay: float) -> None:
+        if decay and all(map(torch.is_floating_point, target)):
+            torch._foreach_lerp_(target, source, 1.0 - decay)
+            return
         pairs = list(zip(target, source, strict=True))
         floating = [pair for pair in pairs if pair[0].is_floating_point()]
         counters = [pair for pair in pairs if not pair[0].is_floating_point()]
@@ -84,6 +88,12 @@ class Model(nn.Module, contract.Model):
                 torch._foreach_copy_(targets, sources)
             else:
                 torch._foreach_lerp_(targets, sources, weight)
+
+    def _watch(self, other: contract.Model) -> Callable[[], bool] | None:
+        plain = nn.Module.state_dict
+        if any(getattr(type(model), "state_dict", None) is not plain for model in (self, other)):
+            return None
+        return Parts((self, other)).are_same
 
     def _waiting(self) -> list[str]:
         waiting = [name for name, parameter in self.named_parameters() if is_lazy(parameter)]

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from parl_core import algorithm as contract
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
+from parl_torch._chains import Plan
 from parl_torch._compiled import CompiledGradients, Loss
 from parl_torch._tensors import to_array
 from parl_torch.data_parallel import SharedGradients, learners
@@ -72,6 +73,7 @@ class Adam(contract.Optimizer):
     ) -> None:
         super().__init__(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part, compiles=compiles)
         self._compiled: dict[Any, CompiledGradients] = {}
+        self._plans: dict[Any, Plan | None] = {}
         self._state: dict[Tensor, _Moments] = {}
         self._parameters: list[nn.Parameter] = []
         self._waits = False
@@ -107,6 +109,9 @@ class Adam(contract.Optimizer):
     def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the first loss: see the contract."""
         if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
+            by_hand = self._by_hand(loss, batch, self._lr if lr is None else lr)
+            if by_hand is not None:
+                return by_hand
             value, figures = loss(*batch)
             self.minimize(value, lr)
             for name, figure in figures.items():
@@ -121,8 +126,42 @@ class Adam(contract.Optimizer):
         self._step(found, self._lr if lr is None else lr)
         return value, figures
 
+    def _by_hand(self, loss: Any, batch: tuple[Any, ...], lr: float) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """Take a step without autograd, and return what the loss does; None where the loss or the model needs it."""
+        if self._compiles or not hasattr(loss, "written"):
+            return None
+        plan = self._plans.get(loss)
+        if plan is None or plan.is_stale():
+            obs = batch[0].obs
+            if not (isinstance(obs, Tensor) and obs.dim() == 2 and obs.is_floating_point()):
+                return None
+            if type(self) is not Adam or learners().size > 1:
+                return None
+            plan = self._plans[loss] = Plan(loss, self._listed, batch[0])
+        with torch.inference_mode():
+            figures = plan(*batch)
+            if figures is None:
+                return None
+            self._take(plan.gradients, lr, plan.flat)
+        return figures()  # outside, so that one may compute with them as with any other tensors
+
+    def _listed(self) -> list[nn.Parameter]:
+        if not self._parameters or self._waits:
+            self._list_parameters()
+        return self._parameters
+
     @torch.no_grad()
     def _step(self, found: Sequence[Tensor | None], lr: float) -> Tensor | None:
+        return self._take(found, lr)
+
+    def _take(self, found: Sequence[Tensor | None], lr: float, joined: Tensor | None = None) -> Tensor | None:
+        """Take a step and return the gradients' norm before clipping, where there is a limit.
+
+        Args:
+            found: of each parameter its gradient, or None.
+            lr: learning rate.
+            joined: all gradients side by side, where they are.
+        """
         reached = list(map(_is_there, found))
         columns = self._columns
         if columns is None or columns.reached != reached:
@@ -130,7 +169,7 @@ class Adam(contract.Optimizer):
         gradients: list[Any] = list(compress(found, reached))
         norm = divisor = None
         if self._max_grad_norm is not None:
-            norm = _global_norm(gradients, columns.flat_norm)
+            norm = _global_norm(gradients, columns.flat_norm) if joined is None else torch.linalg.vector_norm(joined)
             divisor = (norm / self._max_grad_norm).clamp_min(1.0)
             if divisor.dtype != torch.float32:  # the only one by which the kernel divides
                 torch._foreach_div_(gradients, divisor)
@@ -171,7 +210,7 @@ class Adam(contract.Optimizer):
         """Continue from a saved state: see the contract."""
         named = self._named()
         step, moment1, moment2 = self._saved(state)
-        self._parameters, self._columns, self._waits = [], None, False
+        self._parameters, self._columns, self._waits, self._plans = [], None, False, {}
         clocks = {
             (count, device): torch.tensor(float(count), device=device)
             for count, device in {(int(step[name]), named[name].device) for name in step}
@@ -185,6 +224,7 @@ class Adam(contract.Optimizer):
             for name in step
         }
 
+    @torch.inference_mode(mode=False)  # what is made here lives on
     def _gathered(self, reached: list[bool]) -> _Columns:
         parameters: list[Tensor] = [parameter for parameter, hit in zip(self._parameters, reached, strict=True) if hit]
         # These count on together from here; others that have shared their steps so far keep the old counter.

@@ -122,17 +122,18 @@ class Batch:
         for name, value in columns.items():
             if value is None or name in self.ELSEWHERE:
                 continue
-            if isinstance(value, Mapping):
-                columns[name] = value = map_nested(_as_array, value)
+            if type(value) is not np.ndarray:
+                if isinstance(value, Mapping):
+                    columns[name] = value = map_nested(_as_array, value)
+                elif not hasattr(value, "shape"):
+                    columns[name] = value = np.asarray(value)
+            if isinstance(value, dict):
                 count = len(next(iter(leaves("", value).values()), ()))
             else:
-                if not hasattr(value, "shape"):
-                    columns[name] = value = np.asarray(value)
                 shape = value.shape
                 if name in self.NUMBERS:
                     limit = self.RANGES.get(name)
-                    plain = len(shape) == 1 and isinstance(value, np.ndarray) and value.dtype.kind == "f"
-                    if limit is not None or not plain:
+                    if limit is not None or len(shape) != 1 or type(value) is not np.ndarray or value.dtype.kind != "f":
                         columns[name] = value = _numbers(name, value, limit)
                 count = shape[0] if shape else -1
             rows = count if rows is None else rows
@@ -142,7 +143,7 @@ class Batch:
             self._check_extra(rows)
         if self.SAME_SHAPE:
             one, other = columns[self.SAME_SHAPE[0]], columns[self.SAME_SHAPE[1]]
-            if isinstance(one, Mapping) or isinstance(other, Mapping) or one.shape != other.shape:
+            if isinstance(one, dict) or isinstance(other, dict) or one.shape != other.shape:
                 _check_same_shapes(one, other)
 
     def _check_extra(self, rows: int | None) -> None:
@@ -245,7 +246,7 @@ def _numbers(name: str, column: Any, limit: tuple[float, str] | None = None) -> 
         raise ValueError(f"{name} must hold numbers, got dtype {column.dtype}")
     if limit is not None and column.dtype.kind != "b" and len(column):
         largest, remedy = limit
-        if not (column.min() >= 0.0 and column.max() <= largest):
+        if not (np.minimum.reduce(column) >= 0.0 and np.maximum.reduce(column) <= largest):
             row = int(np.flatnonzero(~((column >= 0.0) & (column <= largest)))[0])
             raise ValueError(f"{name} must be {remedy.format(column[row])} in row {row}{_PASS.get(name, '')}")
     return column if column.dtype.kind == "f" else column.astype(np.float32)

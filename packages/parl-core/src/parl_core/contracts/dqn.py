@@ -221,9 +221,10 @@ class DQN(CountingUpdates):
         if self._outputs is None:
             choices = self._choices(batch.obs)
         action = batch.action
-        if action.dtype != np.int64 or action.ndim != 1 or action.min() < 0 or action.max() >= (choices or 0):
+        fits = action.ndim == 1 and action.dtype == np.int64 and np.minimum.reduce(action) >= 0
+        if not (fits and np.maximum.reduce(action) < (choices or 0)):
             action = actions_column("action", action, choices)
-        if batch.extra is None and not isinstance(batch.next_obs, Mapping):
+        if batch.extra is None and not isinstance(batch.next_obs, (dict, Mapping)):
             return batch if action is batch.action else batch.made(**{**batch.__dict__, "action": action})
         columns = {**batch.__dict__, "action": action}
         extra = batch.extra or {}

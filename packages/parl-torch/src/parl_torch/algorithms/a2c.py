@@ -1,18 +1,49 @@
 """A2C and A3C on PyTorch."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
+from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
+from parl_torch._chains import Chain, Figures, Networks, written
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
+from parl_torch.distributions import CategoricalDistribution
 from parl_torch.losses._shapes import same_shape
 
 __all__ = ["A2C", "A3C"]
 
 
+def _networks(algorithm: "A2C") -> Networks:
+    if algorithm._reduces or algorithm._one_pass or algorithm.actions != ActionKind():
+        return ()
+    return (algorithm.model, "policy", True), (algorithm.model, "value", True)
+
+
+def _slopes(algorithm: "A2C", chains: Sequence[Chain], batch: Rollout, entropy_coeff: float | None = None) -> Figures:
+    if batch.action_mask is not None or batch.action.dim() != 1:
+        return None
+    coeff = algorithm._now("entropy_coeff", algorithm.entropy_coeff, entropy_coeff, check=check_real)
+    kept, kept_value = (chain.forward(batch.obs) for chain in chains)
+    policy, error = CategoricalDistribution(kept[-1]), kept_value[-1].reshape(-1) - batch.return_
+    chains[0].backward(kept, policy.slope(batch.action, -batch.advantage, coeff))
+    chains[1].backward(kept_value, (error * algorithm.vf_loss_coeff).unsqueeze(1))
+
+    def figures() -> tuple[Tensor, dict[str, Tensor]]:
+        pi_loss = -torch.dot(policy.logp(batch.action), batch.advantage)
+        vf_loss, entropy = 0.5 * torch.dot(error, error), policy.entropy().sum()
+        loss = pi_loss + algorithm.vf_loss_coeff * vf_loss + coeff * entropy
+        return loss, {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
+
+    return figures
+
+
 class A2C(contract.A2C, Algorithm):
+    @written(_networks, _slopes)
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         policy, value = self._policy_and_value(batch.obs, batch.action_mask)

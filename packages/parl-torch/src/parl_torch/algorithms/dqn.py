@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
+from parl_torch._chains import Chain, Figures, Networks, written
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
@@ -17,7 +18,45 @@ from parl_torch.losses.value import double_q_learning, q_learning, squared_error
 __all__ = ["DDQN", "DQN"]
 
 
+def _networks(algorithm: "DQN") -> Networks:
+    if algorithm._reduces:
+        return ()
+    return (algorithm.model, algorithm._value, True), (algorithm.target_model, algorithm._value, False)
+
+
+def _slopes(algorithm: "DQN", chains: Sequence[Chain], batch: Transitions) -> Figures:
+    chain, target = chains
+    rows, delta, weights = len(batch.obs), algorithm.huber, batch.weights
+    action, r_t = batch.action.reshape(rows, 1), batch.reward
+    goes_on = 1.0 - batch.terminal.to(r_t.dtype)
+    q_t = target.forward(batch.next_obs)[-1]
+    if algorithm.double:
+        best = chain.forward(batch.next_obs)[-1].argmax(1, keepdim=True)
+        v_t = q_t.gather(1, best).squeeze(1)
+    else:
+        v_t = q_t.amax(1)
+    kept = chain.forward(batch.obs)
+    q_tm1 = kept[-1].gather(1, action).squeeze(1)
+    if batch.discount is None:
+        td_error = torch.addcmul(r_t, goes_on, v_t, value=algorithm.gamma).sub_(q_tm1)
+    else:
+        td_error = torch.addcmul(r_t, batch.discount * goes_on, v_t).sub_(q_tm1)
+    slope = td_error * (-2.0 / rows) if delta is None else td_error.clamp(-delta, delta).mul_(-1.0 / rows)
+    if weights is not None:
+        slope *= weights
+    chain.backward(kept, torch.zeros_like(kept[-1]).scatter_(1, action, slope.unsqueeze(1)))
+
+    def figures() -> tuple[Tensor, dict[str, Tensor]]:
+        if delta is None and weights is None:
+            return torch.dot(td_error, td_error) / rows, {}
+        error = td_error.clone()
+        return algorithm._of_error(error, weights), {"td_error": error}
+
+    return figures
+
+
 class DQN(contract.DQN, Algorithm):
+    @written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         a_tm1, r_t = batch.action.reshape(-1), batch.reward
         mask = None

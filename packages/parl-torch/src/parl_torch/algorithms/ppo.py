@@ -1,15 +1,18 @@
 """PPO on PyTorch, in the forms of PARL 2.x and, below, of PARL 1.x."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from parl_core.contracts import ppo, separate_ppo
+from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
+from parl_torch._chains import Chain, Figures, Networks, written
 from parl_torch.algorithm import Algorithm
-from parl_torch.distributions import DiagGaussianDistribution
-from parl_torch.losses._proximal import Behaviour, proximal_losses
+from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
+from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
 from parl_torch.losses._shapes import same_shape
 from parl_torch.losses.policy import clipped_surrogate, kl_penalised_surrogate
 from parl_torch.losses.value import squared_error
@@ -17,7 +20,42 @@ from parl_torch.losses.value import squared_error
 __all__ = ["PPO", "SeparatePPO"]
 
 
+def _networks(algorithm: "PPO") -> Networks:
+    if algorithm._reduces or algorithm._one_pass or algorithm.actions != ActionKind():
+        return ()
+    return (algorithm.model, "policy", True), (algorithm.model, "value", True)
+
+
+def _slopes(
+    algorithm: "PPO",
+    chains: Sequence[Chain],
+    batch: Rollout,
+    clip: float | None = None,
+    entropy_coef: float | None = None,
+) -> Figures:
+    if batch.action_mask is not None or batch.action.dim() != 1:
+        return None
+    clip = algorithm._now("clip_param", algorithm.clip_param, clip)
+    entropy_coef = algorithm._now("entropy_coef", algorithm.entropy_coef, entropy_coef)
+    kept, kept_value = (chain.forward(batch.obs) for chain in chains)
+    policy, each = CategoricalDistribution(kept[-1]), 1.0 / len(batch.action)
+    loss, figures, by_log_prob, error = proximal_slopes(
+        policy.logp(batch.action),
+        policy.entropy(),
+        kept_value[-1].reshape(-1),
+        Behaviour(batch.log_prob, batch.advantage, batch.value, batch.return_),
+        clip,
+        algorithm.use_clipped_value_loss,
+        algorithm.value_loss_coef,
+        entropy_coef,
+    )
+    chains[0].backward(kept, policy.slope(batch.action, by_log_prob * -each, -entropy_coef * each))
+    chains[1].backward(kept_value, (error * (algorithm.value_loss_coef * each)).unsqueeze(1))
+    return lambda: (loss.clone(), dict(zip(ppo.FIGURES, figures.clone().unbind(), strict=True)))
+
+
 class PPO(ppo.PPO, Algorithm):
+    @written(_networks, _slopes)
     def loss(
         self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -16,7 +16,7 @@ from parl_torch.losses._shapes import same_shape
 from parl_torch.losses.policy import clipped_surrogate
 from parl_torch.losses.value import clipped_value_loss, squared_error
 
-__all__ = ["Behaviour", "proximal_losses"]
+__all__ = ["Behaviour", "proximal_losses", "proximal_slopes"]
 
 
 class Behaviour(NamedTuple):
@@ -61,6 +61,49 @@ def proximal_losses(
     return losses
 
 
+def proximal_slopes(
+    log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    behaviour: Behaviour,
+    clip: float,
+    clips_value: bool,
+    value_coef: float,
+    entropy_coef: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the loss and its figures as `proximal_losses`, and its slopes.
+
+    They are `-by_log_prob / n` by each log-probability, `value_coef * error / n` by each value and `-entropy_coef / n`
+    by each entropy.
+
+    Returns:
+        (loss, figures `[5]`, by_log_prob `[batch]`, error `[batch]`).
+    """
+    log_prob_old, advantage, value_old, return_ = behaviour
+    log_ratio = log_prob - log_prob_old
+    ratio = log_ratio.exp()
+    gain = ratio * advantage  # also its own derivative by log_prob
+    limit = advantage + clip * advantage.abs()  # (1 + clip) * adv where adv > 0, else (1 - clip) * adv
+    by_log_prob = gain.masked_fill(gain > limit, 0.0)
+
+    error = value - return_
+    square = error.square()
+    if clips_value:
+        step = value - value_old
+        square_near = (error - (step - step.clamp(-clip, clip))).square()
+        error = error.masked_fill(square_near > square, 0.0)
+        square = torch.maximum(square, square_near)
+
+    moved = ratio - 1.0
+    outside = (moved.abs() > clip).to(ratio.dtype)
+    columns = (0.5 * square, -torch.minimum(gain, limit), entropy, moved - log_ratio, outside)
+    share = 1.0 / len(log_prob)
+    figures = torch.stack(columns).sum(dim=1).mul_(share)  # the means
+    value_loss, policy_loss, mean_entropy, *_ = figures.unbind()
+    loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
+    return loss, figures, by_log_prob, error
+
+
 class _Proximal(Function):
     @staticmethod
     def forward(
@@ -77,30 +120,13 @@ class _Proximal(Function):
         value_coef: float,
         entropy_coef: float,
     ) -> tuple[Tensor, Tensor]:
-        log_ratio = log_prob - log_prob_old
-        ratio = log_ratio.exp()
-        gain = ratio * advantage  # also its own derivative by log_prob
-        limit = advantage + clip * advantage.abs()  # (1 + clip) * adv where adv > 0, else (1 - clip) * adv
-        by_log_prob = gain.masked_fill(gain > limit, 0.0)
-
-        error = value - return_
-        square = error.square()
-        if clips_value:
-            step = value - value_old
-            square_near = (error - (step - step.clamp(-clip, clip))).square()
-            error = error.masked_fill(square_near > square, 0.0)
-            square = torch.maximum(square, square_near)
-
-        moved = ratio - 1.0
-        outside = (moved.abs() > clip).to(ratio.dtype)
-        columns = (0.5 * square, -torch.minimum(gain, limit), entropy, moved - log_ratio, outside)
-        share = 1.0 / len(log_prob)
-        figures = torch.stack(columns).sum(dim=1).mul_(share)  # the means
-        value_loss, policy_loss, mean_entropy, *_ = figures.unbind()
-        loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
+        behaviour = Behaviour(log_prob_old, advantage, value_old, return_)
+        loss, figures, by_log_prob, error = proximal_slopes(
+            log_prob, entropy, value, behaviour, clip, clips_value, value_coef, entropy_coef
+        )
 
         ctx.save_for_backward(by_log_prob, error, log_prob, entropy, value, log_prob_old, advantage, value_old, return_)
-        ctx.share = share
+        ctx.share = 1.0 / len(log_prob)
         ctx.coefs = value_coef, entropy_coef
         ctx.clips = clip, clips_value
         ctx.set_materialize_grads(False)
