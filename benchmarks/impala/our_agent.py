@@ -30,10 +30,19 @@ class Shared(Model):
         return self.network.policy_and_value(obs)[1]
 
 
+class OfVectors(Shared):
+    """A network of vectors, which the actors run in numpy."""
+
+    def policy(self, obs: Any) -> Any:
+        """Logits."""
+        return self.network.pi(self.network.trunk(obs))
+
+
 def make_agent(task: str, compute_dtype: str = "float32") -> Any:
     """An agent for the task of this name; `compute_dtype` is its networks'."""
+    model = Shared if tasks.TASKS[task].images else OfVectors
     algorithm = IMPALA(
-        Shared(tasks.TASKS[task].network()),
+        model(tasks.TASKS[task].network()),
         sample_batch_steps=tasks.STEPS,
         gamma=tasks.GAMMA,
         vf_loss_coeff=tasks.VALUE_LOSS,

@@ -57,6 +57,22 @@ class Looped(Model):
         return self.out(obs)
 
 
+class Bodies(nn.Module):
+    """Layers that another module calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(OBS_DIM, 16), nn.ReLU()), nn.Linear(16, ACT_DIM)
+
+
+class Nested(Model):
+    def __init__(self) -> None:
+        self.parts = Bodies()
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.parts.head(self.parts.body(obs))
+
+
 class Heads(Model):
     """Policy and value of their own layers, the value without its last dimension."""
 
@@ -124,10 +140,10 @@ def assert_equal_weights(one: Any, other: Any, *, atol: float) -> None:
         np.testing.assert_allclose(array, other_state.arrays[name], rtol=0.0, atol=atol, err_msg=name)
 
 
-Q_MODELS = [lambda: QNetwork(ACT_DIM, (16, 16)), Plain, Stacked, Looped]
+Q_MODELS = [lambda: QNetwork(ACT_DIM, (16, 16)), Plain, Stacked, Looped, Nested]
 
 
-@pytest.mark.parametrize("make", Q_MODELS, ids=["ready-made", "functions", "sequential", "loop"])
+@pytest.mark.parametrize("make", Q_MODELS, ids=["ready-made", "functions", "sequential", "loop", "nested"])
 @pytest.mark.parametrize("settings", [{}, {"double": True, "huber": 0.5}, {"max_grad_norm": 0.1, "sync_every": 3}])
 @pytest.mark.parametrize("extras", [False, True])
 def test_dqn_in_float64_is_that_of_autograd(make: Any, settings: dict[str, Any], extras: bool) -> None:

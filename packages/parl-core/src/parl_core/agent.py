@@ -471,6 +471,13 @@ class Agent:
         return batch, single
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
+        if not options and type(batch) is np.ndarray:
+            found = self.alg._on_host(method.__name__, batch)
+            if found is not None:
+                if self._acted_on is None:
+                    self._acted_on = {"obs": batch.shape[1:]}
+                    self._threads_settled = self.alg._settle_threads()
+                return found
         if self._by_mode is None:
             self._by_mode = self.alg._layers_by_mode()
         learning = [layer for layer in self._by_mode if layer.training] if self._by_mode else ()

@@ -430,6 +430,10 @@ class Algorithm:
         """Return a numpy array that holds the tensor's values; what is no tensor passes unchanged."""
         raise NotImplementedError
 
+    def _on_host(self, method: str, obs: NDArray[Any]) -> Any:  # noqa: ARG002
+        """Return what a method gives of observations, as arrays; None where the framework has to compute it."""
+        return None
+
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
         """Return what a network gives; where it computes in fewer bits, widened again."""
         return network(*inputs)

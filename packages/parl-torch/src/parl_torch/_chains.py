@@ -197,6 +197,9 @@ class Plan:
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Return nothing: a copied optimizer makes its own plan, on its own parameters."""
 
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return type(None), ()
+
     def _lay_out(self, chains: Sequence[Any], learns: Sequence[bool], parameters: Sequence[Tensor]) -> None:
         """Give the gradients of all chains that learn one block of memory, unless layers are shared."""
         trained = [part for chain, yes in zip(chains, learns, strict=True) if yes for part in chain.parameters]
@@ -270,7 +273,7 @@ def _is_plain(method: Any, layer: nn.Module) -> bool:
 def _is_pass(function: Any, layer: nn.Module) -> bool:
     if not isinstance(function, FunctionType):
         return False
-    if function.__module__ in _OUR_LAYERS or function in (nn.Sequential.forward, nn.Module.__call__):
+    if function.__module__ in _OUR_LAYERS or function in (nn.Sequential.forward, nn.Module.forward):
         return True
     code = function.__code__
     if code.co_freevars or not all(step.opname.startswith(_PASSES) for step in dis.get_instructions(code)):
@@ -283,7 +286,7 @@ def _is_known(name: str, function: FunctionType, layer: nn.Module) -> bool:
     if given is not None:
         is_torch = isinstance(given, ModuleType) and given.__name__.partition(".")[0] == "torch"
         return is_torch or _is_activation(given)
-    if name in layer._modules or name in _NAMES:
+    if name in _NAMES or any(name in part._modules for part in layer.modules()):
         return True
     if name in vars(layer):
         return _is_activation(vars(layer)[name])

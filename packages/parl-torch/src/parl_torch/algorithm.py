@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from parl_core.checks import first_method
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_torch._compiled import require_compiler
+from parl_torch._host_acting import HostActing, OnHost
 from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_figures, to_tensor
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
@@ -28,7 +29,11 @@ __all__ = ["Algorithm"]
 class Algorithm(contract.Algorithm):
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
+    ON_HOST: ClassVar[Mapping[str, Callable[[Any], OnHost | None]]] = {}
+    """Of methods that can act in numpy: returns how, None where the algorithm's settings do not allow it."""
+
     _found_parameter: Tensor | None = None
+    _host_acting: dict[str, HostActing | None]
 
     def _resolve_device(self, device: str) -> torch.device:
         found = resolve_device(device)
@@ -95,6 +100,21 @@ class Algorithm(contract.Algorithm):
 
     def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> FrameworkOptimizer:
         return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm)
+
+    def _on_host(self, method: str, obs: NDArray[Any]) -> Any:
+        if self._reduces or obs.ndim != 2 or obs.dtype.kind != "f" or method not in self.ON_HOST:
+            return None
+        known = self.__dict__.setdefault("_host_acting", {})
+        acting = known.get(method)
+        if acting is None or acting.is_stale():
+            way = self.ON_HOST[method](self) if type(self).__module__.startswith("parl_torch.algorithms.") else None
+            if way is None:
+                return None
+            try:
+                acting = known[method] = HostActing(self.model, way, obs)
+            except Exception:  # any: of the model, which is run again and explained
+                return None
+        return acting(obs)
 
     def _tensor(self, array: Any) -> Tensor:
         parameter = self._found_parameter

@@ -1,6 +1,8 @@
 """A2C and A3C on PyTorch."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_torch._chains import Chain, Figures, Networks, written
+from parl_torch._host_acting import of_categorical
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -43,6 +46,8 @@ def _slopes(algorithm: "A2C", chains: Sequence[Chain], batch: Rollout, entropy_c
 
 
 class A2C(contract.A2C, Algorithm):
+    ON_HOST: ClassVar = {name: partial(of_categorical, method=name) for name in ("explore", "predict", "value")}
+
     @written(_networks, _slopes)
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)

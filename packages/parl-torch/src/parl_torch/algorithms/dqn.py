@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
 from parl_torch._chains import Chain, Figures, Networks, written
+from parl_torch._host_acting import OnHost
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
@@ -56,6 +58,8 @@ def _slopes(algorithm: "DQN", chains: Sequence[Chain], batch: Transitions) -> Fi
 
 
 class DQN(contract.DQN, Algorithm):
+    ON_HOST: ClassVar = {"predict": lambda algorithm: OnHost((algorithm._value,), lambda values: values)}
+
     @written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         a_tm1, r_t = batch.action.reshape(-1), batch.reward

@@ -1,13 +1,15 @@
 """IMPALA on PyTorch."""
 
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
+from parl_torch._host_acting import OnHost
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -17,6 +19,11 @@ __all__ = ["IMPALA"]
 
 
 class IMPALA(contract.IMPALA, Algorithm):
+    ON_HOST: ClassVar = {
+        "logits": lambda algorithm: OnHost(("policy",), lambda logits: logits) if algorithm._policy_alone else None,
+        "value": lambda algorithm: None if algorithm._one_pass else OnHost(("value",), np.ravel),
+    }
+
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         action, reward, last_obs = batch.action.reshape(-1), batch.reward, batch.last_obs

@@ -1,7 +1,8 @@
 """PPO on PyTorch, in the forms of PARL 2.x and, below, of PARL 1.x."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_torch._chains import Chain, Figures, Networks, written
+from parl_torch._host_acting import of_categorical
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses._proximal import Behaviour, proximal_losses, proximal_slopes
@@ -55,6 +57,8 @@ def _slopes(
 
 
 class PPO(ppo.PPO, Algorithm):
+    ON_HOST: ClassVar = {name: partial(of_categorical, method=name) for name in ("explore", "predict", "value")}
+
     @written(_networks, _slopes)
     def loss(
         self, batch: Rollout, clip: float | None = None, entropy_coef: float | None = None
@@ -77,6 +81,8 @@ class PPO(ppo.PPO, Algorithm):
 
 
 class SeparatePPO(separate_ppo.SeparatePPO, PPO):
+    ON_HOST: ClassVar = {}
+
     def _gaussian(self, model: Any, obs: Tensor) -> DiagGaussianDistribution:
         means, logvars = model.policy(obs)
         self._require_width(means.shape[-1])

@@ -1,0 +1,168 @@
+"""Small networks act in numpy: the actions of the framework, and the framework for everything else."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from parl_core.errors import DivergedError
+from parl_torch._host_acting import HostActing
+from parl_torch.agent import Agent
+from parl_torch.algorithms import A2C, DDQN, DQN, IMPALA, PPO
+from parl_torch.model import Model
+from parl_torch.networks import ActorCritic, QNetwork
+
+OBS_DIM, ACT_DIM = 5, 3
+
+
+class Elu(Model):
+    def __init__(self) -> None:
+        self.net = nn.Sequential(nn.Linear(OBS_DIM, 32), nn.ELU(0.7), nn.Linear(32, ACT_DIM), nn.Tanh())
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.net(obs)
+
+
+def an_agent(kind: type[Any], make: Callable[[], Any], **settings: Any) -> Any:
+    torch.manual_seed(4)
+    return Agent(kind(make(), device="cpu", **settings), seed=1)
+
+
+def actor_critic() -> Any:
+    return ActorCritic(ACT_DIM, (32, 32))
+
+
+def q_network() -> Any:
+    return QNetwork(ACT_DIM, (32, 32))
+
+
+def observations(rows: int = 6) -> NDArray[np.float32]:
+    return np.random.default_rng(2).normal(size=(rows, OBS_DIM)).astype(np.float32)
+
+
+def by_framework(agent: Any, monkeypatch: pytest.MonkeyPatch, call: Callable[[Any], Any]) -> Any:
+    with monkeypatch.context() as patched:
+        patched.setattr(type(agent.alg), "ON_HOST", {})
+        return call(agent)
+
+
+def acts_on_host(agent: Any, method: str) -> bool:
+    acting = agent.alg.__dict__.get("_host_acting", {}).get(method)
+    return isinstance(acting, HostActing) and acting.is_chain
+
+
+CASES: list[tuple[type[Any], Callable[[], Any], str, dict[str, Any]]] = [
+    (DQN, q_network, "predict", {}),
+    (DDQN, Elu, "predict", {}),
+    (PPO, actor_critic, "value", {}),
+    (PPO, actor_critic, "predict", {}),
+    (A2C, actor_critic, "value", {}),
+    (IMPALA, actor_critic, "logits", {"sample_batch_steps": 4}),
+    (IMPALA, actor_critic, "value", {"sample_batch_steps": 4}),
+]
+
+
+@pytest.mark.parametrize(("kind", "make", "method", "settings"), CASES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_outputs_are_those_of_the_framework(
+    kind: Any, make: Any, method: str, settings: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, obs = an_agent(kind, make, **settings), observations().astype(dtype)
+    bound = getattr(agent.alg, method)
+    found = agent._forward(bound, obs)
+    assert acts_on_host(agent, method)
+    expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(bound, obs))
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_exploration_draws_what_the_framework_draws(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = an_agent(kind, actor_critic)
+
+    def explore(agent: Any) -> Any:
+        torch.manual_seed(8)
+        return [agent.explore(observations()) for _ in range(20)]
+
+    found, expected = explore(agent), by_framework(agent, monkeypatch, explore)
+    assert acts_on_host(agent, "explore")
+    for one, other in zip(found, expected, strict=True):
+        for part, wanted in zip(one, other, strict=True):
+            np.testing.assert_allclose(part, wanted, rtol=0.0, atol=1e-6)
+
+
+def test_an_update_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, obs = an_agent(DQN, q_network, lr=0.1), observations()
+    before = agent._forward(agent.alg.predict, obs)
+    reward = np.ones(6, np.float32)
+    agent.learn(obs, np.arange(6) % ACT_DIM, reward, obs, np.zeros(6, np.float32))
+    after = agent._forward(agent.alg.predict, obs)
+    assert np.abs(after - before).max() > 1e-3
+    expected = by_framework(agent, monkeypatch, lambda agent: agent._forward(agent.alg.predict, obs))
+    np.testing.assert_allclose(after, expected, rtol=0.0, atol=1e-6)
+
+
+def test_what_is_returned_is_not_changed_by_later_calls() -> None:
+    agent = an_agent(IMPALA, actor_critic, sample_batch_steps=4)
+    first = agent.logits(observations())
+    kept = first.copy()
+    agent.logits(2.0 * observations())
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_models_that_change_are_looked_at_again() -> None:
+    agent, obs = an_agent(DQN, q_network), observations()
+    before = agent._forward(agent.alg.predict, obs)
+    agent.alg.model.head.weight.data = 2.0 * agent.alg.model.head.weight.data
+    agent.alg.model.head.bias.data = 2.0 * agent.alg.model.head.bias.data
+    np.testing.assert_allclose(agent._forward(agent.alg.predict, obs), 2.0 * before, rtol=1e-5, atol=1e-6)
+
+
+def test_hooks_are_called() -> None:
+    agent, heard = an_agent(DQN, q_network), []
+    agent.predict(observations())
+    agent.alg.model.head.register_forward_hook(lambda *_: heard.append(1))
+    agent.predict(observations())
+    assert heard
+
+
+def test_many_rows_and_other_kinds_of_observations_go_to_the_framework() -> None:
+    agent = an_agent(DQN, lambda: QNetwork(ACT_DIM, (128, 128)))
+    assert agent.predict(observations(4000)).shape == (4000,)
+    assert agent.predict(np.ones((2, OBS_DIM), np.int64)).shape == (2,)
+    assert agent.predict(torch.ones(2, OBS_DIM)).shape == (2,)
+
+
+def test_observations_of_another_size_are_explained() -> None:
+    agent = an_agent(DQN, q_network)
+    agent.predict(observations())
+    with pytest.raises(ValueError, match="until now it was given"):
+        agent.predict(np.ones((2, OBS_DIM + 1), np.float32))
+
+
+def test_a_policy_that_diverged_is_named() -> None:
+    agent = an_agent(PPO, actor_critic)
+    agent.explore(observations())
+    with torch.no_grad():
+        agent.alg.model.policy_head.bias.fill_(torch.nan)
+    with pytest.raises(DivergedError):
+        agent.explore(observations())
+
+
+def test_copies_act_with_their_own_weights() -> None:
+    agent, obs = an_agent(DQN, Elu), observations()
+    before = agent._forward(agent.alg.predict, obs)
+    pickled = Agent(pickle.loads(pickle.dumps(agent.alg)))
+    for other in (copy.deepcopy(agent), pickled):
+        with torch.no_grad():
+            for parameter in other.alg.model.parameters():
+                parameter.zero_()
+        assert not np.any(other._forward(other.alg.predict, obs))
+    np.testing.assert_array_equal(agent._forward(agent.alg.predict, obs), before)
