@@ -54,18 +54,31 @@ def _as_it_is(value: Any) -> Any:
 def _dataclass_writer(kind: type[Any]) -> _Writer:
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
-    others = [name for name in names if hints[name] not in _PLAIN_READERS]
+    others = [(name, writer) for name in names if (writer := _field_writer(hints[name])) is not None]
     if len(names) == 1:
         return lambda value: {names[0]: to_json(getattr(value, names[0]))}
     fields = attrgetter(*names)
 
     def write(value: Any) -> dict[str, Any]:
         written = dict(zip(names, fields(value), strict=True))
-        for name in others:
-            written[name] = to_json(written[name])
+        for name, writer in others:
+            written[name] = writer(written[name])
         return written
 
     return write
+
+
+def _field_writer(hint: Any) -> _Writer | None:
+    """Return the writer of a field's values by its annotation; None where `json.dumps` takes them as they are."""
+    origin = typing.get_origin(hint)
+    arguments = [argument for argument in typing.get_args(hint) if argument not in {NoneType, Ellipsis}]
+    if arguments[-1:] and arguments[-1] in _PLAIN_READERS:
+        if origin in {types.UnionType, typing.Union}:
+            return None
+        if origin is tuple:
+            return list
+        return dict
+    return None if hint in _PLAIN_READERS else to_json
 
 
 def from_json(kind: type[Any], value: object, path: str) -> Any:

@@ -125,7 +125,9 @@ def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
     if getattr(local, "constructed", None) is cls:  # the object that `construct_here` is making; said once
         local.constructed = None
         return HERE
-    return client() if _state.client is not None or _state.make is not None else None
+    if _state.client is not None:
+        return _state.client
+    return client() if _state.make is not None else None
 
 
 def client() -> ActorMaker:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,10 +98,6 @@ class ActorOptions:
             raise ValueError(f"when_full must be one of {', '.join(_WHEN_FULL)}, not {self.when_full!r}")
         if self.lease_timeout_s is not None:
             _check_amount("lease_timeout_s", self.lease_timeout_s)
-
-    def variables(self) -> dict[str, str]:
-        """Return environment variables that the options mean for the actor's process."""
-        return {RECORD_VARIABLE: os.path.abspath(os.path.expanduser(self.record))} if self.record else {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ActorOptions:

@@ -95,7 +95,7 @@ _ANY_VERSION: dict[str, frozenset[str]] = {
 def encode(message: Message) -> bytes:
     """Return a message as one frame."""
     name = type(message).__name__
-    if not isinstance(message, Message) or _kind(name) is None:
+    if not isinstance(message, Message) or (name not in _KINDS and _kind(name) is None):
         raise LocalProtocolError(f"{name} is no message of the control plane")
     return json.dumps({"is": name, **to_json(message)}, separators=(",", ":"), allow_nan=False).encode()
 

@@ -111,7 +111,6 @@ class Client(ConnectionDisplay):
         self._own_lease = inside_actor
         self._cluster = cluster
         self._limits = limits
-        self._is_program = not inside_actor
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
@@ -147,7 +146,7 @@ class Client(ConnectionDisplay):
             register=self.own.add,
             connect=self._connection_to,
             release=self._release,
-            variables=self._variables,
+            variables=(lambda _: {}) if inside_actor else chosen_variables,  # in an actor they are set
             limits=limits,
             lease_timeout_s=lease_timeout_s,
         )
@@ -293,10 +292,6 @@ class Client(ConnectionDisplay):
             ref = inherited.become(ref)
         self._refs[lease_id] = ref
         return ref
-
-    def _variables(self) -> dict[str, str]:
-        """Return the thread-count variables of this program's environment; none in an actor, where they are set."""
-        return chosen_variables(os.environ) if self._is_program else {}
 
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
         kind = Connection

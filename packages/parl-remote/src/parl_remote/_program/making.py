@@ -7,20 +7,21 @@ lease from the master --> a process from the worker --> Connection --CREATE--> t
 from __future__ import annotations
 
 import functools
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
 from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of
-from parl_remote._files.manifest import Place
 from parl_remote._files.places import Places
+from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
-from parl_remote._options import ActorOptions
+from parl_remote._options import RECORD_VARIABLE, ActorOptions
 from parl_remote._program.actor_ref import AttributeNames
 from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made, place_of
 from parl_remote._program.master_client import MasterClient
@@ -100,15 +101,7 @@ def _saves(cls: type) -> bool:
 
 
 _NAMES_KEPT = 1000
-_PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
-
-
-class _NotBegun(Exception):  # it ends an attempt, nobody else sees it
-    """The actor's process ended before its constructor was requested."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+_PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than a program should wait
 
 
 class Making:
@@ -121,7 +114,7 @@ class Making:
         register: Told of each actor that is about to be made.
         connect: Makes a connection from a channel to the record's actor.
         release: Gives back the lease of an actor whose constructor did not succeed.
-        variables: Returns the thread-count variables of the program's environment.
+        variables: Returns the variables of the program's environment that actors get: those of thread counts.
         limits: Times.
         lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
 
@@ -139,7 +132,7 @@ class Making:
         register: Callable[[ActorRecord], None],
         connect: Callable[[ActorRecord, Channel], ActorConnection],
         release: Callable[[ActorRecord], None],
-        variables: Callable[[], dict[str, str]],
+        variables: Callable[[Mapping[str, str]], dict[str, str]],
         limits: Limits,
         lease_timeout_s: float | None,
     ) -> None:
@@ -167,13 +160,29 @@ class Making:
             RemoteError: As for `Client.create`.
             Exception: Whatever the constructor raised.
         """
+        spec, options = recipe.spec, recipe.options
         for left in reversed(range(_PLACEMENTS)):
+            granted = self._lease(spec.name, options, replaces=replaces, restarts=restarts)
+            record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
+            self._register(record)
             try:
-                return self._make_there(recipe, replaces, restarts)
-            except _NotBegun as lost:
+                created = self._begin(recipe, granted, record)
+            except (ChannelClosed, ClusterUnreachable) as gone:
+                error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
+                self._release(record)
                 if not left:
-                    raise lost.error from None
-                time.sleep(self._limits.rejoin_interval_s)  # the master has to hear of it as well
+                    raise error from None
+                time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
+                continue
+            except BaseException:
+                self._release(record)
+                raise
+            try:
+                created.result()
+            except BaseException:
+                self._release(record)
+                raise
+            return Made(record, record.connection, place_of(granted))
         raise AssertionError("the last placement returns or raises")
 
     def announce(self, recipe: Recipe, record: ActorRecord) -> None:
@@ -183,42 +192,36 @@ class Making:
             self._describe(record, recipe.spec, wait=options.wait)
             self._remember(options.name, record)
 
-    def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
-        """Make an actor on the node that the master selects.
+    def _begin(self, recipe: Recipe, granted: LeaseGranted, record: ActorRecord) -> RemoteFuture[Any]:
+        """Start an actor's process and request the constructor; return the future of its answer.
 
         Raises:
-            _NotBegun: Its node was lost before its constructor began.
+            ChannelClosed: The process ended first; so does `ClusterUnreachable`, with its node.
         """
-        spec, options = recipe.spec, recipe.options
-        timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
-        granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
-        record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
-        self._register(record)
+        options = recipe.options
+        place = self._places.of(granted, self._workers, recipe.spec.cls.__module__)
+        variables = self._variables(os.environ)
+        if options.record:
+            variables[RECORD_VARIABLE] = os.path.abspath(os.path.expanduser(options.record))
+        start = StartActor(record.lease_id, record.class_name, options.memory_limit, variables, place.working_dir)
         try:
-            place = self._places.of(granted, self._workers, spec.cls.__module__)
-            record.connection = connection = self._start(record, granted, options, place, recipe.names)
-            if recipe.saves:
-                connection.keep_states(recipe.keep_state)
-            message = recipe.message(place.sys_path)
-            created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
-        except (ChannelClosed, ClusterUnreachable) as gone:
-            error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
-            self._release(record)
-            raise _NotBegun(error) from None
-        except BaseException:
-            self._release(record)
+            record.channel, record.pid = self._workers.start(granted, start)
+        except ChannelClosed:
+            if (cause := self._workers.end_of(record.lease_id)) is not None:
+                record.end(cause)
             raise
-        try:
-            created.result()
-        except BaseException:
-            self._release(record)
-            raise
-        return Made(record, connection, place_of(granted))
+        if self.logs is not None:
+            self.logs.follow(granted)
+        record.on_names = recipe.names.set
+        record.connection = connection = self._connect(record, record.channel)
+        if recipe.saves:
+            connection.keep_states(recipe.keep_state)
+        message = recipe.message(place.sys_path)
+        return connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
 
-    def _lease(
-        self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
-    ) -> LeaseGranted:
+    def _lease(self, class_name: str, options: ActorOptions, *, replaces: str, restarts: int) -> LeaseGranted:
         """Return the resources for an actor."""
+        timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         patience = time.monotonic() + NEWS_S
         while True:
             try:
@@ -228,27 +231,6 @@ class Making:
                 if before is None or not before.has_ended or time.monotonic() > patience:
                     raise
                 time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
-
-    def _start(
-        self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
-    ) -> ActorConnection:
-        start = StartActor(
-            record.lease_id,
-            record.class_name,
-            options.memory_limit,
-            {**self._variables(), **options.variables()},
-            place.working_dir,
-        )
-        try:
-            record.channel, record.pid = self._workers.start(granted, start)
-        except ChannelClosed:
-            if (cause := self._workers.end_of(record.lease_id)) is not None:
-                record.end(cause)
-            raise
-        if self.logs is not None:
-            self.logs.follow(granted)
-        record.on_names = names.set
-        return self._connect(record, record.channel)
 
     def _remember(self, name: str, record: ActorRecord) -> None:
         if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter, see `_lease`
