@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parl_remote._data import object_places
+from parl_remote._data import object_memory
 from parl_remote._data.object_memory import FrameKind, MemoryPool, read, read_image
 from parl_remote._links.loop import Loop
 from parl_remote._messages import Done, Message
@@ -62,9 +62,9 @@ def test_a_stored_value_is_noted_and_can_be_read(
     peer: Any = Peer()
     store(part, peer, image)
     assert peer.last() == Done(1)
-    monkeypatch.setattr(object_places._Surroundings, "directory", None)  # so that it is so again for other tests
-    object_places.look_in(str(tmp_path))
-    place = object_places.brought(ID)
+    monkeypatch.setattr(object_memory._Surroundings, "directory", None)  # so that it is so again for other tests
+    object_memory.look_in(str(tmp_path))
+    place = object_memory.brought(ID)
     assert place is not None
     assert [bytes(frame) for frame in read(place)[0]] == [b"pickle", b"x" * 1000]
     part.received(peer, FetchObject(2, ID), [memoryview(b"{}")])

@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar
 
 from parl_remote import _current
 from parl_remote._config import environment
-from parl_remote._data import object_places, serialize
+from parl_remote._data import object_memory, serialize
 from parl_remote._data.object_memory import FrameKind, Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
 from parl_remote._data.tensors import Reducers, reducers
 from parl_remote._future import RemoteFuture
@@ -43,7 +43,7 @@ from parl_remote.errors import ObjectLost, SerializationError
 __all__ = ["ObjectRef", "freeze", "put", "received", "thaw"]
 
 
-_TIMES = frozenset("mM")  # datetime64 and timedelta64, which numpy gives nobody a buffer of
+_TIMES = frozenset("mM")  # datetime64 and timedelta64, which numpy exports no buffer of
 
 
 def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[int]]:
@@ -136,7 +136,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         self.nbytes = nbytes
         self._frames: tuple[tuple[bytes, int], ...] = ()  # of a small value
         self._memory: Memory | None = None  # of a large one
-        self._source: object_places.Source | None = None
+        self._source: object_memory.Source | None = None
         self._companions: tuple[object, ...] = ()  # handles and references within the value
 
     @property
@@ -195,12 +195,12 @@ class ObjectRef(serialize.Reference, Generic[T]):
             with contextlib.suppress(MemoryGone):
                 self._borrow(adopt(place))
                 return
-        brought = object_places.brought(self.id)
+        brought = object_memory.brought(self.id)
         if brought is not None:
             with contextlib.suppress(MemoryGone):
                 self._borrow(adopt(brought))
                 return
-        self._source = object_places.sender()
+        self._source = object_memory.sender()
         if self._source is not None:
             self._source.hold(self, place)
 

@@ -4,7 +4,7 @@
 
     RemoteManager   listens, and knows each peer by what it serves
     ServedObject    one object: its class, the way to it, and whether it comes back when its connection breaks
-    PeerChannel     the seam of a channel over one peer of the listener
+    PeerChannel     a channel over one peer of the listener
 
 Only the manager's port has to be reachable. Connecting programs must hold the same key.
 """
@@ -288,7 +288,7 @@ class ServedObject:
         )
         return Made(record, connection, ActorPlace(self.object_id, "", (), "", self._host_id))
 
-    def _again(self, lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG002  # nobody counts
+    def _again(self, lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG002  # they are not counted
         try:
             channel = self._returned.get(timeout=self._reconnect_s)
         except queue.Empty:
@@ -343,7 +343,7 @@ class RemoteManager:
         key_file: str | os.PathLike[str] | None = None,
         reconnect_s: float = 30.0,
     ) -> None:
-        from parl_remote._transport.zmq import ZmqListener
+        from parl_remote._transport.zmq import ZmqListener  # 30 ms, with zmq
 
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port < 2**16:
             raise ValueError(f"port must be a whole number from 0 to 65535, not {port!r}")
@@ -396,7 +396,7 @@ class RemoteManager:
                 served = self._available.get(timeout=timeout_s)
             except queue.Empty:
                 raise ResultTimeout(
-                    f"nobody has served an object to {self.address} within {timeout_s} s; "
+                    f"no object was served to {self.address} within {timeout_s} s; "
                     f'call obj.as_remote("{self.address}") in the other program'
                 ) from None
             if served is None:

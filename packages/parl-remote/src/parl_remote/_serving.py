@@ -171,7 +171,7 @@ class Serving:
 
     def _connect(self, within_s: float) -> tuple[Channel, dict[str, Any]]:
         """Connect and send the Hello."""
-        from parl_remote._transport.zmq import ZmqChannel
+        from parl_remote._transport.zmq import ZmqChannel  # 30 ms, with zmq
 
         deadline = time.monotonic() + within_s
         found: Environment = environment()
@@ -292,7 +292,7 @@ def _runner_for(host: ActorHost, concurrency: Concurrency) -> ClosableRunner | N
         return None
     if concurrency.how is How.THREADS:
         return ThreadRunner(host, concurrency.limit)
-    from parl_remote._actor.loop_runner import LoopThread
+    from parl_remote._actor.loop_runner import LoopThread  # asyncio, 17 ms; for `async def` methods alone
 
     thread = LoopThread()
     thread.serve(host, concurrency.limit)

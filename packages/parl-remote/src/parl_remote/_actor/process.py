@@ -7,7 +7,7 @@
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
 `runners`, which read and write through the same process.
 
-It ends when nobody holds it any more (see `state`; what was sent before CLOSE is done first), when the worker's
+It ends when it has no holders any more (see `state`; what was sent before CLOSE is done first), when the worker's
 connection closes, and of course when it is killed. All threads of the process belong to the user's code, save those of
 its own connection to the cluster, which it has once it makes or holds other actors.
 """
@@ -33,7 +33,7 @@ from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How, f
 from parl_remote._actor.reports import ExitReport, allow_stack_dumps, begin_recording, recording_wanted
 from parl_remote._actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote._actor.state import ActorState, Holders
-from parl_remote._data import object_places
+from parl_remote._data import object_memory
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
@@ -362,7 +362,10 @@ class ActorProcess:
             return
         connection = socket.socket(fileno=worker.channel.descriptors.popleft())
         try:
-            from parl_remote._transport.sealed import Handover, SealedChannel  # 25 ms, for callers on other hosts alone
+            from parl_remote._transport.sealed import (  # 5 ms and 22 of cryptography, for other hosts alone
+                Handover,
+                SealedChannel,
+            )
 
             state = Handover.decode(payload_of(header_of(frames[0])[1], frames)[0])
             self._add(SealedChannel(connection, state, allocate=allocate))
@@ -406,7 +409,7 @@ class ActorProcess:
         """Send a saved state to the owner, before the answer to the caller whose call changed it."""
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
-            owner.outbox.add(frames)  # not through shared memory, which nobody can open once this process has died
+            owner.outbox.add(frames)  # not through shared memory, which cannot be opened once this process has died
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 self._write_to(owner)
 
@@ -568,7 +571,7 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     limit_numeric_threads(settings["threads"])
     os.environ.update(settings["environment"])  # after that, because the program's own thread counts win
     if folder := os.environ.pop(RECORD_VARIABLE, ""):
-        from parl_remote._actor import journal  # numpy and asyncio, for those who want one
+        from parl_remote._actor import journal  # 80 ms: numpy and asyncio; few actors have one
 
         try:
             journal.begin(host, folder, settings["class_name"], settings.get("lease_id", ""))
@@ -614,8 +617,8 @@ def run_actor(listening: Listening, parent: int) -> None:
         processes.reset_signals()
         os.environ["XPARL"] = "True"
         _current.become_actor()
-        if not object_places.has_place():  # the zygote has told it to all its actors
-            object_places.look_in(os.path.dirname(listening.getsockname()))
+        if not object_memory.has_place():  # the zygote has told it to all its actors
+            object_memory.look_in(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
         host = ActorHost()
         process = ActorProcess(listening, host)

@@ -4,10 +4,10 @@
              ^                                                       |
              '----- outcome, or the chunk again: its worker died ----'
 
-No thread of its own hands out chunks: whoever adds one, and whoever is told of an outcome, looks whether a worker is
+No thread of its own hands out chunks: a thread that adds one, or is told of an outcome, looks whether a worker is
 free. A worker has one chunk at a time, so that nothing waits behind a long one. Workers are made when chunks wait, as
-many as there is room for, and end when they have been idle for a while, or when this program makes an actor that needs
-their room.
+many as there are slots for, and end when they have been idle for a while, or when this program makes an actor that
+needs their slots.
 
 Inside an actor, and on a private cluster, the first worker is made even where no CPU is free: who waits for functions
 inside a function would otherwise wait for itself.
@@ -32,7 +32,16 @@ from parl_remote._data.class_spec import ClassSpec
 from parl_remote._functions.worker import Code, FunctionWorker, How, Known, Outcome, Packed, pack
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
-from parl_remote.errors import ActorError, ActorLost, ExecutorBroken, NoResources, NotConnected, RemoteCallError
+from parl_remote.errors import (
+    ActorError,
+    ActorLost,
+    ExecutorBroken,
+    ItemLost,
+    NoResources,
+    NotConnected,
+    RemoteCallError,
+    ResultTimeout,
+)
 
 __all__ = [
     "Chunk",
@@ -40,14 +49,14 @@ __all__ = [
     "Source",
     "Workers",
     "after_fork",
-    "make_room",
+    "free_slots",
     "own_workers",
     "shared_workers",
 ]
 
 _log = logging.getLogger("concurrent.futures")  # where the standard library's executors report failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
-_FULL_S = 1.0  # between attempts to make more workers than there was room for
+_FULL_S = 1.0  # between attempts to make more workers than there were slots for
 _FAILED_STARTS = 3  # of workers that end before they can do anything
 _spec = ClassSpec(FunctionWorker)
 
@@ -212,7 +221,7 @@ class Workers:
         self._over = False
         self.costs: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # seconds and bytes of an item, by function
         self._abandoned = False
-        self._yields = False  # somebody needed the resources of idle workers, and no worker was wanted since
+        self._yields = False  # the resources of idle workers were needed, and no worker was wanted since
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
@@ -261,9 +270,9 @@ class Workers:
             raise
 
     def release_idle(self) -> int:
-        """End the idle workers, since somebody else needs their resources; return how many."""
+        """End the idle workers, since their resources are needed; return how many."""
         with self.lock:
-            self._yields = True  # those that are busy, or being made, come too late for whoever asks now
+            self._yields = True  # those that are busy, or being made, come too late for the one who asks now
             ended = len(self._idle)
             for worker in self._idle:
                 del self._workers[worker]
@@ -280,7 +289,7 @@ class Workers:
         return _current.peek() is not self._client
 
     def close_when_done(self) -> None:
-        """End each worker when it becomes idle and no chunk waits; nobody will add one."""
+        """End each worker when it becomes idle and no chunk waits; none will be added."""
         with self.lock:
             self._over = not any(source.has_next() for source in self._ready)
             self._abandoned = True
@@ -376,7 +385,7 @@ class Workers:
         except NoResources as error:
             if isinstance(error.__cause__, RemoteCallError) or (not is_first and not insist):
                 raise
-            if make_room(self._client, self):
+            if free_slots(self._client, self):
                 with contextlib.suppress(NoResources):
                     return self._created(options.changed({"lease_timeout_s": _FULL_S}))
             if 0 < options.n_cpu <= 1 and ((private and insist) or (is_first and (private or _current.inside_actor()))):
@@ -552,8 +561,6 @@ def _pieces(chunk: Chunk, count: int) -> list[Chunk]:
 
 
 def _given_up(chunk: Chunk, error: BaseException, overdue: bool) -> BaseException:
-    from parl_remote.errors import ItemLost, ResultTimeout
-
     if overdue:
         late: BaseException = ResultTimeout(
             f"item {chunk.start} of {chunk.code.name}() ran longer than {chunk.source.timeout_s} s, and was ended"
@@ -586,7 +593,7 @@ _shared = _Shared()
 def shared_workers(options: ActorOptions) -> Workers:
     """Return the workers with these options that this program's functions share; connects if nothing else has."""
     client = _connected()
-    _current.when_full(make_room)
+    _current.when_full(free_slots)
     with _shared.lock:
         if _shared.client is not client:
             _shared.client, _shared.kinds = client, {}
@@ -600,13 +607,13 @@ def own_workers(options: ActorOptions, initializer: Any) -> Workers:
 
 def _connected() -> _current.ActorMaker:
     if _current.peek() is None and not _current.inside_actor():
-        from parl_remote import _connecting
+        from parl_remote import _connecting  # 7 ms; a program that has connected has it, an actor does without
 
         _connecting.connect()
     return _current.client()
 
 
-def make_room(client: Any, needy: Workers | None = None) -> bool:
+def free_slots(client: Any, needy: Workers | None = None) -> bool:
     """End this program's idle workers, since an actor needs their resources; return whether there were any."""
     with _shared.lock:
         kinds = list(_shared.kinds.values()) if _shared.client is client else []

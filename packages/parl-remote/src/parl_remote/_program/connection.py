@@ -7,7 +7,7 @@
     futures with callbacks, wait()  --> the background loop reads, while no thread leads
 
 A blocking call therefore writes and reads in its own thread, and no other thread has to wake up for it. Answers that
-nobody waits for are read from time to time, so that the actor never waits until it can write them.
+no thread waits for are read from time to time, so that the actor never waits until it can write them.
 
 Ctrl-C may interrupt the main thread between any two steps. The leader's lock is re-entrant, so a lock left behind by an
 interrupt is released by the main thread's next wait.
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from parl_remote._data.answers import read_answer, unreadable
 from parl_remote._data.calls import Call
 from parl_remote._data.large_frames import TICKETS, Sharing
-from parl_remote._data.object_places import reading_from
+from parl_remote._data.object_memory import reading_from
 from parl_remote._data.serialize import loads
 from parl_remote._future import Carrier, RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
@@ -89,8 +89,8 @@ class _EventLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, read: Callable[[], None]) -> None:
         self.loop = loop
-        # A poller of its own: its descriptor stays open until the event loop has forgotten it, whoever closes the
-        # connection.
+        # A poller of its own: its descriptor stays open until the event loop has forgotten it, even if another
+        # thread closes the connection.
         self._poller = new_poller()
         self._poller.register(descriptor, IN)
         self._read = read
@@ -163,7 +163,7 @@ class Connection:
         self._make_lost = lost
         self._on_names = on_names
         self._numbers = itertools.count(1)
-        # Weakly, or a future that nobody keeps would keep its actor for as long as nobody reads its answer.
+        # Weakly, or a future without references would keep its actor for as long as its answer is not read.
         self._pending: dict[int, weakref.ref[RemoteFuture[Any]]] = {}
         self._arrived: deque[list[memoryview]] = deque()
         self._reading = threading.RLock()
@@ -179,7 +179,7 @@ class Connection:
         self._is_full = False  # the channel has the rest of a message; the background writes it
         self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that it is the rest of
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
-        self._tended_s = 0.0  # the time between looks at answers that nobody waits for; 0 while nobody looks
+        self._tended_s = 0.0  # the time between looks at answers that no thread waits for; 0 without such looks
         self._event_loop: _EventLoop | None = None
         self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
         self.is_read_out = threading.Event()
@@ -255,7 +255,7 @@ class Connection:
 
     def _tell(self, frames: list[Buffer]) -> None:
         """Send a message that has no answer, without waiting."""
-        with self._sending, contextlib.suppress(ChannelClosed):  # then nobody needs it any more
+        with self._sending, contextlib.suppress(ChannelClosed):  # then it is not needed any more
             if self._is_full:
                 self._notices.append(frames)
             elif not self._channel.post(frames):
@@ -339,7 +339,7 @@ class Connection:
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
         """Pass the states that the actor saves to `on_state` as soon as they arrive, also while no call is waiting."""
         self._on_state = on_state
-        self.watch(RemoteFuture(self))  # which nobody settles
+        self.watch(RemoteFuture(self))  # which is never settled
 
     def read_out(self, timeout_s: float) -> None:
         """Read what the actor sent before it ended; a restart begins with the last state it saved.
@@ -379,7 +379,7 @@ class Connection:
         return True
 
     def _settling(self, future: RemoteFuture[Any]) -> Carrier | None:
-        """Wait until another thread has settled a future, or given it back; return who carries it now, if anybody."""
+        """Wait until another thread has settled a future, or given it back; return its carrier, None without one."""
         while not future.settled and future._carrier is self:
             self.wait_for(future, None)
         return None if future.settled else future._carrier
@@ -468,7 +468,7 @@ class Connection:
         return deadline is None or time.monotonic() < deadline
 
     def _hand_over(self) -> None:
-        """Wake a follower or start background watching, so that somebody reads when this thread stops."""
+        """Wake a follower or start background watching, so that another one reads when this thread stops."""
         if self._followers and not self._reader:
             with contextlib.suppress(IndexError):  # it left by itself
                 self._followers[0].wake()
@@ -551,7 +551,7 @@ class Connection:
     ) -> None:
         """Handle an unexpected message: the answer to a cancelled call or a dropped future, or a notification."""
         if dropped and kind == _RESULT and flags & _NAMES:
-            self._names_changed = True  # the names are in the answer, but so is what nobody wants unpickled
+            self._names_changed = True  # the names are in the answer, but so is what must not be unpickled
         if kind == _CHANGED:
             self._names_changed = True
         elif kind == _STATE:
@@ -690,7 +690,7 @@ class Connection:
         self._background().call_soon(self._lose)
 
     def tend(self) -> None:
-        """Read answers from time to time although nobody waits for them, or the actor would wait to write them."""
+        """Read answers from time to time although no thread waits for them, or the actor would wait to write them."""
         if not self._tended_s:
             self._tended_s = _TEND_S
             loop = self._background()
@@ -761,7 +761,7 @@ class Connection:
     def hang_up(self) -> None:
         """Close the connection: answers that have arrived are handed over, other calls get the error of `lost`.
 
-        The news of an actor's end may come before anybody has read what the actor answered last.
+        The news of an actor's end may come before the last answers of the actor are read.
         """
         loop, event_loop = self._loop, self._event_loop
         if loop is not None:

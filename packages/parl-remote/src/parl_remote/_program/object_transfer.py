@@ -17,8 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parl_remote._data.object_memory import Place
-from parl_remote._data.object_places import Reference
+from parl_remote._data.object_memory import Place, Reference
 from parl_remote._messages import Failed, Message
 from parl_remote._messages.parts import FetchObject, HoldObject, ReleaseObject, StoreObject
 from parl_remote._messages.wire import decode, encode
@@ -30,7 +29,7 @@ __all__ = ["NodeObjects", "ObjectTransfers"]
 
 
 class NodeObjects:
-    """The values that one worker holds for this process; see `object_places.Source`.
+    """The values that one worker holds for this process; see `object_memory.Source`.
 
     Args:
         connect: Makes a link to the worker.
@@ -71,13 +70,13 @@ class NodeObjects:
                     raise ClusterUnreachable(reason) from error
 
     def hold(self, ref: Reference, place: Place) -> None:
-        """Hold a value on the worker; if it is gone already, `fetch` reports that. See `object_places.Source.hold`."""
+        """Hold a value on the worker; if it is gone already, `fetch` reports that. See `object_memory.Source.hold`."""
         with contextlib.suppress(RemoteError):
             self._ask(lambda number: HoldObject(number, ref.id, tuple(place)))
             self._note(ref)
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
-        """See `object_places.Source.fetch`."""
+        """See `object_memory.Source.fetch`."""
         try:
             return self._ask(lambda number: FetchObject(number, object_id), timeout_s=timeout_s)[1]
         except ResultTimeout:

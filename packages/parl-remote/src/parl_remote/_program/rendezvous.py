@@ -90,7 +90,7 @@ class ClusterAddress:
         raise ClusterUnreachable(f"a worker of the cluster at {self} cannot be reached from here: {reasons}")
 
     def _connect(self, address: Address) -> Channel:
-        from parl_remote._transport.zmq import ZmqChannel  # programs with a private cluster never load zmq
+        from parl_remote._transport.zmq import ZmqChannel  # 30 ms; a private cluster needs no zmq
 
         return ZmqChannel.connect(str(address), self.key, limits=self._limits)
 
@@ -145,7 +145,7 @@ def _check_somebody_listens(address: Address, timeout_s: float, known: Sequence[
             f"your clusters on this host have the ports {running}" if running else "you have no cluster on this host"
         )
         raise ClusterUnreachable(
-            f"nobody answers at {address} ({error.strerror or error}); {ports}. "
+            f"nothing answers at {address} ({error.strerror or error}); {ports}. "
             f"Start one with `xparl start --port {address.port}`, or check the address",
             address=str(address),
         ) from error

@@ -243,7 +243,7 @@ class WorkerClients:
 
     def _connect_sealed(self, at: LeaseGranted) -> SealedChannel | None:
         """Return a sealed link to a worker on another host; None where this end, that one or the way has none."""
-        from parl_remote._transport.sealed import SealedChannel, can_seal  # for other hosts alone
+        from parl_remote._transport.sealed import SealedChannel, can_seal  # 5 ms, for other hosts alone
 
         link = self._link_to(at)
         if at.node_id in self._unsealed or not hasattr(link, "found") or not can_seal():  # which zmq's channels have
@@ -293,4 +293,4 @@ class WorkerClients:
                 case _ if type(message) in self._pushes:
                     self._pushes[type(message)](node_id, message)
                 case _:
-                    self._requests.answered(message)  # what nobody asked for is of no concern to a client
+                    self._requests.answered(message)  # an answer that was not asked for is of no concern to a client

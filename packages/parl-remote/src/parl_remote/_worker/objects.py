@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parl_remote._data import object_places
+from parl_remote._data import object_memory
 from parl_remote._data.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read_image
 from parl_remote._links.handshake import Link
 from parl_remote._links.loop import Loop
@@ -56,7 +56,7 @@ class WorkerObjects:
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
         """Process a message of `messages.objects`; see `parts.Part`."""
         object_id = getattr(message, "object_id", "")
-        if not object_places.is_id(object_id):
+        if not object_memory.is_id(object_id):
             raise RemoteProtocolError(f"{object_id[:80]!r} is no id of a value")
         if isinstance(message, StoreObject):
             if len(frames) != 2:  # the message and the image
@@ -108,7 +108,7 @@ class WorkerObjects:
     def _keep(self, object_id: str, memory: Memory, *, is_ours: bool) -> None:
         """Store a value for all actors of this node."""
         try:
-            object_places.note(self._directory, object_id, memory.place())
+            object_memory.note(self._directory, object_id, memory.place())
         except OSError:
             memory.close()
             raise
@@ -122,7 +122,7 @@ class WorkerObjects:
         if held.links:
             return
         del self._held[object_id]
-        object_places.forget_note(self._directory, object_id)
+        object_memory.forget_note(self._directory, object_id)
         if not held.is_ours:
             held.memory.close()
             return

@@ -49,6 +49,7 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote._worker.actors import ActorProcess, ActorProcesses, CallRecorder, WorkerLease, WorkerLeases
 from parl_remote._worker.borrowers import Borrowers
 from parl_remote._worker.logs import LogBook, WorkerLogs, bytes_in
+from parl_remote._worker.objects import WorkerObjects
 from parl_remote._worker.relay import Relay
 from parl_remote._worker.watch import ActorWatch, Watched, WorkerNumbers, WorkerStacks
 from parl_remote._worker.zygote import ActorSource
@@ -300,7 +301,7 @@ class Worker:
     @staticmethod
     def import_parts() -> None:
         """Import all that a worker may need later, when there may be no descriptor left for it."""
-        from parl_remote._worker import files, objects  # noqa: F401  # see `_file_part` and `_object_part`
+        from parl_remote._worker import files  # noqa: F401  # see `_file_part`
 
         all_kinds()
 
@@ -310,8 +311,6 @@ class Worker:
         return WorkerFiles(self._loop, self._directory / "files", self._leases.directories_in_use)
 
     def _object_part(self) -> Part:
-        from parl_remote._worker.objects import WorkerObjects  # 6 ms of a node's start; for `put` between hosts alone
-
         return WorkerObjects(self._loop, self._directory)
 
     def _record_calls(self) -> CallRecorder:
