@@ -189,17 +189,7 @@ class Worker(Protocol):
 
 
 class ProgramFiles:
-    """Files and code of this program.
-
-    Args:
-        patterns: Those of `distributed_files`, relative to the current directory; resolved now.
-        same_host_shortcut: Whether workers of this host may use the program's own directories.
-
-    Raises:
-        TypeError: The patterns are no list of texts.
-        ValueError: A pattern is absolute, leads upwards or matches nothing.
-        OSError: A file cannot be read.
-    """
+    """Files and code of this program; arguments and exceptions are those of `places.Places`."""
 
     def __init__(self, patterns: Iterable[str | os.PathLike[str]] = (), *, same_host_shortcut: bool = True) -> None:
         self._base = working_dir()

@@ -11,7 +11,7 @@
 
 A message is one frame of JSON (see `wire`). What users pass and get (pickles) travels in further frames, opaque to
 everything in between. What most processes never meet is in `parts` (messages of a node's parts: files, logs, values,
-named actors, health, stacks) and `overview`, which are imported when the first of their messages comes (`wire.TOPICS`),
+named actors, health, stacks) and `overview`, which are imported when the first of their messages comes (see `wire`),
 and are not re-exported here. `wire.encode` and `wire.decode` are the bytes.
 """
 

@@ -208,7 +208,7 @@ class Status(Message):
     """A snapshot of the cluster; resources are sums over all nodes, the memory of one host counted once.
 
     With detail, `queue` has the pending requests with the reasons, the longest waiting first, up to 100 entries. `lost`
-    has the lost nodes whose loss nobody has acknowledged; they are not among `nodes`.
+    has the lost nodes whose loss is not acknowledged; they are not among `nodes`.
     """
 
     request_id: int

@@ -216,7 +216,7 @@ class ListNodes(Message):
         request_id: The client's number for it.
         after: The end of the previous page (`NodeList.next`), 0 for the first one.
         limit: How many at most; a hundred take some milliseconds.
-        lost: Whether to include lost nodes whose loss nobody has acknowledged.
+        lost: Whether to include lost nodes whose loss is not acknowledged.
     """
 
     request_id: int
@@ -352,7 +352,7 @@ class Deaths(Message):
 
 @record
 class KillActor(Message):
-    """Request the end of an actor: at once, for good (it is not restarted), whoever owns it.
+    """Request the end of an actor: at once, for good (it is not restarted), whatever program owns it.
 
     Attributes:
         request_id: The client's number for it.
@@ -490,7 +490,7 @@ class EventKind(Enum):
 
     NODE_JOINED: a node joined, or one that was lost came back. NODE_LOST: it broke off or fell silent. NODE_LEFT: it
     was stopped. NODE_DRAINING: it takes no more actors. NODE_DRAINED: its last actor has ended. NODE_ACKNOWLEDGED: its
-    loss was acknowledged. ACTOR_LOST: an actor ended that nobody had ended. OUT_OF_MEMORY: an actor ended because it
+    loss was acknowledged. ACTOR_LOST: an actor ended without being asked to. OUT_OF_MEMORY: an actor ended because it
     passed its memory limit, or its host ran out of memory. ACTOR_RESTARTED: a lost actor has got resources again.
     """
 

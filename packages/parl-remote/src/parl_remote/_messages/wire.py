@@ -8,8 +8,10 @@ be readable by peers of any version.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
+from types import ModuleType
 from typing import Any
 
 from parl_remote._codec import from_json, to_json
@@ -17,75 +19,19 @@ from parl_remote._messages import leases, links
 from parl_remote._records import Message
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["TOPICS", "all_kinds", "decode", "encode"]
+__all__ = ["all_kinds", "decode", "encode"]
 
-# Messages that most processes never use, by the module that defines them: making a dataclass costs half a millisecond,
-# and a private cluster has to answer within two hundred.
-TOPICS: dict[str, tuple[str, ...]] = {
-    "parts": (
-        "ActorFound",
-        "ActorReached",
-        "ActorWatched",
-        "ActorsWrote",
-        "CheckHost",
-        "DescribeActor",
-        "DumpStack",
-        "FetchObject",
-        "FilesSeen",
-        "FindActor",
-        "FolderAnswer",
-        "FollowActors",
-        "HoldObject",
-        "HostReport",
-        "LogText",
-        "NodeReached",
-        "ObjectContent",
-        "OpenSealed",
-        "PrepareFolder",
-        "ReachNode",
-        "ReadCalls",
-        "ReadLog",
-        "RecordCalls",
-        "RecordedCalls",
-        "ReleaseObject",
-        "SealedOpened",
-        "SeeFiles",
-        "StackDump",
-        "StoreObject",
-        "StoreParts",
-        "UnwatchActor",
-        "WatchActor",
-    ),
-    "overview": (
-        "AcknowledgeNodes",
-        "ActorKilled",
-        "ActorList",
-        "Deaths",
-        "DrainNode",
-        "DrainStarted",
-        "EndActor",
-        "Events",
-        "ForgetUnstarted",
-        "KillActor",
-        "LeaseWaiting",
-        "ListActors",
-        "ListDeaths",
-        "ListEvents",
-        "ListNodes",
-        "NodeDraining",
-        "NodeList",
-        "NodeNumbers",
-        "NodesAcknowledged",
-        "WhyWaiting",
-    ),
-}
+# Modules of messages that most processes never use, in the order in which a name is looked for: making a dataclass
+# costs half a millisecond, and a private cluster has to answer within two hundred.
+_TOPICS = ("parts", "overview")
 
-_KINDS: dict[str, type[Message]] = {
-    name: kind
-    for module in (links, leases)
-    for name in module.__all__
-    if isinstance(kind := getattr(module, name), type) and issubclass(kind, Message)
-}
+
+def _messages_of(module: ModuleType) -> dict[str, type[Message]]:
+    found = ((name, getattr(module, name)) for name in module.__all__)
+    return {name: kind for name, kind in found if isinstance(kind, type) and issubclass(kind, Message)}
+
+
+_KINDS: dict[str, type[Message]] = _messages_of(links) | _messages_of(leases)
 _ANY_VERSION: dict[str, frozenset[str]] = {
     kind.__name__: frozenset(field.name for field in dataclasses.fields(kind))
     for kind in (links.Hello, links.Welcome, links.Refused, links.Bye)
@@ -105,7 +51,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
 
     Raises:
         RemoteProtocolError: The frame is no JSON object, no known message, or a field is missing, unknown or wrong.
-        OSError: The first message of its topic came where there is no descriptor left to import that.
+        OSError: A message of a module that is not imported yet came where there is no descriptor left for that.
     """
     try:
         fields = json.loads(bytes(frame), parse_constant=_refuse_constant)
@@ -125,9 +71,8 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
 
 def all_kinds() -> dict[str, type[Message]]:
     """Return all message classes by name; imports the modules of all topics."""
-    for names in TOPICS.values():
-        for name in names:
-            _kind(name)
+    for topic in _TOPICS:
+        _KINDS.update(_of_topic(topic))
     return dict(sorted(_KINDS.items()))
 
 
@@ -135,11 +80,15 @@ def _kind(name: str) -> type[Message] | None:
     """Return the message class of a name; its module is imported on first use."""
     kind = _KINDS.get(name)
     if kind is None:
-        for topic, names in TOPICS.items():
-            if name in names:
-                module = importlib.import_module(f"parl_remote._messages.{topic}")
-                kind = _KINDS[name] = getattr(module, name)
+        kind = next((found for topic in _TOPICS if (found := _of_topic(topic).get(name))), None)
+        if kind is not None:
+            _KINDS[name] = kind
     return kind
+
+
+@functools.cache
+def _of_topic(topic: str) -> dict[str, type[Message]]:
+    return _messages_of(importlib.import_module(f"parl_remote._messages.{topic}"))
 
 
 def _refuse_constant(text: str) -> Any:

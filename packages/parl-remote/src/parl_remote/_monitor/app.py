@@ -9,6 +9,7 @@ numbers of single actors are in the API.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -92,6 +93,24 @@ def _worker(store: Store, node: NodeInfo) -> dict[str, Any]:
     }
 
 
+# A page's path, its template, and its entry in the navigation.
+_PAGES = (
+    ("/", "overview", "overview"),
+    ("/nodes", "nodes", "nodes"),
+    ("/nodes/<one>", "node", "nodes"),
+    ("/actors", "actors", "actors"),
+    ("/actors/<one>", "actor", "actors"),
+    ("/drivers", "drivers", "drivers"),
+    ("/deaths", "deaths", "deaths"),
+    ("/deaths/<one>", "death", "deaths"),
+    ("/events", "events", "events"),
+)
+
+
+def _page(template: str, here: str, one: str = "") -> ResponseReturnValue:
+    return render_template(template, here=here, one=one)
+
+
 def make_pages(guard: Guard, tries: Tries) -> Blueprint:
     """Return the pages as a blueprint.
 
@@ -101,41 +120,8 @@ def make_pages(guard: Guard, tries: Tries) -> Blueprint:
     """
     pages = Blueprint("pages", __name__)
 
-    @pages.get("/")
-    def overview() -> ResponseReturnValue:
-        return render_template("overview.html", here="overview")
-
-    @pages.get("/nodes")
-    def nodes() -> ResponseReturnValue:
-        return render_template("nodes.html", here="nodes")
-
-    @pages.get("/nodes/<node_id>")
-    def node(node_id: str) -> ResponseReturnValue:
-        return render_template("node.html", here="nodes", one=node_id)
-
-    @pages.get("/actors")
-    def actors() -> ResponseReturnValue:
-        return render_template("actors.html", here="actors")
-
-    @pages.get("/actors/<actor_id>")
-    def actor(actor_id: str) -> ResponseReturnValue:
-        return render_template("actor.html", here="actors", one=actor_id)
-
-    @pages.get("/drivers")
-    def drivers() -> ResponseReturnValue:
-        return render_template("drivers.html", here="drivers")
-
-    @pages.get("/deaths")
-    def deaths() -> ResponseReturnValue:
-        return render_template("deaths.html", here="deaths")
-
-    @pages.get("/deaths/<actor_id>")
-    def death(actor_id: str) -> ResponseReturnValue:
-        return render_template("death.html", here="deaths", one=actor_id)
-
-    @pages.get("/events")
-    def events() -> ResponseReturnValue:
-        return render_template("events.html", here="events")
+    for rule, name, here in _PAGES:
+        pages.add_url_rule(rule, name, functools.partial(_page, f"{name}.html", here))
 
     @pages.get("/login")
     def login() -> ResponseReturnValue:
@@ -150,7 +136,7 @@ def make_pages(guard: Guard, tries: Tries) -> Blueprint:
         origin = request.headers.get("Origin", "null")
         if origin != "null" and origin.partition("://")[2] != request.host:
             abort(403, "the login comes from a page elsewhere")
-        is_right = guard.sessions.knows(request.form.get("token", ""))  # nobody else's wrong ones keep it out
+        is_right = guard.sessions.knows(request.form.get("token", ""))  # wrong ones of others do not keep it out
         wait_s = 0.0 if is_right else tries.wait_s(request.remote_addr or "")
         if wait_s > 0:
             problem = f"Too many tries; wait {wait_s:.0f} seconds."
@@ -305,7 +291,7 @@ def _cluster(view: View) -> Iterator[Metric]:
     yield _gauge("parl_cluster_uptime_seconds", "Time since the master started.", cluster.uptime_s)
     yield _gauge("parl_cluster_snapshot_timestamp_seconds", "Unix time of the snapshot.", view.snapshot.at)
     yield _gauge("parl_nodes", "Nodes of the cluster.", totals.nodes)
-    yield _gauge("parl_nodes_lost", "Lost nodes whose loss nobody has acknowledged.", totals.nodes_lost)
+    yield _gauge("parl_nodes_lost", "Lost nodes whose loss is not acknowledged.", totals.nodes_lost)
     yield _gauge("parl_drivers", "Programs that use the cluster.", totals.drivers)
     yield _gauge("parl_actors_waiting", "Actors that wait for resources.", totals.waiting)
     yield CounterMetricFamily("parl_rejected_peers", "Peers that the master dropped.", cluster.rejected_peers)

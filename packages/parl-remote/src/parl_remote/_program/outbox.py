@@ -1,7 +1,7 @@
 """The calls of this process to one actor, until they are handed to a connection.
 
     submit --nothing waits?--> connection.send                     in the caller's thread, without waiting
-           --else--> frozen and queued --next()--> connection.send  by whoever reports what it waited for
+           --else--> frozen and queued --next()--> connection.send  by the thread that reports what it waited for
     settle <--GONE: fails with the cause; cancelled: never sent
 
 `outbox_state` decides; here are the lock, the futures and the threads. What can go out goes by the thread that learns
@@ -30,7 +30,7 @@ from parl_remote.errors import ChannelClosed, TooManyPendingCalls
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["CallPath", "Outbox"]
+__all__ = ["CallPath", "OpenPath", "Outbox"]
 
 _CALL = int(Kind.CALL)
 
@@ -62,7 +62,24 @@ class CallPath(Protocol):
         """Return, without waiting, whether the names of the actor's attributes may have changed since the last call."""
 
     def tend(self) -> None:
-        """Read answers although nobody waits for them, if they would be in the actor's way."""
+        """Read answers although no thread waits for them, if they would be in the actor's way."""
+
+
+class OpenPath:
+    """The part of a `CallPath` that paths which always take calls have in common."""
+
+    def attach(self, outbox: Outbox) -> None:
+        """Do nothing: the path always takes calls."""
+
+    def is_full(self) -> bool:
+        """Return False."""
+        return False
+
+    def met_loss(self) -> None:
+        """Do nothing: no call meets it, `send` waits or fails."""
+
+    def tend(self) -> None:
+        """Do nothing: no answer has to be read."""
 
 
 class _Held:
@@ -166,7 +183,7 @@ class Outbox:
         return live is not None and (self.unsent > 0 or live.names_changed())
 
     def tend(self) -> None:
-        """Have answers read although nobody waits for them; see `CallPath.tend`."""
+        """Have answers read although no thread waits for them; see `CallPath.tend`."""
         live = self._live
         if live is not None:
             live.tend()
@@ -222,7 +239,7 @@ class Outbox:
     def abandon(self, error: Callable[[], BaseException]) -> None:
         """Fail later calls, in a forked child; what waits belongs to the parent."""
         leave_to_parent(self._held, error)
-        self._lock = threading.RLock()  # whoever held it was not copied
+        self._lock = threading.RLock()  # the thread that held it was not copied
         self._machine = OutboxMachine(OutboxState.GONE)
         self._error = error
         self._path = self._live = None
@@ -244,7 +261,7 @@ class Outbox:
         waiter = Waiter()
         future.block(waiter)
         try:
-            if not future.settled and future._carrier is self:  # looked at now that whoever moves it can see us
+            if not future.settled and future._carrier is self:  # looked at now that the thread that moves it can see us
                 waiter.sleep(timeout_s)
         finally:
             future.unblock(waiter)
@@ -334,7 +351,7 @@ class Outbox:
                 with self._lock:
                     machine.on(OutboxEvent.REFUSED)
                 self._stays(future)
-                if not live.is_full():  # it was, and whoever emptied it found the call still leaving
+                if not live.is_full():  # it was, and the thread that emptied it found the call still leaving
                     self.on_writable()
                 return
 

@@ -32,7 +32,7 @@ from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import allocate, pack
 from parl_remote._object_ref import ObjectRef
 from parl_remote._program.actor_ref import ActorRef, AttributeNames
-from parl_remote._program.outbox import Outbox
+from parl_remote._program.outbox import OpenPath
 from parl_remote._transport import Buffer
 from parl_remote.errors import ActorLost, DeathCause, DeathKind, RemoteError
 
@@ -194,7 +194,7 @@ class Client(Protocol):
         """Run something on the thread for results."""
 
 
-class RayPath:
+class RayPath(OpenPath):
     """A path and carrier on Ray; implements `outbox.CallPath` and `future.Carrier`.
 
     Args:
@@ -257,19 +257,6 @@ class RayPath:
             self.watch(future)
         return True
 
-    def attach(self, outbox: Outbox) -> None:
-        """Do nothing: Ray always takes calls. See `CallPath.attach`."""
-
-    def is_full(self) -> bool:
-        """Return False."""
-        return False
-
-    def met_loss(self) -> None:
-        """Do nothing: no call meets it, see `send`."""
-
-    def tend(self) -> None:
-        """Do nothing: Ray keeps the results."""
-
     def names_changed(self) -> bool:
         """Return whether the attributes may have changed: by an answer not yet read, or by calls of others."""
         return self.shared or self._unread > 0
@@ -319,7 +306,7 @@ class RayPath:
             self._unread -= 1
             future.settle(None, cancelled=True)
         if self._concurrent:  # others run all the same: what Ray has queued for them it does not take back
-            with contextlib.suppress(Exception):  # it has just ended, and its result finds nobody
+            with contextlib.suppress(Exception):  # it has just ended, and nothing waits for its result
                 ray().cancel(result)
         return True
 
@@ -391,7 +378,7 @@ class RayPath:
                 self.close(cause_of(error) or DeathCause(DeathKind.EXIT, detail=str(error)))
 
     def _lost(self, running: str, cause: DeathCause | None = None) -> ActorLost:
-        known = self._cause or cause or DeathCause(DeathKind.STOPPED, detail="nobody held it any more")
+        known = self._cause or cause or DeathCause(DeathKind.STOPPED, detail="it had no holders any more")
         return lost(known, running, self._class_name)
 
 
