@@ -92,7 +92,7 @@ def test_a_full_disk_ends_the_run_at_the_checkpoint_before(small_disk: Path, tmp
     with pytest.raises(CheckpointError, match="No space left on device") as failed, Run.at(small_disk / "run") as run:
         learn(run, At50(fill))
     check_stopped_at_60(str(failed.value), small_disk / "run")
-    assert "Make room on that disk" in str(failed.value)
+    assert "Free space on that disk" in str(failed.value)
     ballast.unlink()
     check_goes_on(small_disk / "run", tmp_path)
 

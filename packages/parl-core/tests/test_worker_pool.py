@@ -198,7 +198,7 @@ class Notes:
         self.failures.append((slot, str(error)))
 
 
-def test_a_pool_goes_on_with_fewer_workers_until_there_is_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_goes_on_with_fewer_workers_until_there_is_a_slot_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parl_core.worker_pool.SPAWN_AGAIN_S", 0.01)
     made: list[Fake] = []
     refusals = [ValueError("no room"), ValueError("still none"), None]

@@ -108,7 +108,7 @@ def test_starts_of_every_kind_of_number_are_the_same(name: str) -> None:
 
 
 @every
-def test_room_of_another_shape_is_refused(name: str) -> None:
+def test_memory_of_another_shape_is_refused(name: str) -> None:
     es = search(name)
     infos = es.ask(2)
     with pytest.raises(LayoutMismatch, match=r"out has shape \(5,\); what is to be written there has \(4,\)"):

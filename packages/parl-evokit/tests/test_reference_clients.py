@@ -381,7 +381,7 @@ def test_algorithms_whose_samples_need_the_solver_are_refused(cpp: Command, tmp_
 def test_a_full_disk_is_told_and_leaves_whole_records(cpp: Command, tmp_path: Path) -> None:
     agent().save(tmp_path / "model")
 
-    def little_room() -> None:
+    def little_memory() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4099, 4099))
 
@@ -393,7 +393,7 @@ def test_a_full_disk_is_told_and_leaves_whole_records(cpp: Command, tmp_path: Pa
         text=True,
         timeout=60,
         check=False,
-        preexec_fn=little_room,
+        preexec_fn=little_memory,
         restore_signals=False,
     )
     assert done.returncode == 1

@@ -18,7 +18,7 @@ from parl_remote.testing import LoopbackCluster
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
-WAIT_S = 2.0  # for room on a cluster
+WAIT_S = 2.0  # for a slot on a cluster
 
 
 class Noisy(gymnasium.Env[Any, Any]):
@@ -153,10 +153,10 @@ def test_a_master_that_is_killed_holds_nobody_up(cluster: LoopbackCluster, tmp_p
     assert strike.metrics["actors/lost"] == 0
 
 
-def test_without_room_for_another_actor_the_run_ends_and_says_so(cluster: LoopbackCluster, tmp_path: Path) -> None:
+def test_without_a_slot_for_another_actor_the_run_ends_and_says_so(cluster: LoopbackCluster, tmp_path: Path) -> None:
     strike = Strike(lambda: cluster.nodes["node1"].kill())
-    no_room = pytest.raises(parl_remote.NoResources)
-    with no_room as refused, Run.at(tmp_path / "run") as run, RemoteActors() as actors:
+    no_slot = pytest.raises(parl_remote.NoResources)
+    with no_slot as refused, Run.at(tmp_path / "run") as run, RemoteActors() as actors:
         learn(run, actors, strike)
     told = " ".join(refused.value.__notes__)
     assert "in spawning another worker in the place of worker" in told

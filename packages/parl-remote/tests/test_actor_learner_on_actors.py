@@ -145,7 +145,7 @@ def test_an_environment_that_always_raises_ends_the_run_with_the_remote_tracebac
 
 
 @pytest.mark.parametrize("inference", ["actors", "learner"])
-def test_an_actor_that_hangs_is_ended_and_its_room_is_used_again(
+def test_an_actor_that_hangs_is_ended_and_its_slot_is_used_again(
     actors: RemoteActors, tmp_path: Path, inference: str
 ) -> None:
     changes = {"env_kwargs": {"fault": "hang", "marker": str(tmp_path / "done")}, "inference": inference}

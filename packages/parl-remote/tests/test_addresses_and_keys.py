@@ -249,7 +249,7 @@ def test_without_a_key_and_with_nobody_there_the_address_is_the_problem(here: En
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    with pytest.raises(ClusterUnreachable, match=rf"nobody answers at localhost:{port} .*ports \[8037\]") as caught:
+    with pytest.raises(ClusterUnreachable, match=rf"nothing answers at localhost:{port} .*ports \[8037\]") as caught:
         ClusterAddress(f"localhost:{port}", here)
     assert caught.value.address == f"localhost:{port}"
 

@@ -92,7 +92,7 @@ def granted(messages: list[Message]) -> list[LeaseGranted]:
     return [one for one in messages if isinstance(one, LeaseGranted)]
 
 
-def test_a_request_is_granted_where_there_is_room_and_the_worker_is_told_first() -> None:
+def test_a_request_is_granted_where_there_is_a_slot_and_the_worker_is_told_first() -> None:
     state = cluster(("n", Resources(cpu=2)))
     out = state.lease_requested("c", LeaseRequest(7, ONE, None, "Actor"), 0.0)
     assert out == [
@@ -295,7 +295,7 @@ def test_a_cancelled_request_is_answered_and_leaves_the_queue() -> None:
     assert granted(answers(state.lease_released("c", "lease1"))) == []
 
 
-def test_an_actor_that_ended_frees_its_room_and_its_owner_learns_why() -> None:
+def test_an_actor_that_ended_frees_its_slot_and_its_owner_learns_why() -> None:
     state = cluster(("n", ONE))
     ask(state, 1)
     assert answers(state.lease_ended("n", "lease1", EXITED)) == [LeaseLost("lease1", EXITED)]
@@ -322,7 +322,7 @@ def test_a_silent_node_is_lost_after_the_limit_and_not_before() -> None:
     assert [one.node_id for one in state.status(1, 16.0, detail=True, dropped=0).nodes] == ["n"]
 
 
-def test_a_lost_client_frees_its_room_and_its_place_in_the_queue() -> None:
+def test_a_lost_client_frees_its_slot_and_its_place_in_the_queue() -> None:
     state = cluster(("n", ONE), clients=("a", "b"))
     ask(state, 1, client="a")
     ask(state, 2, client="a")
@@ -406,7 +406,7 @@ def test_a_restarted_master_learns_running_leases_from_the_nodes_that_bring_them
     assert state.lease_released("owner", "old")[0] == ToNode("n", LeaseRevoked("old", "released by its owner"))
 
 
-def test_the_room_of_an_owner_that_never_came_back_is_free_when_its_worker_says_so() -> None:
+def test_the_slot_of_an_owner_that_never_came_back_is_free_when_its_worker_says_so() -> None:
     state = cluster()
     state.node_joined(node("n", ONE, RunningLease("old", "owner", ONE)), 0.0)
     assert ask(state, 1) == []
@@ -606,7 +606,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.carry_out(self.state.tick(self.now))
 
     @invariant()
-    def no_room_is_given_twice_and_none_is_lost(self) -> None:
+    def no_slot_is_given_twice_and_none_is_lost(self) -> None:
         status = self.state.status(1, self.now, detail=True, dropped=0)
         assert {one.node_id: one.free for one in status.nodes} == {name: self.free(name) for name in self.totals}
         total = free = Resources()
@@ -630,7 +630,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             assert asked.deadline is None or asked.deadline > self.now or self.now == 0.0
 
     def teardown(self) -> None:
-        """However it went: with room for all, everyone who waits is served."""
+        """However it went: with slots for all, every request that waits is served."""
         self.totals["rescue"] = Resources(cpu=10_000, gpu=10_000)
         self.carry_out(self.state.node_joined(node("rescue", self.totals["rescue"]), self.now))
         assert self.waiting() == []

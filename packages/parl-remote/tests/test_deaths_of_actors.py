@@ -1,4 +1,4 @@
-"""What callers see when an actor ends, and how its room becomes free again."""
+"""What callers see when an actor ends, and how its slot becomes free again."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_call_after_the_death_says_so_at_once(connect: Callable[..., None]) ->
         _ = victim.hoard
 
 
-def test_the_room_of_a_killed_actor_is_free_again(connect: Callable[..., None]) -> None:
+def test_the_slot_of_a_killed_actor_is_free_again(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
     for _ in range(3):
         victims = [Victim(), Victim()]
@@ -163,7 +163,7 @@ def test_other_actors_go_on_when_one_dies(connect: Callable[..., None]) -> None:
     assert survivor.process() == before
 
 
-def test_the_room_of_a_failed_constructor_is_free_again(connect: Callable[..., None]) -> None:
+def test_the_slot_of_a_failed_constructor_is_free_again(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     for _ in range(3):
         with pytest.raises(ValueError, match="will not be made"):
@@ -183,7 +183,7 @@ def test_an_actor_ends_when_nobody_refers_to_it_any_more(
     wait_until_free(1)
 
 
-def test_dropped_actors_make_room_for_those_that_wait(connect: Callable[..., None]) -> None:
+def test_dropped_actors_free_slots_for_those_that_wait(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     for _ in range(10):
         assert with_options(Victim, lease_timeout_s=PATIENCE_S)().process() > 0
@@ -211,7 +211,7 @@ def test_what_an_actor_has_started_goes_with_it(connect: Callable[..., None], aw
     await_end([child])
 
 
-def test_no_room_is_reported_with_what_was_asked_and_what_there_is(connect: Callable[..., None]) -> None:
+def test_missing_resources_are_reported_with_what_was_asked_and_what_there_is(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
     kept = [Victim(), Victim()]
     with pytest.raises(NoResources, match=r"Victim asked for 1 CPU; the cluster has 2 CPU .*within 0.05 s") as refused:
@@ -223,16 +223,16 @@ def test_no_room_is_reported_with_what_was_asked_and_what_there_is(connect: Call
 def test_a_refusal_keeps_no_actor_of_those_that_were_made_before_it(connect: Callable[..., None]) -> None:
     connect(cpu_num=2, lease_timeout_s=0.05)
 
-    def make_as_many_as_there_is_room_for() -> int:
+    def make_as_many_as_there_are_slots_for() -> int:
         victims = []
         with contextlib.suppress(NoResources):
             while True:
                 victims.append(Victim())
         return len(victims)
 
-    gc.disable()  # the room must come back without its help
+    gc.disable()  # the slot must come back without its help
     try:
-        assert make_as_many_as_there_is_room_for() == 2
+        assert make_as_many_as_there_are_slots_for() == 2
         wait_until_free(2)
     finally:
         gc.enable()

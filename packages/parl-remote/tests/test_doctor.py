@@ -132,7 +132,7 @@ def test_a_closed_port_of_this_host_is_told_with_the_command_that_opens_it() -> 
     port = closed_port()
     finding = reach(port)
     assert (finding.check, finding.severity) == ("port", Severity.PROBLEM)
-    assert "nobody listens" in finding.what
+    assert "nothing listens" in finding.what
     assert f"xparl start --port {port}" in finding.remedy
 
 
@@ -493,7 +493,7 @@ def test_a_cluster_without_workers_is_told(xparl: Any, fake: Callable[..., FakeM
     assert "no worker" in finding["what"]
 
 
-def test_a_cluster_that_is_drained_has_no_room_though_nobody_takes_any(
+def test_a_cluster_that_is_drained_has_no_slot_though_none_is_taken(
     xparl: Any, fake: Callable[..., FakeMaster]
 ) -> None:
     drained = dataclasses.replace(node_at("127.0.0.1:1"), is_draining=True)

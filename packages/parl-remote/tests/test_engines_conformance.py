@@ -573,7 +573,7 @@ def test_an_unknown_name_is_an_error() -> None:
         parl.get_actor("nobody")
 
 
-# -- room ------------------------------------------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------------------------------------
 
 
 def test_more_than_there_is_is_refused() -> None:
@@ -581,7 +581,7 @@ def test_more_than_there_is_is_refused() -> None:
         Counter.options(n_cpu=1000, lease_timeout_s=0.5)()
 
 
-def test_a_full_cluster_has_room_again_once_an_actor_is_dropped(engine: str) -> None:
+def test_a_full_cluster_has_a_slot_again_once_an_actor_is_dropped(engine: str) -> None:
     counters = [Counter.options(n_cpu=SLOTS / 2)() for _ in range(2)]
     with pytest.raises(parl.NoResources):
         Counter.options(n_cpu=SLOTS / 2, lease_timeout_s=0.2)()

@@ -422,7 +422,7 @@ def test_networks_leave_nothing_behind() -> None:
 # -- shortages ------------------------------------------------------------------------------------------------------
 
 
-def test_a_small_disk_is_full_and_has_room_again() -> None:
+def test_a_small_disk_is_full_and_has_space_again() -> None:
     try:
         disk = SmallDisk(1)
     except FaultUnavailable as error:

@@ -217,7 +217,7 @@ def program(address: str, state: str, **variables: str) -> Iterator[tuple[subpro
 
 
 @pytest.mark.parametrize("state", ["idle", "busy"])
-def test_a_killed_driver_s_actors_go_and_their_room_is_free(cluster: LoopbackCluster, state: str) -> None:
+def test_a_killed_driver_s_actors_go_and_their_slot_is_free(cluster: LoopbackCluster, state: str) -> None:
     with program(cluster.address, state, **cluster.environment) as (running, actors):
         running.kill()
         for actor in actors:
@@ -248,12 +248,12 @@ def test_actors_outlive_their_master_and_a_new_one_knows_nodes_programs_and_acto
     eventually(lambda: os.getpid() in [client.pid for client in cluster.status().clients])
     assert [one.add(1) for one in actors] == [3, 3]
     first = Process(actors[0].process())
-    del actors[0]  # the new master gives the room away again
+    del actors[0]  # the new master gives the slot away again
     first.wait_for_end(PATIENCE_S)
     assert Counter().add(1) == 1
 
 
-def test_who_waits_for_room_gets_it_from_a_restarted_master(cluster: LoopbackCluster) -> None:
+def test_a_call_that_waits_for_a_slot_gets_it_from_a_restarted_master(cluster: LoopbackCluster) -> None:
     actors = [Counter(), Counter()]
     waiting = submit_creation()
     eventually(lambda: cluster.status().waiting == 1)
@@ -264,10 +264,10 @@ def test_who_waits_for_room_gets_it_from_a_restarted_master(cluster: LoopbackClu
     assert waiting() == 5
 
 
-def test_the_time_to_wait_for_room_counts_while_the_master_is_away(cluster: LoopbackCluster) -> None:
+def test_the_time_to_wait_for_a_slot_counts_while_the_master_is_away(cluster: LoopbackCluster) -> None:
     cluster.master.kill()
     # Another text is that of a program that has given the cluster up.
-    with pytest.raises(parl_remote.ClusterUnreachable, match="nobody has started it again yet"):
+    with pytest.raises(parl_remote.ClusterUnreachable, match="it has not been started again yet"):
         parl_remote.with_options(Counter, lease_timeout_s=0.5)()
     cluster.restart_master()
     assert Counter().add(1) == 1
@@ -464,7 +464,7 @@ def test_a_full_disk_fails_the_call_with_its_cause_and_the_worker_goes_on() -> N
             actor.write(f"{disk.path}/much", 4 * 2**20)
         disk.fill()
         assert actor.add(1) == 1
-        other = Counter()  # its socket needs no room on the disk, its process no file
+        other = Counter()  # its socket needs no space on the disk, its process no file
         assert other.add(2) == 2
         (node,) = cluster.nodes.values()
         assert node.process.alive
@@ -483,14 +483,14 @@ def test_a_full_disk_for_the_logs_does_not_end_actors(cluster: LoopbackCluster, 
     with disk:
         parl_remote.connect(cpu_num=2, log_dir=disk.path)
         actor = Counter()
-        actor.say("there is room")
+        actor.say("there is space")
         disk.fill()
         with contextlib.suppress(OSError):  # what does not fit is an error of print, or is left out
             actor.say("there is none " * 1000)
         assert actor.add(1) == 1
         assert Counter().add(1) == 1
         disk.clear()
-        actor.say("there is room again")
+        actor.say("there is space again")
         del actor
         parl_remote.disconnect()
 

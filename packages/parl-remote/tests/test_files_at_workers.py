@@ -38,7 +38,7 @@ def write(directory: Path, **files: str) -> None:
 
 @dataclass
 class Cluster:
-    """A cluster of this host, with room for four actors."""
+    """A cluster of this host, with slots for four actors."""
 
     home: Path
     port: int

@@ -87,7 +87,7 @@ def test_frames_can_be_written_to_and_do_not_change_with_later_messages(
     assert bytes(first[0]) == b"First"
 
 
-def test_more_frames_than_the_buffer_has_room_for_arrive(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_more_frames_than_the_buffer_holds_arrive(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     message = [bytes([i % 251]) for i in range(20_000)]
     theirs.setblocking(False)

@@ -449,7 +449,7 @@ class TestWait:
             parl_remote.wait(future)  # type: ignore[arg-type]
 
 
-def test_idle_workers_give_their_room_to_actors(connect: Callable[..., None]) -> None:
+def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None]) -> None:
     connect(cpu_num=2, lease_timeout_s=10)
     assert sorted(parl_remote.map(square, range(100))) == sorted(n * n for n in range(100))
     counters = [Counter(), Counter()]
@@ -457,7 +457,7 @@ def test_idle_workers_give_their_room_to_actors(connect: Callable[..., None]) ->
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
 
 
-def test_busy_workers_give_their_room_up_when_they_become_idle(
+def test_busy_workers_give_their_slot_up_when_they_become_idle(
     connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("parl_remote._functions.workers._IDLE_S", 1000.0)

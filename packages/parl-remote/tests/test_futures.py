@@ -171,7 +171,7 @@ def test_an_exception_can_be_raised_again_and_again(
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_actors_of_forgotten_objects_make_room_when_it_is_wanted(connect: Callable[..., None], debug: bool) -> None:
+def test_actors_of_forgotten_objects_free_slots_when_it_is_wanted(connect: Callable[..., None], debug: bool) -> None:
     """In a circle they would stay until the garbage collector comes by, which may be never."""
     connect(cpu_num=1, debug=debug, lease_timeout_s=PATIENCE_S)
     gc.disable()

@@ -148,7 +148,7 @@ def test_a_bug_in_a_handler_is_not_swallowed(loop: Loop) -> None:
 
 
 def test_a_timer_for_any_year_does_not_stop_the_loop(loop: Loop) -> None:
-    """A client may ask for room with any timeout, and the system waits for 24 days at most."""
+    """A client may ask for resources with any timeout, and the system waits for 24 days at most."""
     loop.call_later(1e200, loop.stop)
     threading.Timer(0.0, lambda: loop.call_soon(loop.stop)).start()
     loop.run()

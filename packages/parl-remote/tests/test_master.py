@@ -641,7 +641,7 @@ def test_whatever_members_say_the_books_are_right_and_others_keep_what_they_have
 
 
 def books_are_right(cluster: Cluster) -> None:
-    """Lists agree with each other, whatever their pages, and no room is given twice."""
+    """Lists agree with each other, whatever their pages, and no slot is given twice."""
     looker = cluster.client("looker")
     looker.say(StatusRequest(1))
     looker.say(ListNodes(2))

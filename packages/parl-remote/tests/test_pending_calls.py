@@ -134,7 +134,7 @@ def test_a_call_above_the_limit_raises_where_that_was_chosen(shared_cluster: Non
     assert add(worker).result(PATIENCE_S) == 4
 
 
-def test_a_cancelled_call_makes_room(shared_cluster: None, gate: Gate) -> None:
+def test_a_cancelled_call_frees_a_slot(shared_cluster: None, gate: Gate) -> None:
     worker = with_options(Worker, when_full="raise")()
     futures = fill(worker, gate)
     assert futures[2].cancel()
@@ -156,7 +156,7 @@ def test_a_call_whose_result_came_too_late_still_has_its_place(shared_cluster: N
     assert futures[3].result(PATIENCE_S) == 3
 
 
-def test_answers_of_a_pool_of_threads_make_room_in_any_order(anywhere: str) -> None:
+def test_answers_of_a_pool_of_threads_free_slots_in_any_order(anywhere: str) -> None:
     worker = Threads()
     held = [submit(worker.hold) for _ in range(2)]
     futures = [submit(worker.quick, i) for i in range(100)]
@@ -165,7 +165,7 @@ def test_answers_of_a_pool_of_threads_make_room_in_any_order(anywhere: str) -> N
     concurrent.futures.wait(held, PATIENCE_S)
 
 
-def test_exceptions_and_arguments_that_cannot_be_sent_make_room(anywhere: str) -> None:
+def test_exceptions_and_arguments_that_cannot_be_sent_free_slots(anywhere: str) -> None:
     worker = with_options(Worker, when_full="raise")()
     for _ in range(10):
         with pytest.raises(parl_remote.SerializationError):
@@ -175,7 +175,7 @@ def test_exceptions_and_arguments_that_cannot_be_sent_make_room(anywhere: str) -
     assert add(worker).result(PATIENCE_S) == 1
 
 
-def test_who_waits_for_room_learns_of_the_death(shared_cluster: None, gate: Gate) -> None:
+def test_a_call_that_waits_for_a_slot_learns_of_the_death(shared_cluster: None, gate: Gate) -> None:
     worker = Worker()
     pid = os.getpid()
     futures: list[Any] = [submit(worker.die), *(add(worker) for _ in range(10))]
@@ -244,7 +244,7 @@ def test_calls_that_wait_for_futures_have_places_as_well(shared_cluster: None, g
     assert add(worker).result(PATIENCE_S) == 21
 
 
-def test_calls_behind_a_future_go_on_when_there_is_room(shared_cluster: None) -> None:
+def test_calls_behind_a_future_go_on_when_there_is_a_slot(shared_cluster: None) -> None:
     source = Source()
     worker = Worker()
     futures = [add(worker, source.number() if i % 3 == 0 else 1) for i in range(60)]  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ def test_large_requests_are_served_although_small_ones_keep_coming() -> None:
     assert len(given) == 1  # the large one, as soon as all four are back
 
 
-def test_fractions_of_gpus_that_lie_on_different_ones_are_no_room() -> None:
+def test_fractions_of_gpus_that_lie_on_different_ones_are_no_whole_one() -> None:
     cluster = Cluster(n=Resources(cpu=8, gpu=2))
     held = [cluster.ask(gpu=0.6), cluster.ask(gpu=0.6)]
     assert [cluster.gpus[lease] for lease in held if lease] == [("0",), ("1",)]
@@ -208,7 +208,7 @@ def test_no_gpu_is_given_beyond_what_it_has_and_all_of_it_comes_back(asked: list
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.none() | st.integers(0, 5).map(float)), max_size=60), st.integers(0, 5))
-def test_an_index_of_rooms_gives_those_with_enough_in_order(moves: list[tuple[int, float | None]], need: int) -> None:
+def test_an_index_of_slots_gives_those_with_enough_in_order(moves: list[tuple[int, float | None]], need: int) -> None:
     index: FreeIndex[int] = FreeIndex()
     amounts: dict[int, float] = {}
     for node, amount in moves:

@@ -63,7 +63,7 @@ def test_items_come_out_in_the_order_in_which_they_were_put(anywhere: str) -> No
     assert shared.empty()
 
 
-def test_without_an_item_or_room_the_standard_library_s_errors_are_raised(anywhere: str) -> None:
+def test_without_an_item_or_slot_the_standard_library_s_errors_are_raised(anywhere: str) -> None:
     shared: Queue[int] = Queue(maxsize=1)
     with pytest.raises(queue.Empty):
         shared.get_nowait()

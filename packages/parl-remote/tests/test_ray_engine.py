@@ -126,4 +126,4 @@ def test_what_ray_cannot_do_is_refused_and_what_is_in_the_way_is_told(tmp_path: 
     refused, *waited = run(tmp_path, program).splitlines()
     assert refused.startswith("ValueError on Ray actors have no max_memory")
     assert all(line.startswith("NoResources Actor asked for 1 CPU") for line in waited)
-    assert all("got no room within 0.5 s; Ray has " in line for line in waited)
+    assert all("got no resources within 0.5 s; Ray has " in line for line in waited)

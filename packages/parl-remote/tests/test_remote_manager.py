@@ -343,7 +343,7 @@ def test_an_object_whose_handle_is_dropped_is_given_out_again(
     serve(Plain(), manager)
     handle = manager.get_remote(PATIENCE_S)
     assert handle.add(1) == 2
-    with pytest.raises(ResultTimeout, match="nobody has served"):
+    with pytest.raises(ResultTimeout, match="no object was served"):
         manager.get_remote(0.05)
     del handle
     assert manager.get_remote(PATIENCE_S).add(1) == 3

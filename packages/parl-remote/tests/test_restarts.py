@@ -216,7 +216,7 @@ def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) 
             counter.add()
         assert caught.value.cause.signal == signal.SIGKILL
         assert not caught.value.is_restarting
-    assert Counter().add() == 1  # its room is free
+    assert Counter().add() == 1  # its slot is free
 
 
 def test_an_actor_that_exits_is_made_again_and_an_exception_is_no_death(connect: Callable[..., None]) -> None:

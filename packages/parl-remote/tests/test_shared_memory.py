@@ -78,7 +78,7 @@ def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None
     assert part.tolist() == [1] * 5
 
 
-def test_frames_that_find_no_room_are_refused_not_lost(segments: Segments) -> None:
+def test_frames_that_find_no_memory_are_refused_not_lost(segments: Segments) -> None:
     mappings = Mappings()
     kept = []
     while (ticket := segments.place([frame(LARGE)])) is not None:

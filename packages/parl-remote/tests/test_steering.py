@@ -277,7 +277,7 @@ def test_a_drained_node_takes_nothing_more_and_leaves_when_its_last_actor_has_en
     assert to_client(out, NodeDraining) == [NodeDraining(home, f"host {home}", (first,), None, "new kernel")]
     assert not to_node(out, EndActor)
     assert [state.tables.leases[lease(state)].node.node_id for _ in range(2)] == [away, away]
-    assert not to_client(ask(state), LeaseGranted), "the room of the drained node is not given away"
+    assert not to_client(ask(state), LeaseGranted), "the slot of the drained node is not given away"
     out = state.lease_ended(home, first, KILLED)
     assert ToNode(home, Bye("it was drained: new kernel")) in out
     assert [node.node_id for node in state.tables.pool] == [away]

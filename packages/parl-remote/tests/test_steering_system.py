@@ -279,7 +279,7 @@ def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
     eventually(lambda: any(node.total.cpu == 4 for node in master.ask(ListNodes, NodeList).nodes))
     mover = with_options(Victim, max_restarts=1, n_cpu=1, name="mover")()
     before = node_of(master, mover)
-    assert before.total.cpu == 4, "it spreads to the node with the most room"
+    assert before.total.cpu == 4, "it spreads to the node with the most free slots"
     master.ask(lambda number: DrainNode(number, before.node_id), DrainStarted)
     eventually(lambda: before.node_id not in {node.node_id for node in master.ask(ListNodes, NodeList).nodes})
     after = node_of(master, mover)

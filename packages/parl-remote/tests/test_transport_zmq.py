@@ -186,7 +186,7 @@ def test_a_port_where_nobody_listens_is_reported_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    with pytest.raises(ClusterUnreachable, match=f"nobody listens at 127.0.0.1:{port}") as caught:
+    with pytest.raises(ClusterUnreachable, match=f"nothing listens at 127.0.0.1:{port}") as caught:
         ZmqChannel.connect(f"127.0.0.1:{port}", KEY)
     assert caught.value.address == f"127.0.0.1:{port}"
 

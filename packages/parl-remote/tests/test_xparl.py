@@ -302,7 +302,7 @@ def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk:
     port, wrong = free_port(), free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     said = desk.output(f"parl.connect('localhost:{wrong}')")
-    assert f"nobody answers at localhost:{wrong}" in said
+    assert f"nothing answers at localhost:{wrong}" in said
     assert f"[{port}]" in said
 
 
@@ -341,7 +341,7 @@ def test_status_names_a_cluster_that_crashed(desk: Desk) -> None:
         [*XPARL, "status"], env=desk.environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert subprocess_said.returncode == 1
-    assert f"127.0.0.1:{port}: nobody listens" in subprocess_said.stdout
+    assert f"127.0.0.1:{port}: nothing listens" in subprocess_said.stdout
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class ArrayFolder:
         directory: where the files are; made if it does not exist. None keeps the arrays in memory.
 
     Raises:
-        CheckpointError: the directory holds a memory that was not closed (its process was killed), so that nobody
+        CheckpointError: the directory holds a memory that was not closed (its process was killed), so that nothing
             knows which slots are whole, or one that is damaged.
     """
 

@@ -367,7 +367,7 @@ class _Process:
 
 
 class _Answer:
-    """The answer of one call; whoever asks for it reads from the socket."""
+    """The answer of one call; the thread that asks for it reads from the socket."""
 
     def __init__(self, process: _Process, future: Future[Any]) -> None:
         self._process, self._future = process, future

@@ -1,9 +1,9 @@
-"""What training loops and vector environments need of actors, and the fills that need no other process.
+"""What training loops and vector environments need of actors, and the implementations that need no other process.
 
     loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
 
 An actor is an instance of an ordinary class that lives somewhere else and answers one call after another.
-Here live the three protocols, `InProcessActors`, `ThreadActors`, and `open_actors`, which finds other fills:
+Here live the three protocols, `InProcessActors`, `ThreadActors`, and `open_actors`, which finds the others:
 `subprocess`, which needs nothing but this package, and what is registered as an entry point (group `parl.actors`;
 parl-remote's is `remote`). `choose_actors` takes the numbers of a command line instead. A `WorkerPool`
 (`parl_core.worker_pool`) replaces actors that are lost.
@@ -332,7 +332,7 @@ def choose_actors(count: int, address: str = "") -> ActorSystem:
 
     Args:
         count: actors that the program makes, at least 0.
-        address: of a running cluster, where they are made; empty: in a private one of this machine with room for
+        address: of a running cluster, where they are made; empty: in a private one of this machine with slots for
             `count`, or for 0 in this process.
 
     Raises:

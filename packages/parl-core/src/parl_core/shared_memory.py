@@ -5,7 +5,7 @@
     reader   open_at(address, name) --> a descriptor of its own, of exactly that file
 
 A file has no name in any directory (memfd), so that nothing can stay behind: the memory is gone with the last process
-that has it open or mapped, however that ends. Who may write when, and how an owner learns that nobody reads any more,
+that has it open or mapped, however that ends. Who may write when, and how an owner learns that it has no readers left,
 is the business of those who use this (decision 15).
 """
 

@@ -49,7 +49,7 @@ __all__ = [
     "promising_region",
 ]
 
-LARGEST_SPREAD = 1e30  # beyond, float32 parameters have no room
+LARGEST_SPREAD = 1e30  # beyond, float32 parameters would overflow
 RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
 UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12

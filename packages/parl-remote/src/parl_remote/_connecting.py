@@ -346,7 +346,7 @@ def _connect_child(join: Callable[[], Client], *, logs: bool) -> Client:
 def _after_fork() -> None:
     """Leave the parent's connection to the parent in a forked child, which connects when it first needs to."""
     global _changing
-    _changing = threading.RLock()  # whoever held it was not copied
+    _changing = threading.RLock()  # the thread that held it was not copied
     old = _current.leave_to_parent()
     if old is not None:
         atexit.unregister(disconnect)

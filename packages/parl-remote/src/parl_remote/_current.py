@@ -72,7 +72,7 @@ class ActorMaker(Protocol):
         """Make an actor and run its constructor."""
 
     def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """Return the reference to an actor that somebody else has made, or this program before; see `proxy`.
+        """Return the reference to an actor that another program has made, or this one before; see `proxy`.
 
         Args:
             place: The `place` of the sender's reference.
@@ -105,7 +105,7 @@ class _State:
         self.inside_actor = False
         self.make: Callable[[], ActorMaker] | None = None
         self.in_children: Callable[[], ActorMaker] | None = None
-        self.make_room: Callable[[ActorMaker], bool] | None = None
+        self.free_slots: Callable[[ActorMaker], bool] | None = None
         self.making = threading.Lock()
         self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self.local = threading.local()
@@ -149,21 +149,21 @@ def create(
     maker: ActorMaker, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ActorRef:
     """Make an actor; idle workers of plain functions give up their resources if it needs them."""
-    make_room = _state.make_room
-    if make_room is None or not any((options.n_cpu, options.n_gpu, options.memory, options.labels)):
+    free_slots = _state.free_slots
+    if free_slots is None or not any((options.n_cpu, options.n_gpu, options.memory, options.labels)):
         return maker.create(spec, options, args, kwargs)
     try:
         return maker.create(spec, options.changed({"lease_timeout_s": 0.0}), args, kwargs)
     except NoResources as error:
         if error.__cause__ is not None:  # of something that its constructor made
             raise
-    make_room(maker)
+    free_slots(maker)
     return maker.create(spec, options, args, kwargs)
 
 
-def when_full(make_room: Callable[[ActorMaker], bool]) -> None:
-    """Register a function that ends what is idle, for actors that find no room."""
-    _state.make_room = make_room
+def when_full(free_slots: Callable[[ActorMaker], bool]) -> None:
+    """Register a function that ends what is idle, for actors that find no free resources."""
+    _state.free_slots = free_slots
 
 
 def peek() -> ActorMaker | None:
@@ -194,7 +194,7 @@ def clear() -> ActorMaker | None:
 def leave_to_parent() -> ActorMaker | None:
     """Forget the connection in the child of a fork, which makes its own when it needs one; return the parent's."""
     old, _state.client = _state.client, None
-    _state.making = threading.Lock()  # whoever held it was not copied
+    _state.making = threading.Lock()  # the thread that held it was not copied
     if not _state.inside_actor:
         _state.make = _state.in_children
     return old

@@ -5,7 +5,7 @@ that is only asked for its result costs next to nothing: the condition that such
 it is first touched, and only then does a background thread read in the caller's place. The outcome is set while that
 condition is held, as the standard library's waiters require.
 
-A future without a carrier is settled by whoever made it, with `set_result` and its kind: the futures of pools and
+A future without a carrier is settled by its maker, with `set_result` and its kind: the futures of pools and
 executors.
 
 `wait_any` waits for the first of several and reads in the caller's own thread. Who awaits a future on an event loop has
@@ -174,7 +174,7 @@ class Waiter:
 
     def wake(self) -> None:
         """End the sleep, or the next one; a second call does nothing."""
-        with contextlib.suppress(RuntimeError):  # somebody else woke it already
+        with contextlib.suppress(RuntimeError):  # another thread woke it already
             self._lock.release()
 
 
@@ -282,9 +282,9 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self._state is not FINISHED:
             self._wait(timeout)
         if self._exception is not None:
-            # What is raised belongs to whoever catches it: its traceback holds the frames of all callers, with their
+            # What is raised belongs to its catcher: its traceback holds the frames of all callers, with their
             # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
-            # comes by. The future keeps one of the same kind for whoever asks again.
+            # comes by. The future keeps one of the same kind for the next one who asks.
             error = self._exception
             self._exception = unraised(error)
             try:
@@ -362,7 +362,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         while not self.settled:
-            from asyncio import CancelledError, get_running_loop, wrap_future  # whoever awaits has imported it
+            from asyncio import CancelledError, get_running_loop, wrap_future  # a program that awaits has imported it
 
             carrier, loop = self._carrier, get_running_loop()
             if carrier is None:
@@ -444,8 +444,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             result._parl_bind(owner[0] if type(owner) is tuple else owner)
         condition = self._made_condition
         if condition is None:
-            # Nobody waits on a condition so far. Whoever makes one now finds the future settled: the standard library's
-            # waiters look at the state after they have taken the condition.
+            # No thread waits on a condition so far. One that is made now finds the future settled: the standard
+            # library's waiters look at the state after they have taken the condition.
             with _making_condition:
                 condition = self._made_condition
                 if condition is None:

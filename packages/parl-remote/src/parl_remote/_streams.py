@@ -5,7 +5,7 @@
                                   --CLOSE(number)----------> its `finally` blocks run
 
 Parts are asked for: the first when the first value is, and each next one while the one before is read, so that a
-generator is at most two parts ahead of whoever reads. A part has few values and takes little time. The iterator keeps
+generator is at most two parts ahead of its reader. A part has few values and takes little time. The iterator keeps
 the actor alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator.
 """
 
@@ -49,7 +49,7 @@ class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
         self._returned: Any = None
 
     def _parl_bind(self, actor: _Caller) -> None:
-        """Tell where the generator is; called before anybody has the iterator."""
+        """Tell where the generator is; called before the iterator is handed out."""
         self._actor = actor
 
     def __iter__(self) -> Self:

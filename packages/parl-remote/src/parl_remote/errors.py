@@ -201,7 +201,7 @@ _WHAT_HAPPENED = {
     DeathKind.IMPORT: "its class could not be loaded",
     DeathKind.KILLED_BY_USER: "it was destroyed by its owner",
     DeathKind.DRAINED: "its node was drained",
-    DeathKind.RELEASED: "nobody held it any more",
+    DeathKind.RELEASED: "it had no holders any more",
 }
 
 

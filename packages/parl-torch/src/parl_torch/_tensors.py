@@ -56,7 +56,7 @@ def keep_freed_memory() -> None:
     glibc hands freed memory back to the kernel once more than a few hundred kilobytes are free at the top of its heap,
     and maps larger blocks anew each time. Updates free megabytes, so that each begins with page faults: a tenth of the
     time of DDPG's, a quarter of TD3's. Having once freed a block just under 32 MiB, glibc takes such sizes for normal,
-    and keeps up to 64 MiB. Whoever sets `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_` switches this off and
+    and keeps up to 64 MiB. Setting `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_` switches this off and
     decides alone; other allocators do not mind. The block itself is never touched and costs no memory.
     """
     torch.empty(_FREED_BLOCK, dtype=torch.uint8)
@@ -66,7 +66,7 @@ def settle_threads(numbers: int) -> None:
     """Compute in one thread where all models that this process uses on the CPU are small; else in PyTorch's own number.
 
     A second thread costs a few microseconds an operation, which small ones never earn back, and on a machine with other
-    work every operation waits for the slower of two. The choice stays with whoever has set `OMP_NUM_THREADS` or its
+    work every operation waits for the slower of two. The choice stays with a user who has set `OMP_NUM_THREADS` or its
     like, or called `torch.set_num_threads`.
 
     Args:

@@ -171,7 +171,7 @@ class DQN(CountingUpdates):
         self.model.sync_weights_to(self.target_model)
 
     def move_target_in_loop(self) -> None:
-        """Move the target a little, as the loops do after each update where nobody else does."""
+        """Move the target a little, as the loops do after each update where nothing else does."""
         if self.sync_every == "loop" and not self.syncs:
             self.model.sync_weights_to(self.target_model, 1.0 - self.LOOP_TAU)
 

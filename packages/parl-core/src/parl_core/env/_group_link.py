@@ -151,7 +151,7 @@ class SharedLink(CallLink):
         self._called, self._serving = False, None
 
     def _leave(self) -> None:
-        """Have the actor leave the call in which it serves, and forget calls and answers that nobody waited for.
+        """Have the actor leave the call in which it serves, and forget calls and answers that no call waited for.
 
         Those of an interrupted step may or may not have been written and read. Calls run in order, so the actor serves
         no more when it answers this one, and both pipes are empty then.

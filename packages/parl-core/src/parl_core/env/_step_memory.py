@@ -1,6 +1,6 @@
-"""Memory in which a group of environments and whoever steps it see each other's arrays, when both are on one host.
+"""Memory in which a group of environments and the process that steps it see each other's arrays, on one host.
 
-    whoever steps                                        the group's actor
+    the process that steps                               the group's actor
     actions ─────────────> [actions]                     reads them
     call, one byte  ═════════ pipe ═════════════════════> wait_for_call
                            [observations, rewards, ...] <─ writes them
@@ -154,7 +154,7 @@ class StepMemory:
         self._lent, self.ticket = (), None
 
     def close(self) -> None:
-        """Close the pipes; a second call does nothing. The memory stays with whoever has arrays of it."""
+        """Close the pipes; a second call does nothing. The memory stays as long as arrays of it do."""
         self.keep_own_ends()
         if self._reads >= 0:
             os.close(self._reads)

@@ -7,7 +7,7 @@ The loops reset an environment in the step that ends its episode; `in_same_step`
     NEXT_STEP, DISABLED      step, keep the last observations of the episodes that ended, reset those environments
 
 A loop that took a NEXT_STEP environment for a SAME_STEP one would learn from transitions that never happened: from the
-last observation of one episode to the first of the next, with an action that nobody executed and a reward of 0.
+last observation of one episode to the first of the next, with an action that was not executed and a reward of 0.
 """
 
 from collections.abc import Sequence

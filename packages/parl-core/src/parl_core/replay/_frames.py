@@ -25,7 +25,7 @@ from parl_core.replay._sampled_ring import ReplayBatch, SampledRing
 
 __all__ = ["FrameReplayMemory"]
 
-SPARE_FRAMES = 1.04  # frames per transition: room for the extra ones of episodes of 100 steps and more
+SPARE_FRAMES = 1.04  # frames per transition: space for the extra ones of episodes of 100 steps and more
 
 
 class FrameReplayMemory(SampledRing):

@@ -189,7 +189,7 @@ class ReplayMemory(SampledRing):
         n = len(reward)
         if n > self.max_size:
             raise HyperparameterError(
-                f"the dataset has {n} transitions, this memory room for {self.max_size}: create it with max_size={n}"
+                f"the dataset has {n} transitions, this memory holds {self.max_size}: create it with max_size={n}"
             )
         timeouts = np.asarray(dataset["timeouts"], np.bool_).reshape(n) if "timeouts" in dataset else None
         # Datasets differ in whether single numbers have an axis of their own.

@@ -1,4 +1,4 @@
-"""The target network of an algorithm in a loop: who moves it, and a warning where nobody does."""
+"""The target network of an algorithm in a loop: what moves it, and a warning where nothing does."""
 
 from typing import Any
 

@@ -167,7 +167,7 @@ class ActorLearnerSettings:
         timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
             its start included; a slower one is replaced. None: no limit. (In this process nothing can be ended.)
         max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
-            run ends with the last error; ten times as often where the actor's host was lost or somebody stopped it.
+            run ends with the last error; ten times as often where its host was lost or it was stopped from outside.
     """
 
     total_steps: int = 1_000_000

@@ -265,7 +265,7 @@ class Checkpoints:
         store, _ = self._folders()
         steps = store.steps()
         left = f"The newest complete one is that of step {steps[-1]}" if steps else "There is no complete one yet"
-        todo = "Make room on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Set that right"
+        todo = "Free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Set that right"
         then = f", then go on with: {self._run.how_to_resume}" if steps else ", then begin again"
         return (
             f"the checkpoint of step {step} could not be written to {store.folder}: {error.strerror or error}. "
@@ -392,7 +392,7 @@ def _restore(layer: Any, saved: Any) -> None:
 def get_random_state(backend: str = "") -> dict[str, Any]:
     """Return the states of the global random generators: Python's, numpy's, and the framework's.
 
-    Programs draw from them where libraries give no choice (a framework's dropout, an environment of somebody else's),
+    Programs draw from them where libraries give no choice (a framework's dropout, a third party's environment),
     so a run goes on exactly only where they do, too.
 
     Args:

@@ -71,7 +71,7 @@ class Interruption:
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         if not self.happened:
             self._raise(number, frame)
-        # Whoever presses again does not want to wait for what cleans up. What is on disk is whole at any moment.
+        # A user who presses again does not want to wait for what cleans up. What is on disk is whole at any moment.
         os.write(2, b"\nInterrupted again: ended at once.\n")
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

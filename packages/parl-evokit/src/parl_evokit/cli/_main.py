@@ -486,7 +486,7 @@ def secret_group() -> None:
 @JSON
 @exits
 def secret_new(path: Path, as_json: bool) -> None:
-    """Write a new secret into a new file that nobody else can read."""
+    """Write a new secret into a new file that only its owner can read."""
     create_secret(path)
     print_result(as_json, {"path": str(path)}, f"new secret in {path}")
 

@@ -41,7 +41,7 @@ PIECE = 4 * 2**20  # bytes read at a time: some 100 000 records
 BATCH = 4 * 2**20  # bytes decoded at a time
 QUARANTINE = "quarantine"
 DIGITS = 12  # of a segment's name at the end of its file's name
-IDLE_S = 60.0  # without a change, after which a file without a whole header is nobody's that is just being begun
+IDLE_S = 60.0  # without a change, after which a file without a whole header is not one that is just being begun
 
 
 @dataclass(frozen=True)

@@ -124,12 +124,12 @@ class PaddleProgram:
         (directory / self._graph.name).write_bytes(self._graph_bytes)
 
     def _require_whole(self, directory: Path) -> None:
-        """Refuse parameters that are cut off: paddle writes as much as the disk has room for, and says nothing."""
+        """Refuse parameters that are cut off: paddle writes as much as fits on the disk, and says nothing."""
         whole = False
         with contextlib.suppress(SolverError):
             whole = PaddleProgram(directory, self._name()).parameters().tobytes() == self.parameters().tobytes()
         if not whole:
-            raise OSError(f"paddle has not written all of {self._weights.name}; is there room on the disk?")
+            raise OSError(f"paddle has not written all of {self._weights.name}; is the disk full?")
 
     def load(self, directory: Path) -> None:
         """See `ModelAdapter`."""

@@ -169,7 +169,7 @@ class ExactSum:
         return sums
 
     def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
-        """Return room for large rows: the same memory each time, for new memory costs more than what is put there."""
+        """Return memory for large rows: the same memory each time, for new memory costs more than what is put there."""
         if lines * size < SMALLEST_ROOM:
             return None
         if self._room.size < lines * size:

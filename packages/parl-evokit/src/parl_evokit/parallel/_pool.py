@@ -72,7 +72,7 @@ class Pool:
     Args:
         actors: Where workers are made: an `ActorSystem`, which stays open when the pool is closed; or the name of one
             for `parl_core.actors.open_actors`, which closes with the pool.
-        workers: How many. Default: as many as the system says it has room for, else one a core.
+        workers: How many. Default: as many as the system says it has slots for, else one a core.
         options: For `open_actors`, such as `address="10.0.0.1:8010"` of a cluster, or `cpu_num=4` of a private one;
             with `remote` and none, the connection that the program has, or a private cluster of this machine.
 

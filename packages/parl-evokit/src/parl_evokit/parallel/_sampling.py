@@ -112,7 +112,7 @@ def open_pool(kind: str = "threads", workers: int | None = None, **options: Any)
 
     Args:
         kind: `threads`, `processes` or `remote`.
-        workers: How many. Default: one a core, or what the cluster has room for.
+        workers: How many. Default: one a core, or as many as the cluster has slots.
         options: Of `ProcessPool` or `Pool`.
 
     Raises:

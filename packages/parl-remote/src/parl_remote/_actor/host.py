@@ -634,7 +634,7 @@ def _may_give_itself(method: str) -> bool:
 def _advice(value: object) -> str:
     """Return advice on a result that cannot be sent."""
     if inspect.iscoroutine(value):
-        value.close()  # nobody will await it
+        value.close()  # it will not be awaited
         return "Write the method as `async def`, so that the actor knows that it has to be awaited."
     return "Return plain data, or keep it in the actor."
 

@@ -84,7 +84,7 @@ class LoopRunner:
         self._cancel(self._waiting.remove(caller, None), lambda job: job.caller is caller, replies=False)
 
     def cancel_all(self) -> None:
-        """Drop or cancel all calls, without a reply: nobody cancelled them, they are lost with the actor."""
+        """Drop or cancel all calls, without a reply: they were not cancelled, they are lost with the actor."""
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         self._cancel(waiting, lambda _: True, replies=False)
 

@@ -115,7 +115,7 @@ class CallMeter:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
         try:
-            _take_room(descriptor)  # or a disk that fills up later would end the process
+            _reserve_space(descriptor)  # or a disk that fills up later would end the process
             page = mmap.mmap(descriptor, PAGE_BYTES)
         finally:
             os.close(descriptor)
@@ -173,8 +173,8 @@ class CallMeter:
         self._method = ""
         self.has_waiting = self._numbers[_WAITING] > 0
 
-    def _write(self, offset: int, text: str, room: int) -> None:
-        data = text.encode(errors="replace")[: room - 2]
+    def _write(self, offset: int, text: str, size: int) -> None:
+        data = text.encode(errors="replace")[: size - 2]
         self._bytes[offset + 2 : offset + 2 + len(data)] = data
         self._bytes[offset : offset + 2] = len(data).to_bytes(2, "little")
 
@@ -244,7 +244,7 @@ def last_method(path: str | os.PathLike[str]) -> str:
     return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == PAGE_BYTES else ""
 
 
-def _take_room(descriptor: int) -> None:
+def _reserve_space(descriptor: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, PAGE_BYTES)
     else:
@@ -305,7 +305,7 @@ class ExitReport:
         return None
 
 
-# One that nobody else uses: the usual ones belong to the user's code.
+# One that nothing else uses: the usual ones belong to the user's code.
 STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 0))) - 2 * hasattr(signal, "SIGRTMAX")
 _MOST_BYTES = 256 * 1024  # a thousand threads of some ten frames
 

@@ -7,7 +7,7 @@
 The machine maps events to effects and counts outstanding requests; it has no side effects. An event that is not in the
 table closes the actor and raises.
 
-An actor ends when nobody holds it any more:
+An actor ends when it has no holders any more:
 
     the owner        holds it from CREATE to CLOSE
     a borrower       on its way: between HOLD, which the worker sends before it tells where the actor is, and RELEASE;

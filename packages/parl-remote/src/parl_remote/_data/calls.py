@@ -43,7 +43,7 @@ class Call(NamedTuple):
     owner: object = None
 
     def frozen(self) -> Call:
-        """Return the call with buffers that nobody else can write to."""
+        """Return the call with buffers that nothing else can write to."""
         if len(self.payload) < 2:  # the pickle itself is bytes
             return self
         return self._replace(payload=[self.payload[0], *map(_copied, self.payload[1:])])

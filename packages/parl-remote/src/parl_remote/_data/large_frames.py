@@ -102,7 +102,7 @@ class _Segment:
             at += _aligned(len(frame))
 
     def drop(self) -> None:
-        """Give the memory back, at once if nobody reads it, else when its reader lets it go."""
+        """Give the memory back, at once if it has no reader, else when that one lets it go."""
         if self.state() == _FREE:
             os.ftruncate(self.descriptor, _FRAMES_AT)  # the receiver may have it mapped for as long as it is silent
         self.set_state(_RETIRED)
@@ -130,7 +130,7 @@ class Segments:
         lengths = [len(view) for view in views]
         size = sum(map(_aligned, lengths))
         with self._lock:
-            # A forked copy's descriptors are not seen by the receiver; what is placed after the end nobody would drop.
+            # A forked copy's descriptors are not seen by the receiver; what is placed after the end would stay.
             if os.getpid() != self._pid or self._closed:
                 return None
             self._uses += 1
@@ -148,7 +148,7 @@ class Segments:
         return ticket + struct.pack(f"<{len(lengths)}Q", *lengths)
 
     def give_back(self, unused_since: float) -> bool:
-        """Drop the segments that nobody reads and that were last used before then; return whether any are left."""
+        """Drop the segments that are not read and that were last used before then; return whether any are left."""
         if os.getpid() != self._pid:
             return False
         with self._lock:
@@ -236,7 +236,7 @@ class _Watch:
             self.give_back(_IDLE_S)
 
     def give_back(self, unused_s: float) -> None:
-        """Drop the segments that nobody reads and that were not used for so long."""
+        """Drop the segments that are not read and that were not used for so long."""
         since = time.monotonic() - unused_s
         with self._lock:
             self._has_more = False
@@ -252,7 +252,7 @@ _watch = [_Watch()]
 
 
 def give_back_unused(seconds: float) -> None:
-    """Drop this process's segments that nobody reads and that were not used for so long."""
+    """Drop this process's segments that are not read and that were not used for so long."""
     _watch[0].give_back(seconds)
 
 

@@ -36,7 +36,7 @@ def reducers() -> Reducers:
     """Return a pickler's table with `copyreg`'s entries, arrays, and the tensors of the frameworks that are loaded."""
     modules = sys.modules
     numpy, torch, paddle = modules.get("numpy"), modules.get("torch"), modules.get("paddle")
-    # A library that another thread is just importing lacks its names; nobody has its arrays or tensors yet.
+    # A library that another thread is just importing lacks its names; there are no arrays or tensors of it yet.
     has_numpy, has_torch, has_paddle = hasattr(numpy, "ndarray"), hasattr(torch, "nn"), hasattr(paddle, "Tensor")
     key = has_numpy, has_torch, has_paddle, len(copyreg.dispatch_table)
     table = _made.get(key)

@@ -109,7 +109,7 @@ def _disks(found: Environment) -> Iterator[Finding]:
             yield problem(
                 "disk",
                 f"{directory}, where {name} go, cannot be written to: {error}",
-                f"make room there or mend its rights, or set {variable} to another directory",
+                f"free space there or mend its rights, or set {variable} to another directory",
             )
             continue
         free = shutil.disk_usage(directory).free
@@ -117,7 +117,7 @@ def _disks(found: Environment) -> Iterator[Finding]:
             yield problem(
                 "disk",
                 f"{directory}, where {name} go, has only {free / _MIB:.0f} MiB free",
-                f"make room there, or set {variable} to a directory on another disk",
+                f"free space there, or set {variable} to a directory on another disk",
             )
         else:
             yield fine("disk", f"{directory} ({name}) has {free / 2**30:.1f} GiB free")
@@ -210,7 +210,7 @@ def _run_files(found: Environment) -> Iterator[Finding]:
         try:
             make_private_dir(directory)
         except (AuthenticationFailed, OSError) as error:
-            is_open = " has mode " in str(error)  # else it is somebody else's, or no directory
+            is_open = " has mode " in str(error)  # else it is another user's, or no directory
             remedy = f"chmod 700 {directory}" if is_open else "set PARL_RUN_DIR to a directory of your own"
             yield problem("run files", str(error), remedy)
     files = RunFiles(found.run_dir)

@@ -25,7 +25,7 @@ _QUESTION = (
     b"GET / HTTP/1.0\r\n\r\n"  # to who waits for us to speak: the monitor's port is easily taken for the cluster's
 )
 _ANSWER_S = 0.5
-_GREETING = 10  # bytes of ZMTP's signature, which zmq sends to whoever connects
+_GREETING = 10  # bytes of ZMTP's signature, which zmq sends to a peer that connects
 
 
 class Seen(Enum):
@@ -179,18 +179,18 @@ def _refused(address: Address, found: Environment) -> Finding:
         ports = ", ".join(map(_place_of, running))
         return problem(
             "port",
-            f"nobody listens at {address}; your clusters on this host are at {ports}",
+            f"nothing listens at {address}; your clusters on this host are at {ports}",
             f"use one of these addresses, or start one there: xparl start --port {address.port}",
         )
     if here:
         return problem(
             "port",
-            f"nobody listens at {address}, and you have no cluster on this host",
+            f"nothing listens at {address}, and you have no cluster on this host",
             f"xparl start --port {address.port}",
         )
     return problem(
         "port",
-        f"{address.host} is up, but nobody listens at port {address.port} of it, at least not for other hosts",
+        f"{address.host} is up, but nothing listens at port {address.port} of it, at least not for other hosts",
         f"on {address.host}: xparl status shows its port; one that was started without --host listens only there, so "
         f"xparl start --port {address.port} --host 0.0.0.0",
     )

@@ -147,7 +147,7 @@ class Executor(concurrent.futures.Executor):
             job.close()
             raise
         results = job.results(timeout, deadline, _no_tick, goes_on=False)
-        if buffersize is not None:  # nobody takes the rest if they are dropped before they are iterated
+        if buffersize is not None:  # the rest is not taken if they are dropped before they are iterated
             weakref.finalize(results, calls.workers.soon, job.take_no_more).atexit = False
         return results
 

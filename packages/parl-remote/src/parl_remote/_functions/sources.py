@@ -1,7 +1,7 @@
 """Where the work of the worker processes comes from: single calls, and the items of a map.
 
     submit --------> Calls: one chunk a call, settles its future
-    map ---items---> Items: chunks of measured cost; outcomes wait for whoever iterates, in the items' order
+    map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
 A chunk of a map is as large as takes `_CHUNK_S`, measured on the chunks before it, and never more than a share of what
 is left, so that all workers end together.
@@ -31,7 +31,7 @@ _LEAST_S = 0.002  # less is not worth a message, however few items are left
 _GROWTH = 64  # from one chunk to the next, because one item says little
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
 _COSTS_KEPT = 256  # functions
-_AHEAD = 4  # chunks for each worker that are on their way, or wait for whoever iterates
+_AHEAD = 4  # chunks for each worker that are on their way, or wait for the iterating thread
 
 
 class Calls:

@@ -53,7 +53,7 @@ class Packed:
         return len(self.data) + sum(map(len, self.buffers))
 
     def kept(self) -> Packed:
-        """Return the same with buffers of its own, which nobody else writes to."""
+        """Return the same with buffers of its own, which nothing else writes to."""
         return Packed(self.data, [bytearray(buffer) for buffer in self.buffers])
 
     def __reduce__(self) -> tuple[Any, ...]:

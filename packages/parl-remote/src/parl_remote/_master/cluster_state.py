@@ -139,7 +139,7 @@ class ClusterState:
         return self._settled(self._nodes.left(node, reason, now))
 
     def nodes_acknowledged(self, asked: AcknowledgeNodes, by: str, now: float) -> NodesAcknowledged:
-        """Remove lost nodes from the list, because somebody knows of them."""
+        """Remove lost nodes from the list, because their loss is known."""
         return NodesAcknowledged(asked.request_id, self._nodes.acknowledged(asked.node_ids, by, now))
 
     # -- clients -------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class ClusterState:
     # -- leases --------------------------------------------------------------------------------------------------
 
     def lease_requested(self, client_id: str, request: LeaseRequest, now: float) -> list[Instruction]:
-        """Grant a client's request for room, queue it, or refuse it with the reason.
+        """Grant a client's request for resources, queue it, or refuse it with the reason.
 
         Raises:
             RemoteProtocolError: The request's number is in use, or its timeout is negative.

@@ -1,7 +1,7 @@
 """The record of what has happened in a cluster: its events, and the nodes that were lost.
 
 tables, members, leases --add--> EventLog --latest, after--> ClusterView
-a node is lost ----------------> LostNodes --until it comes back, or somebody acknowledges the loss
+a node is lost ----------------> LostNodes --until it comes back, or its loss is acknowledged
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ActorNamed", "EventLog", "LostNode", "LostNodes"]
 _EVENTS_KEPT = 5000
 _LOST_KEPT = 1000
 
-# Ends that somebody asked for, and those that the event of their node includes.
+# Ends that were asked for, and those that the event of their node includes.
 _NO_EVENT = frozenset((DeathKind.KILLED_BY_USER, DeathKind.DRAINED, DeathKind.NODE_LOST))
 _MEMORY = frozenset((DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY))
 
@@ -38,7 +38,7 @@ class ActorNamed(NamedTuple):
         return f"{self.class_name or 'actor'} {self.actor_name}".rstrip()
 
 
-NOBODY = ActorNamed()
+NO_ACTOR = ActorNamed()
 
 
 class EventLog:
@@ -95,7 +95,7 @@ class EventLog:
         skip = max(0, begin + 1 - first)
         return tuple(itertools.islice(self._kept, skip, skip + limit))
 
-    def _add(self, kind: EventKind, at: float, text: str, node: Node, actor: ActorNamed = NOBODY) -> None:
+    def _add(self, kind: EventKind, at: float, text: str, node: Node, actor: ActorNamed = NO_ACTOR) -> None:
         number = self.latest + 1
         self._kept.append(ClusterEvent(number, at, kind, text, node.node_id, node.name, node.address, *actor))
         self.counts[kind] += 1
@@ -119,7 +119,7 @@ class LostNode:
 
 
 class LostNodes:
-    """The lost nodes whose loss nobody has acknowledged, the latest last."""
+    """The lost nodes whose loss is not acknowledged, the latest last."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, LostNode] = {}

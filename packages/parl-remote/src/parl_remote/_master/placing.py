@@ -1,7 +1,7 @@
-"""The nodes of a cluster with what is free on them, requests that wait for room, and the rules by which they get it.
+"""The nodes of a cluster with what is free on them, requests that wait, and the rules by which they get resources.
 
 1. Requests of one shape are served in the order in which they came.
-2. Of different shapes, the one that has waited longest comes first, if there is room for it now.
+2. Of different shapes, the one that has waited longest comes first, if there are resources for it now.
 3. A request that waits for a kind that is short holds back all younger ones that want any of that kind, so that large
    requests are not starved by small ones; requests for other kinds only go ahead.
 4. A request for one particular node holds back younger ones on that node only.
@@ -17,9 +17,9 @@ when it comes to the front.
 Nodes that offer the same kinds of things (CPUs; CPUs and GPUs; ...) form a group; a group sorts its nodes by what they
 have free of each kind. A node that is being drained stays in the pool, but in no group.
 
-Whole GPUs go to one actor each; fractions share the fullest GPU that still has room, so that whole ones stay free. The
-master decides, because only it knows all actors of a node before they are there, and sums of fractions say too little:
-of two GPUs with 0.4 free each, no actor can have 0.8.
+Whole GPUs go to one actor each; fractions share the fullest GPU that can still hold them, so that whole ones stay free.
+The master decides, because only it knows all actors of a node before they are there, and sums of fractions say too
+little: of two GPUs with 0.4 free each, no actor can have 0.8.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Node:
         """Return whether `text` is the worker's id, its name, or its name with its port."""
         return text in (self.joined.node_id, self.joined.name, self.label)
 
-    def has_room(self, need: Resources) -> bool:
+    def can_hold(self, need: Resources) -> bool:
         """Return whether an actor fits here now."""
         return self.free.fits(need) and (not need.gpu or self.gpus.has(need.gpu))
 
@@ -336,7 +336,7 @@ class NodePool:
         need = shape.resources
         if shape.node:
             bound = [node for node in self.called(shape.node) if node.is_open and node not in avoid]
-            return next((node for node in bound if node.has_room(need)), None)
+            return next((node for node in bound if node.can_hold(need)), None)
         kinds = need.kinds()
         for group in self._groups.values():
             if kinds <= group.kinds and (node := group.pick(need, kinds, shape.placement, avoid)):
@@ -394,7 +394,7 @@ class _Group:
         if any(self._free[other].most < need.amount(other) for other in kinds):
             return None
         nodes = index.from_least(wanted) if placement is Placement.PACK else index.from_most(wanted)
-        return next((node for node in nodes if node.has_room(need) and node not in avoid), None)
+        return next((node for node in nodes if node.can_hold(need) and node not in avoid), None)
 
     def most_free(self, kind: str) -> float:
         return self._free[kind].most

@@ -2,7 +2,7 @@
 
     GET  /api/v1/                             what there is
     GET  /api/v1/session                      who asks, and the token that changes need
-    GET  /api/v1/cluster [/history]           totals, who waits for room and why
+    GET  /api/v1/cluster [/history]           totals, what waits for resources and why
     GET  /api/v1/nodes [/<id> [/history]]     one page of nodes; /nodes/map: all of them, short
     POST /api/v1/nodes/<id>/acknowledge       take a lost node off the list
     GET  /api/v1/actors [/<id> [/history, /log]]

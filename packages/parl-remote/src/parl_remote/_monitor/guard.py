@@ -2,9 +2,9 @@
 
     request --host name?--> --token or session, where one is needed--> --changes something? CSRF--> view --headers-->
 
-On loopback the user who runs the monitor may look; the kernel tells which user of this host has sent a request. Anybody
-who wants to change something, is another user or asks from elsewhere, shows the token: a browser once at the login
-page, a program as `Authorization: Bearer`.
+On loopback the user who runs the monitor may look; the kernel tells which user of this host has sent a request.
+Changes, other users and requests from elsewhere need the token: a browser shows it once at the login page, a program as
+`Authorization: Bearer`.
 """
 
 from __future__ import annotations

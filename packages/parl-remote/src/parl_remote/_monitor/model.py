@@ -121,7 +121,7 @@ class ActorInfo:
         state: "starting", "idle", "busy", "stopped" (by a signal) or "ending".
         node_id: The node it runs on.
         node_name: That node's name with its port.
-        owner_id: The client that made it, empty if nobody owns it.
+        owner_id: The client that made it, empty if it has no owner.
         owner_name: That program's name.
         pid: Its process id there.
         started_at: When its lease began.

@@ -108,7 +108,7 @@ class ClusterNode:
         self._worker: Worker | None = None
         if zygote is not None:
             self._worker = self._start_worker(zygote)
-        Worker.import_parts()  # before anybody can use up the descriptors that imports need
+        Worker.import_parts()  # before peers can use up the descriptors that imports need
         self._reception.listen(self._within)
         if not settings.master:
             self._become_master()

@@ -56,7 +56,7 @@ class ActorPool:
     Raises:
         TypeError: What was given is neither a class nor remote objects.
         ValueError: A number is out of its range, or there are no actors.
-        NoResources: There is no room for so many actors.
+        NoResources: There are no resources for so many actors.
     """
 
     def __init__(

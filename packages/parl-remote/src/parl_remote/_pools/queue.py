@@ -26,7 +26,7 @@ _MOST_WAITING = 1_000_000  # calls at once: all getters may wait, and a put must
 
 @remote_class(n_cpu=0, max_concurrency=_MOST_WAITING)
 class QueueActor:
-    """The items of a queue, and the calls that wait for one or for room.
+    """The items of a queue, and the calls that wait for one or for a slot.
 
     Args:
         maxsize: The most items; 0 has no limit.
@@ -172,15 +172,15 @@ class Queue(Generic[Item]):
         return _of(get_actor(name))
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; where there is no room, wait.
+        """Add an item; where there is no slot, wait.
 
         Args:
             item: The item; it is serialised now.
-            block: Whether to wait for room.
+            block: Whether to wait for a slot.
             timeout: How long, in seconds; None has no limit.
 
         Raises:
-            queue.Full: There was no room in time.
+            queue.Full: There was no slot in time.
             QueueClosed: The queue is closed.
         """
         _check_put(self._actor.put([item], _patience(block, timeout)), 1)
@@ -208,10 +208,10 @@ class Queue(Generic[Item]):
         return self.get(block=False)
 
     def put_many(self, items: Iterable[Item], timeout: float | None = None) -> None:
-        """Add items with one call, in order; each waits for room.
+        """Add items with one call, in order; each waits for a slot.
 
         Raises:
-            queue.Full: There was no room for all in time; those that fitted are in the queue.
+            queue.Full: There were no slots for all in time; those that fitted are in the queue.
             QueueClosed: The queue is closed.
         """
         batch = list(items)
@@ -246,7 +246,7 @@ class Queue(Generic[Item]):
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Return whether there is no room at this moment."""
+        """Return whether there is no free slot at this moment."""
         items, most = self._actor.size()
         return bool(most) and items >= most
 

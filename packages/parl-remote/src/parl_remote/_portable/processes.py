@@ -1,4 +1,4 @@
-"""The portable fill of `system.processes` and `system.host`: what /proc and pidfd tell on Linux, asked of psutil."""
+"""The portable part of `system.processes` and `system.host`: psutil tells what /proc and pidfd tell on Linux."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class LoopbackListener:
         self._closed = False
         self._listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # elsewhere nobody may take a port that is in use
+            if hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # elsewhere no process may take a port that is in use
                 self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
             self._listening.bind(("127.0.0.1", 0))
             self._listening.listen(4096)
@@ -327,7 +327,7 @@ class LoopbackListener:
 
             if not compare_digest(proof, _proof(self._secret, b"caller", nonce)):
                 raise ConnectionRefusedError("it does not know the secret")
-            caller.connection.send(_proof(self._secret, b"listener", nonce))  # the first bytes: there is room
+            caller.connection.send(_proof(self._secret, b"listener", nonce))  # the first bytes: they fit
         except BlockingIOError:
             return
         except OSError:

@@ -182,7 +182,7 @@ class ActorRef:
         return self.outbox.submit(Call(_CALL, flags, index, payload, name, (self, *references)), futures)
 
     def begin(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
-        """Send a call whose answer nobody may wait for, and have it read all the same; raises as `submit` does."""
+        """Send a call and have its answer read even if no thread waits for it; raises as `submit` does."""
         future = self.submit(name, args, kwargs)
         self.outbox.tend()
         return future

@@ -67,7 +67,7 @@ _log = logging.getLogger("parl.remote")
 _FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
 _STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
 _NEWS_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
-_STATUS_S = 2.0  # somebody looks at a cell of a notebook meanwhile
+_STATUS_S = 2.0  # a user looks at a cell of a notebook meanwhile
 _LAST_CALLS_S = 10.0  # for an actor that goes on to take the next of the calls that this program leaves behind
 _SEND_AGAIN_S = 0.002
 _SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends; long enough to write a file
@@ -316,7 +316,7 @@ class Client(ConnectionDisplay):
         """Return the transfers of `put` values to a worker that shares no memory with this process."""
         with self._lock:
             if self._objects is None:
-                # Only between hosts; once values of `put` are known, each call looks for them among its arguments.
+                # 4 ms, only between hosts; with values of `put` known, each call looks for them among its arguments.
                 from parl_remote._program.object_transfer import ObjectTransfers
 
                 self._objects = ObjectTransfers(self._workers.reconnect, self._loop.call_soon)
@@ -337,7 +337,7 @@ class Client(ConnectionDisplay):
     def _forget_others(self, record: ActorRecord) -> None:
         """Drop the record of an actor that outlives this program, once the last handle here is gone."""
         if record.is_detached:
-            self.own.forget(record, DeathCause(DeathKind.STOPPED, detail="nobody here holds it any more"))
+            self.own.forget(record, DeathCause(DeathKind.STOPPED, detail="this program has no handle of it any more"))
         elif self._borrowing.records.get(record.lease_id) is record:
             del self._borrowing.records[record.lease_id]
             if not record.has_ended:
@@ -492,7 +492,7 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
     )
     ref, note = _reference_to(client, restarts, outbox, recipe.spec, recipe.names, made.place, recipe.options)
     client.making.announce(recipe, made.record)
-    if made.record.cause is not None:  # it ended before anybody could make it again
+    if made.record.cause is not None:  # it ended before it could be made again
         restarts.lost(made.record, made.record.cause)()
     return ref
 

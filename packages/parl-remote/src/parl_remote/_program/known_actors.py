@@ -523,7 +523,7 @@ class Releaser:
         if said:
             if record.outlives_us:
                 self._forget(record)
-            # Nobody else will; and an actor that could not answer any more would not read what it was sent before.
+            # Nothing else will; and an actor that could not answer any more would not read what it was sent before.
             self._loop.add(channel, lambda: self._read_on(record, channel))
         elif self._discard_answers(record, channel):
             self._loop.call_later(_RETRY_S, lambda: self._part(record, channel))

@@ -131,7 +131,7 @@ class LogForwarder:
         elif heard.outputs and self._left:
             self._left -= 1
             self._ask(node_id, worker, 0.0)
-        elif self._positions.get(node_id) and self._patience:  # whoever is about to end may still have something to say
+        elif self._positions.get(node_id) and self._patience:  # an actor that is about to end may still write something
             self._patience -= 1
             self._ask(node_id, worker, _LAST_WAIT_S)
         else:
@@ -169,7 +169,7 @@ class LogForwarder:
 def show(stream: TextIO | None, text: str) -> None:
     """Write to one of the program's current streams, which notebooks and tests may have replaced."""
     if stream is not None:
-        with contextlib.suppress(OSError, ValueError):  # it is closed, and nobody reads any more
+        with contextlib.suppress(OSError, ValueError):  # it is closed, and is not read any more
             stream.write(text)
             stream.flush()
 

@@ -17,7 +17,6 @@ from parl_remote._data import serialize
 from parl_remote._data.calls import Call
 from parl_remote._data.class_spec import ClassSpec, description_of
 from parl_remote._files.places import Places
-from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
@@ -166,7 +165,10 @@ class Making:
             record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
             self._register(record)
             try:
-                created = self._begin(recipe, granted, record)
+                place = self._places.of(granted, self._workers, spec.cls.__module__)
+                connection = self._start(record, granted, recipe, place.working_dir)
+                message = recipe.message(place.sys_path)
+                created = connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
             except (ChannelClosed, ClusterUnreachable) as gone:
                 error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
                 self._release(record)
@@ -182,7 +184,7 @@ class Making:
             except BaseException:
                 self._release(record)
                 raise
-            return Made(record, record.connection, place_of(granted))
+            return Made(record, connection, place_of(granted))
         raise AssertionError("the last placement returns or raises")
 
     def announce(self, recipe: Recipe, record: ActorRecord) -> None:
@@ -192,18 +194,18 @@ class Making:
             self._describe(record, recipe.spec, wait=options.wait)
             self._remember(options.name, record)
 
-    def _begin(self, recipe: Recipe, granted: LeaseGranted, record: ActorRecord) -> RemoteFuture[Any]:
-        """Start an actor's process and request the constructor; return the future of its answer.
+    def _start(self, record: ActorRecord, granted: LeaseGranted, recipe: Recipe, working_dir: str) -> ActorConnection:
+        """Start an actor's process and connect to it.
 
         Raises:
-            ChannelClosed: The process ended first; so does `ClusterUnreachable`, with its node.
+            ChannelClosed: The process ended first.
+            ClusterUnreachable: Its node is gone.
         """
         options = recipe.options
-        place = self._places.of(granted, self._workers, recipe.spec.cls.__module__)
         variables = self._variables(os.environ)
         if options.record:
             variables[RECORD_VARIABLE] = os.path.abspath(os.path.expanduser(options.record))
-        start = StartActor(record.lease_id, record.class_name, options.memory_limit, variables, place.working_dir)
+        start = StartActor(record.lease_id, record.class_name, options.memory_limit, variables, working_dir)
         try:
             record.channel, record.pid = self._workers.start(granted, start)
         except ChannelClosed:
@@ -216,8 +218,7 @@ class Making:
         record.connection = connection = self._connect(record, record.channel)
         if recipe.saves:
             connection.keep_states(recipe.keep_state)
-        message = recipe.message(place.sys_path)
-        return connection.submit(Call(Kind.CREATE, 0, 0, message, "__init__", recipe.references))
+        return connection
 
     def _lease(self, class_name: str, options: ActorOptions, *, replaces: str, restarts: int) -> LeaseGranted:
         """Return the resources for an actor."""

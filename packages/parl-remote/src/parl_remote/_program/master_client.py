@@ -66,7 +66,7 @@ _log = logging.getLogger("parl.remote")
 
 _MASTER = "the master"
 _AWAY_LOOK_S = 0.5  # how often a waiter past its deadline checks whether the master is away
-_ROOM_WAIT_S = 0.1
+_SLOT_WAIT_S = 0.1
 _QUIET_WAIT_S = 3.0  # a request that waits longer than this logs the reason
 
 
@@ -177,7 +177,7 @@ class MasterClient:
             except ClusterUnreachable:
                 if not self._cluster.may_return:
                     raise  # else it is sent once the master is back
-            if self._held and not concurrent.futures.wait([answer], _ROOM_WAIT_S).done:
+            if self._held and not concurrent.futures.wait([answer], _SLOT_WAIT_S).done:
                 gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
@@ -202,7 +202,7 @@ class MasterClient:
         wait_s = max(_AWAY_LOOK_S, deadline - time.monotonic())
         while not concurrent.futures.wait([answer], wait_s).done:
             if self._away_since is not None:
-                raise self._gone_error(f"{self._lost}, and nobody has started it again yet")
+                raise self._gone_error(f"{self._lost}, and it has not been started again yet")
             wait_s = _AWAY_LOOK_S
 
     def ask(self, make: Callable[[int], Message], timeout_s: float | None) -> Message:

@@ -176,7 +176,7 @@ class OutboxMachine(Generic[C]):
         self._entering[caller] = None
 
     def leave(self) -> C | None:
-        """Free a slot; return who has it now, None if nobody waited."""
+        """Free a slot; return who has it now, None if no call waited."""
         if self._entering:
             return self._entering.popitem(last=False)[0]
         self._slots -= 1
@@ -187,7 +187,7 @@ class OutboxMachine(Generic[C]):
         return self._entering.pop(caller, caller) is None
 
     def admit_all(self) -> list[C]:
-        """Give a slot to everybody who waits for one, because the actor is gone and their calls fail."""
+        """Give a slot to every call that waits for one, because the actor is gone and their calls fail."""
         admitted = list(self._entering)
         self._entering.clear()
         self._slots += len(admitted)

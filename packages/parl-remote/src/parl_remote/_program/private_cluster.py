@@ -131,7 +131,7 @@ class PrivateCluster:
 
     def abandon(self) -> None:
         """Forget the node in the child of a fork, which is not its parent."""
-        self._process.returncode = 0  # so that nobody here waits for it
+        self._process.returncode = 0  # so that nothing here waits for it
 
 
 class ParentsCluster:

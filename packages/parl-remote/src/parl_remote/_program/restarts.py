@@ -46,7 +46,7 @@ _FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
 _LONGEST_DELAY_S = 5.0
 
 
-class NoRestart(Exception):  # it ends an attempt, nobody else sees it
+class NoRestart(Exception):  # it ends an attempt, and is caught here
     """The actor will not be restarted, and retrying is pointless."""
 
 
@@ -90,7 +90,7 @@ class Restarts:
         on_made: Callable[[Made], None],
         part: Callable[[Made], None],
         give_up: Callable[[ActorRecord], None],
-        hope: str = "whoever made it may make it again",
+        hope: str = "its owner may make it again",
     ) -> None:
         self._limit = limit
         self._again = again
@@ -201,7 +201,7 @@ class Restarts:
         self._on_made(made)
         if made.path is not None:
             self._outbox.made(made.path)
-        if made.record.cause is not None:  # it ended before anybody listened
+        if made.record.cause is not None:  # it ended before it was watched
             self.lost(made.record, made.record.cause)()
 
     def _finishing(self, record: ActorRecord, note: str) -> Callable[[], None]:

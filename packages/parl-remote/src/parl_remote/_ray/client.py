@@ -1,6 +1,6 @@
 """A program's side of a Ray cluster: connects to it, makes actors, finds them, ends them.
 
-    create() --HostedObject.remote--> Ray finds room --place()--> it has a process --created()--> the object is there
+    create() --HostedObject.remote--> Ray finds a slot --place()--> it has a process --created()--> the object is there
 
 What Ray does by itself stays Ray's: scheduling, restarts, counting who still has a handle, ending the actors of a
 program that is gone. The Ray of this machine that `connect("ray")` starts ends with the program.
@@ -315,7 +315,7 @@ class RayClient(ConnectionDisplay):
             left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
             if not ray().wait([asked], timeout=left_s)[0]:
                 need, has = str(options.resources), _described(ray().available_resources())
-                reason = f"{spec.name} asked for {need} and got no room within {timeout_s:g} s; Ray has {has} free"
+                reason = f"{spec.name} asked for {need} and got no resources within {timeout_s:g} s; Ray has {has} free"
                 raise NoResources(reason, asked=need, available=has)
         place: RayPlace = self._got(asked, spec)
         return place
@@ -453,4 +453,4 @@ def _init(module: Any, address: str, cpu_num: int | None, working_dir: str | Non
         module.init(address, runtime_env={"working_dir": working_dir}, **common)
     except (ConnectionError, TimeoutError) as error:
         hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token here, and the token"
-        raise ClusterUnreachable(f"nobody answers at {address}: {error}; {hint}", address=address) from error
+        raise ClusterUnreachable(f"nothing answers at {address}: {error}; {hint}", address=address) from error

@@ -140,7 +140,7 @@ def cpu_count() -> int:
 
 
 class Waker:
-    """Readable from `wake` to `clear`; a pipe that closes itself when nobody refers to it any more.
+    """Readable from `wake` to `clear`; a pipe that closes itself when nothing refers to it any more.
 
     Where pipes cannot be waited for (Windows) it is a pair of sockets.
     """
@@ -177,7 +177,7 @@ class Waker:
                 os.read(self._read, _MANY)
             else:
                 self._pair[0].recv(_MANY)
-        self._woken = False  # last: a wake before this is looked at by whoever called, one after it writes again
+        self._woken = False  # last: a wake before this is looked at by the caller, one after it writes again
 
     def close(self) -> None:
         """Give the descriptors back; a second call does nothing.
@@ -230,7 +230,7 @@ class _Watch:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.masks: dict[int, int] = {}
-        self.outer = Waker()  # tells whoever waits for the poller
+        self.outer = Waker()  # tells the thread that waits for the poller
         self.inner = Waker()  # tells the thread
         self.armed = True
         self.closed = False

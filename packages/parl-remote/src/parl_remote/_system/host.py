@@ -171,7 +171,7 @@ def write_error(directory: Path) -> str:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(descriptor, bytes(4096))
-            os.fsync(descriptor)  # some file systems promise room that they do not have
+            os.fsync(descriptor)  # some file systems promise space that they do not have
         finally:
             os.close(descriptor)
             path.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ _TICKET_BYTES = 16
 _READ_AT_FIRST = 2**12
 _READ_AHEAD = 2**19
 _BACKLOG = 256
-_MOST_WAITING = 64  # connections that have not shown a ticket yet; the oldest one makes room
+_MOST_WAITING = 64  # connections that have not shown a ticket yet; the oldest one gives way
 _MOST_TICKETS = 4096
 _PROBES = 3
 _TO_NODE, _TO_CLIENT = b"parl sealed to node", b"parl sealed to client"
@@ -318,7 +318,7 @@ class SealedChannel(UnixChannel):
         return 0
 
     def close(self) -> None:
-        """Close the channel; what has come and nobody reads is taken in, or the kernel would drop what was sent."""
+        """Close the channel; what has come and is not read is taken in, or the kernel would drop what was sent."""
         if not self._closed:
             self._hang_up()
             with contextlib.suppress(OSError):
@@ -435,7 +435,7 @@ class SealedListener:
             backlog=_BACKLOG,
             dualstack_ipv6=is_six and socket.has_dualstack_ipv6(),
         )
-        self._acceptor = Acceptor(listening, anybody=True)
+        self._acceptor = Acceptor(listening, any_user=True)
         self._host = host
         self._port: int = listening.getsockname()[1]
         self._peers = UnixPeers()

@@ -114,7 +114,7 @@ class Blobs:
         if not is_digest(digest):
             raise RemoteProtocolError(f"{digest[:80]!r} is no SHA-256")
         if digest in self._sizes:
-            self._give_up(who, digest)  # somebody else was quicker
+            self._give_up(who, digest)  # another program was quicker
             return
         coming = self._coming(who, digest, size, offset)
         if coming.got != offset or coming.size != size or offset + len(data) > size:

@@ -67,7 +67,7 @@ class _Commands(click.Group):
         except BadVariable as error:
             raise click.ClickException(str(error)) from error
         except click.ClickException as error:
-            error.message = visible(error.message)  # type: ignore[misc]  # nobody else refers to it
+            error.message = visible(error.message)  # type: ignore[misc]  # nothing else refers to it
             raise
 
 

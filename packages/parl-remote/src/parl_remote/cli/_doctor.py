@@ -199,7 +199,7 @@ def _where(cluster: ClusterAddress, node: NodeStatus) -> str:
 
 
 _MIB = 2**20
-_CLOCKS_APART_S = 2.0  # less than this nobody notices in logs and curves
+_CLOCKS_APART_S = 2.0  # less than this is not noticed in logs and curves
 _LITTLE_DISK = 200 * _MIB
 
 
@@ -242,7 +242,7 @@ def check_clock(who: str, heard: Heard) -> Iterator[Finding]:
 
 def check_disk(who: str, report: HostReport) -> Iterator[Finding]:
     """Check whether a node can write its logs and files."""
-    remedy = f"make room in {report.disk} on {report.name}, or start its node with PARL_RUN_DIR on another disk"
+    remedy = f"free space in {report.disk} on {report.name}, or start its node with PARL_RUN_DIR on another disk"
     if report.disk_error:
         yield problem("disk", f"{who} (on {report.name}) cannot write to {report.disk}: {report.disk_error}", remedy)
     elif 0 <= report.disk_free < _LITTLE_DISK:
@@ -275,7 +275,7 @@ def check_cluster(cluster: ClusterAddress, found: Environment, modules: Sequence
             if heard is not None:
                 yield from check_clock("the master", heard)
                 yield from check_disk("the master", heard.report)
-            yield from _room(cluster, status)
+            yield from _capacity(cluster, status)
             yield from check_workers(master, cluster, status.nodes, modules)
         except RemoteError as error:
             yield refused(cluster, error)
@@ -304,12 +304,12 @@ def refused(cluster: ClusterAddress, error: RemoteError) -> Finding:
     )
 
 
-def _room(cluster: ClusterAddress, status: Status) -> Iterator[Finding]:
+def _capacity(cluster: ClusterAddress, status: Status) -> Iterator[Finding]:
     """Check whether an actor of one CPU would fit, and which programs hold the CPUs if not."""
     if not status.node_count:
         yield problem(
             "cpus",
-            "the cluster has no worker: nobody can run an actor",
+            "the cluster has no worker: no actor can run",
             f"xparl connect --address {cluster} on a host that has CPUs to give",
         )
     elif status.nodes and all(node.is_draining for node in status.nodes):
@@ -321,7 +321,7 @@ def _room(cluster: ClusterAddress, status: Status) -> Iterator[Finding]:
     elif any(node.free.cpu >= 1 and not node.is_draining for node in status.nodes):
         yield fine("cpus", f"{status.free.cpu:g} of {status.total.cpu:g} CPUs are free")
     else:
-        waiting = f", {status.waiting} actors wait for room" if status.waiting else ""
+        waiting = f", {status.waiting} actors wait for resources" if status.waiting else ""
         yield problem(
             "cpus",
             f"no node has a free CPU, {status.total.cpu - status.free.cpu:g} of {status.total.cpu:g} are taken"

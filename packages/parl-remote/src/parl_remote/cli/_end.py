@@ -129,7 +129,7 @@ def kill_command(
     \b
     Examples:
       xparl kill 9f86d081
-      xparl kill trainer evaluator --reason "makes room for the others"
+      xparl kill trainer evaluator --reason "its slot is needed"
     """
     with open_session("xparl kill", port, address, key_file) as session:
         meant = [find_actor(session.master, text) for text in actors]  # all of them exist, or none is ended

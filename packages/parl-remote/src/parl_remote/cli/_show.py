@@ -70,7 +70,7 @@ class ClusterReport:
             f"  {one.total.cpu - one.free.cpu:g} used cpus, {one.free.cpu:g} vacant cpus, "
             f"{one.total.gpu - one.free.gpu:g} used gpus, {one.free.gpu:g} vacant gpus",
             f"  {count(one.node_count, 'node')}{lost}, {count(len(programs), 'program')}, "
-            f"{count(one.leases, 'actor')}, {count(one.waiting, 'actor')} waiting for room",
+            f"{count(one.leases, 'actor')}, {count(one.waiting, 'actor')} waiting for resources",
         ]
         if self.monitor:
             lines.append(f"  monitor at {self.monitor}")

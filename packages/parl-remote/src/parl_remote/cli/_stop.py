@@ -132,7 +132,7 @@ def _is_from_here(process: ProcessRecord) -> bool:
     return process.host_id == ProcessRecord.of(os.getpid()).host_id
 
 
-_UNANSWERED = 2  # the exit status where nobody can be asked
+_UNANSWERED = 2  # the exit status where no user can be asked
 
 
 @click.command("stop")
@@ -183,6 +183,6 @@ def _announce(running: Sequence[_Record], *, asks: bool) -> None:
     if not asks or len({_port_of(one) for one in running}) <= 1:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        click.echo("These are several, and nobody can be asked; name some by --port, or pass --all.", err=True)
+        click.echo("These are several, and this is no terminal; name some by --port, or pass --all.", err=True)
         raise SystemExit(_UNANSWERED)
     click.confirm("Stop all of them?", abort=True)

@@ -74,9 +74,9 @@ def frame(look: Look, sort: str, *, width: int = 0, height: int = 0) -> list[str
     lines = _summary(look)
     nodes = _node_lines(look.nodes)
     if height:
-        room = max(3, int((height - len(lines)) * _MOST_NODES))
-        if len(nodes) > room:
-            nodes = [*nodes[: room - 1], f"... {count(len(look.nodes) - room + 2, 'more node')}"]
+        free = max(3, int((height - len(lines)) * _MOST_NODES))
+        if len(nodes) > free:
+            nodes = [*nodes[: free - 1], f"... {count(len(look.nodes) - free + 2, 'more node')}"]
     lines += ["", *nodes, "", *_actor_lines(_sorted(look.actors, sort))]
     if height:
         lines = lines[: height - 1]
@@ -107,7 +107,7 @@ def _summary(look: Look) -> list[str]:
     return [
         f"xparl top - {look.address} ({one.cluster_id}), up {timedelta(seconds=int(one.uptime_s))}",
         f"{count(one.node_count, 'node')}, {count(programs, 'program')}, {count(len(look.actors), 'actor')} "
-        f"({busy} busy), {one.waiting} waiting for room",
+        f"({busy} busy), {one.waiting} waiting for resources",
         f"taken: {', '.join(parts)}",
     ]
 

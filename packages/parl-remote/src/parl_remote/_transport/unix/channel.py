@@ -84,7 +84,7 @@ class UnixChannel:
         except OSError as error:
             if is_shortage(error):
                 raise
-            raise ChannelClosed(f"nobody listens at {path}: {error.strerror or error}") from error
+            raise ChannelClosed(f"nothing listens at {path}: {error.strerror or error}") from error
         return cls(connection, allocate=allocate)
 
     @property
@@ -103,7 +103,7 @@ class UnixChannel:
         """Send one small message, without waiting, with a descriptor that the peer gets a copy of.
 
         Raises:
-            ChannelClosed: The peer is gone, does not read, or the kernel has no room; nothing was sent.
+            ChannelClosed: The peer is gone, does not read, or the kernel has no buffer; nothing was sent.
         """
         with self._send_lock:
             try:

@@ -44,19 +44,19 @@ _REST_S = 0.01  # where not even a refusal is possible, so that a loop does not 
 
 
 class Acceptor:
-    """Accepts the connections of this user's processes, or of anybody.
+    """Accepts the connections of this user's processes, or of any user's.
 
     One descriptor is kept in reserve. Where no other is left, it is given up for the moment that it takes to tell a
-    peer why it is refused; a connection that nobody takes would keep the listening socket ready.
+    peer why it is refused; a connection that is not accepted would keep the listening socket ready.
 
     Args:
         listening: The listening socket, which the acceptor owns from now on.
         refusal: Returns the only message to a peer for which there is no descriptor, from the reason.
-        anybody: Whether peers may be of other users and on other hosts; they have to prove themselves in another way.
+        any_user: Whether peers may be of other users and on other hosts; they have to prove themselves in another way.
     """
 
-    def __init__(self, listening: Listening, refusal: Refusal | None = None, *, anybody: bool = False) -> None:
-        self._anybody = anybody
+    def __init__(self, listening: Listening, refusal: Refusal | None = None, *, any_user: bool = False) -> None:
+        self._any_user = any_user
         self._listening = listening
         self._listening.setblocking(False)
         self._refusal = refusal
@@ -80,7 +80,7 @@ class Acceptor:
                     raise
                 self._refuse_one(shortage_of(error))
                 return
-            if self._anybody or is_own_user(connection):
+            if self._any_user or is_own_user(connection):
                 yield connection
             else:
                 connection.close()
@@ -210,7 +210,7 @@ class UnixPeers:
         except OSError as error:
             if is_shortage(error):
                 raise
-            raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
+            raise ChannelClosed(f"nothing listens at {path}: {error.strerror}") from error
         return self.add(connection)
 
     def fileno(self) -> int:

@@ -7,7 +7,7 @@
 
 All numbers are little-endian and unsigned. Small messages are read together, many with one system call; a message
 that does not fit into the read-ahead buffer is read straight into memory of its own, one block a frame. Where there
-are no unix sockets `portable.sockets` fills in.
+are no unix sockets `portable.sockets` takes their place.
 """
 
 from __future__ import annotations

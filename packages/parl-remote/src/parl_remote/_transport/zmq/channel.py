@@ -209,7 +209,7 @@ class ZmqChannel:
                 with contextlib.suppress(zmq.ZMQError):
                     self._socket.send(pack_bare(Kind.BYE), NOW)
             self._waker.wake()
-        with self._receiving:  # whoever waited has left
+        with self._receiving:  # threads that waited have left
             self._poller.close()
             self._socket.disable_monitor()
             self._monitor.close(0)
@@ -367,7 +367,7 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
                 )
             elif event == zmq.EVENT_CLOSED:
                 raise ClusterUnreachable(
-                    f"nobody listens at {address}; start a cluster there (xparl start) or check the address",
+                    f"nothing listens at {address}; start a cluster there (xparl start) or check the address",
                     address=address,
                 )
     what = "answered, but not as a PARL cluster does" if connection >= 0 else "did not answer"

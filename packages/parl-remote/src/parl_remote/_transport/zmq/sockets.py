@@ -6,7 +6,7 @@
     OPEN, BYE    begin and end a connection; no frames
 
 Long frames are cut so that one end encrypts while the other decrypts, so that heartbeats pass between the pieces, and
-so that zmq can refuse larger parts (`MAX_PART`) from whoever announces them.
+so that zmq can refuse larger parts (`MAX_PART`) from peers that announce them.
 """
 
 from __future__ import annotations

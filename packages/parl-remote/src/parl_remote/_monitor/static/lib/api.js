@@ -1,4 +1,4 @@
-// Talking to the monitor's API, and doing so again and again while somebody looks.
+// Talking to the monitor's API, and doing so again and again while a page is looked at.
 
 export class ApiError extends Error {
   constructor(status, message) {

@@ -1,4 +1,4 @@
-// One actor: numbers over time, live log, stack, and its end if somebody wants that.
+// One actor: numbers over time, live log, stack, and its end if a visitor wants that.
 import { get, live, poll, post, session } from "../lib/api.js";
 import { TimeChart } from "../lib/chart.js";
 import { byId, facts, h, notice, pill, segmented } from "../lib/dom.js";

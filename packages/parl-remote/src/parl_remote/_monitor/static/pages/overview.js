@@ -40,7 +40,7 @@ function showTotals({ totals, cluster, deaths }) {
     tile("Memory", bytes(totals.memory_used), totals.memory_total ? `of ${bytes(totals.memory_total)}` : "", totals.memory_total ? totals.memory_used / totals.memory_total : null),
     totals.gpus ? tile("GPUs leased", decimal(totals.gpus_used), `of ${decimal(totals.gpus)}${totals.gpu_busy === null ? "" : ` · ${percent(totals.gpu_busy)} busy`}`, totals.gpus_used / totals.gpus) : null,
     tile("Actors", count(totals.actors), states || "none runs"),
-    tile("Waiting", count(totals.waiting), totals.waiting ? "for room" : "nobody waits"),
+    tile("Waiting", count(totals.waiting), totals.waiting ? "for resources" : "no actor waits"),
     tile("Calls per second", rate(totals.calls_per_s), "answered by all actors"),
     tile("Lost lately", hour >= 8 ? "8+" : count(hour), "in the last hour"),
   ];
@@ -61,7 +61,7 @@ function showWaiting(waiting, total) {
   );
   const rest = total - waiting.slice(0, 8).reduce((sum, one) => sum + one.count, 0);
   byId("waiting").replaceChildren(
-    rows.length ? h("ul", { class: "plain" }, ...rows, rest > 0 && rows.length ? h("li", { class: "muted" }, `and ${count(rest)} more`) : null) : empty(total ? `${plural(total, "actor")} wait for room.` : "Every actor has its room."),
+    rows.length ? h("ul", { class: "plain" }, ...rows, rest > 0 && rows.length ? h("li", { class: "muted" }, `and ${count(rest)} more`) : null) : empty(total ? `${plural(total, "actor")} wait for resources.` : "No actor waits for resources."),
   );
 }
 
