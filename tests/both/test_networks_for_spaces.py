@@ -9,11 +9,13 @@ import pytest
 from gymnasium import spaces
 
 import parl
+from parl_core.actors import InProcessActors
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Transitions
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import seed_everything
+from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.evaluation import evaluate
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
@@ -348,3 +350,18 @@ def test_options_that_mean_nothing_are_refused() -> None:
     ):
         with pytest.raises(HyperparameterError, match=words):
             parl.networks.for_spaces(VECTOR, ACTIONS["choice"], **options)  # type: ignore[arg-type]  # as users write it
+
+
+@pytest.mark.parametrize("inference", ["actors", "learner"])
+@pytest.mark.parametrize(("algorithm", "action"), [("PPO", "both"), ("A2C", "several choices"), ("IMPALA", "choice")])
+def test_actors_and_a_learner_take_any_parts(algorithm: str, action: str, inference: str) -> None:
+    def make() -> Any:
+        steps = {"sample_batch_steps": 3} if algorithm == "IMPALA" else {}
+        return parl.Agent(getattr(parl.algorithms, algorithm)(made("tuple", action, "actor-critic"), **steps))
+
+    settings = ActorLearnerSettings(
+        total_steps=24, n_actors=1, groups=2, envs_per_group=2, n_steps=3, max_lag=0, inference=inference
+    )
+    kwargs = {"observation": "tuple", "action": action}
+    ended = train_actor_learner(make(), make, Anything, settings, actors=InProcessActors(), env_kwargs=kwargs, seed=0)
+    assert ended.step >= 24

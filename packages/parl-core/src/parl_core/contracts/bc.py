@@ -59,7 +59,7 @@ class BC(CountingUpdates):
         compile: bool = False,
     ) -> None:
         self.lr = check_schedule("lr", 1e-3 if lr is None else lr, check_positive)
-        self.actions = ActionKind.of(continuous_action, nvec)
+        self.actions = ActionKind.of(continuous_action, nvec, model)
         first_method(model, ("policy",), "BC")
         super().__init__(model, device=device, compile=compile)
         self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr))
