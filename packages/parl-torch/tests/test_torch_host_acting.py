@@ -98,6 +98,20 @@ def test_exploration_draws_what_the_framework_draws(kind: Any, monkeypatch: pyte
             np.testing.assert_allclose(part, wanted, rtol=0.0, atol=1e-6)
 
 
+class Doubled(DQN):
+    """A subclass with another `predict`."""
+
+    def predict(self, obs: Any) -> Any:
+        return -super().predict(obs)
+
+
+def test_subclasses_with_another_predict_act_by_it() -> None:
+    plain, other = an_agent(DQN, q_network), an_agent(Doubled, q_network)
+    obs = observations()
+    expected = -plain._forward(plain.alg.predict, obs)
+    np.testing.assert_allclose(other._forward(other.alg.predict, obs), expected, rtol=0.0, atol=1e-6)
+
+
 def test_an_update_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, obs = an_agent(DQN, q_network, lr=0.1), observations()
     before = agent._forward(agent.alg.predict, obs)

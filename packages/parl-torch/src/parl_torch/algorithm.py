@@ -30,7 +30,7 @@ class Algorithm(contract.Algorithm):
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
     ON_HOST: ClassVar[Mapping[str, Callable[[Any], OnHost | None]]] = {}
-    """Of methods that can act in numpy: returns how, None where the algorithm's settings do not allow it."""
+    """Of methods of this very class that can act in numpy: returns how, None where its settings do not allow it."""
 
     _found_parameter: Tensor | None = None
     _host_acting: dict[str, HostActing | None]
@@ -102,12 +102,13 @@ class Algorithm(contract.Algorithm):
         return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm)
 
     def _on_host(self, method: str, obs: NDArray[Any]) -> Any:
-        if self._reduces or obs.ndim != 2 or obs.dtype.kind != "f" or method not in self.ON_HOST:
+        ways = vars(type(self)).get("ON_HOST", {})  # of this very class: others may have changed the method
+        if self._reduces or obs.ndim != 2 or obs.dtype.kind != "f" or method not in ways:
             return None
         known = self.__dict__.setdefault("_host_acting", {})
         acting = known.get(method)
         if acting is None or acting.is_stale():
-            way = self.ON_HOST[method](self) if type(self).__module__.startswith("parl_torch.algorithms.") else None
+            way = ways[method](self)
             if way is None:
                 return None
             try:

@@ -63,4 +63,4 @@ class A2C(contract.A2C, Algorithm):
 
 
 class A3C(contract.A3C, A2C):
-    pass
+    ON_HOST: ClassVar = A2C.ON_HOST

@@ -90,4 +90,4 @@ class DQN(contract.DQN, Algorithm):
 
 
 class DDQN(contract.DDQN, DQN):
-    pass
+    ON_HOST: ClassVar = DQN.ON_HOST

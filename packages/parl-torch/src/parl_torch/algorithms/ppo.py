@@ -81,8 +81,6 @@ class PPO(ppo.PPO, Algorithm):
 
 
 class SeparatePPO(separate_ppo.SeparatePPO, PPO):
-    ON_HOST: ClassVar = {}
-
     def _gaussian(self, model: Any, obs: Tensor) -> DiagGaussianDistribution:
         means, logvars = model.policy(obs)
         self._require_width(means.shape[-1])
