@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient, ToNode
+from parl_remote._master.events import History, NodeRecord, Past
 from parl_remote._messages import (
     Heartbeat,
     LeaseAssigned,
@@ -29,6 +31,7 @@ from parl_remote._messages.overview import (
     AcknowledgeNodes,
     ActorNumbers,
     ActorPhase,
+    ClusterEvent,
     DrainNode,
     ForgetUnstarted,
     ListEvents,
@@ -130,6 +133,86 @@ def test_a_lost_node_that_comes_back_is_no_longer_lost() -> None:
     state.node_joined(node("a", ONE), 9.0)
     assert not state.status(1, 9.0, detail=True, dropped=0).lost
     assert happened(state)[-1] == ("node_joined", "the a:1 came back after 4 s, with 0 actors")
+
+
+class Kept(History):
+    """A history in memory, which a second master reads."""
+
+    def __init__(self) -> None:
+        self.events: list[ClusterEvent] = []
+        self.nodes: dict[str, NodeRecord] = {}
+
+    def past(self) -> Past:
+        since = 900.0 if self.events else None
+        return Past(since, tuple(self.events[2:]), {"node_joined": 2}, tuple(self.nodes.values()))
+
+    def happened(self, event: ClusterEvent) -> None:
+        self.events.append(event)
+
+    def noted(self, node: NodeRecord) -> None:
+        self.nodes[node.joined.node_id] = node
+
+    def gone(self, node_id: str) -> None:
+        self.nodes.pop(node_id, None)
+
+
+def again(kept: Kept, epoch: float) -> ClusterState:
+    """A master that is started while another one's history is there."""
+    numbers = map("lease{}".format, itertools.count(1))
+    return ClusterState(
+        cluster_id="it",
+        new_lease_id=lambda: next(numbers),
+        started=0.0,
+        liveness_limit_s=15.0,
+        epoch=epoch,
+        history=kept,
+    )
+
+
+def test_events_and_lost_nodes_survive_the_master() -> None:
+    kept = Kept()
+    state = again(kept, 1000.0)
+    for name in "abcde":
+        state.node_joined(node(name, ONE), 0.0)
+    state.node_lost("a", "the cable was cut", 5.0)
+    state.node_lost("b", "it burned", 6.0)
+    state.nodes_acknowledged(AcknowledgeNodes(1, ("b",)), "xparl", 7.0)
+    state.node_left("c", "it was stopped", 8.0)
+    before = state.view.events(ListEvents(1)).events
+
+    state = again(kept, 2000.0)
+    told = state.view.events(ListEvents(1))
+    assert told.events == before[2:]
+    assert (told.since, told.counts["node_joined"], told.counts["node_lost"]) == (900.0, 5, 2)
+    (lost,) = state.status(1, 1.0, detail=True, dropped=0).lost
+    assert (lost.node_id, lost.lost_at, lost.cause) == ("a", 1005.0, "the cable was cut")
+    state.node_joined(node("d", ONE), 2.0)  # e does not come back
+    assert state.next_deadline() == 2.0 + 15.0
+    state.node_alive("d", Heartbeat(1), 29.0)
+    assert not state.tick(29.0)
+    assert len(state.status(1, 29.0, detail=True, dropped=0).lost) == 1
+    state.node_alive("d", Heartbeat(2), 30.0)
+    state.tick(30.0)
+    missed = state.status(1, 30.0, detail=True, dropped=0).lost
+    assert [(one.node_id, one.lost_at) for one in missed] == [("a", 1005.0), ("e", 2030.0)]
+    assert "did not come back" in missed[1].cause
+    assert state.view.events(ListEvents(1, -1)).events[0].number == len(before) + 2
+    state.nodes_acknowledged(AcknowledgeNodes(1), "xparl", 31.0)
+
+    state = again(kept, 3000.0)
+    assert not state.status(1, 1.0, detail=True, dropped=0).lost
+
+
+def test_a_node_in_the_place_of_an_awaited_one_is_its_successor() -> None:
+    kept = Kept()
+    again(kept, 1000.0).node_joined(node("a", ONE), 0.0)
+    state = again(kept, 2000.0)
+    successor = dataclasses.replace(node("b", ONE), addresses=("a:1",))
+    state.node_joined(successor, 1.0)
+    state.node_alive("b", Heartbeat(1), 40.0)
+    state.tick(40.0)
+    assert not state.status(1, 40.0, detail=True, dropped=0).lost
+    assert set(kept.nodes) == {"b"}
 
 
 def test_a_node_that_was_stopped_has_left_and_is_not_lost() -> None:

@@ -27,9 +27,12 @@ from parl_remote._messages.overview import (
     Deaths,
     DrainNode,
     DrainStarted,
+    EventKind,
+    Events,
     KillActor,
     ListActors,
     ListDeaths,
+    ListEvents,
     ListNodes,
     NodeDetail,
     NodeList,
@@ -311,6 +314,11 @@ def test_a_master_that_was_killed_lists_and_kills_after_its_restart_what_it_had_
     assert (after.numbers.pid, after.owner, after.resources) == (pid, before.owner, before.resources)
     assert after.age_s > before.age_s
     assert keeper.process() == pid
+    # `connected` is the link to the master that is gone; what that one had recorded is still there.
+    address = ClusterAddress(two_nodes.address, found)
+    with Inquiry(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
+        joined = [one.node_id for one in master.ask(ListEvents, Events).events if one.kind is EventKind.NODE_JOINED]
+    assert joined.count(before.node_id) == 2
     assert ask(lambda number: KillActor(number, "keeper"), ActorKilled).death.lease_id == before.lease_id
     with pytest.raises(ActorLost, match="it was destroyed"):
         keeper.process()

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from parl_remote._master.cluster_tables import ClusterTables, DropNode, Instruction, Lease
-from parl_remote._master.events import LostNode
+from parl_remote._master.events import History, LostNode
 from parl_remote._master.leases import ActorFinders, LeaseEnds, LeaseGrants
 from parl_remote._master.members import Draining, KnownClients, KnownNodes
 from parl_remote._master.placing import Node, Waiting, reasons
@@ -50,6 +50,7 @@ from parl_remote.errors import DeathCause, RemoteError
 __all__ = ["ClusterState", "ClusterView"]
 
 
+_LIMITS_TO_COME_BACK = 2  # a node may notice only after the limit that the master is gone
 _LONGEST_PAGE = 2000
 _MOST_DEATHS = 1000
 _MOST_EVENTS = 1000
@@ -69,6 +70,7 @@ class ClusterState:
             gets no further nodes.
         own_node_id: The node that the master runs in.
         epoch: Unix time of the loop's zero, for events and records of deaths.
+        history: Keeps events and lost nodes for a master that is killed and started again.
 
     Attributes:
         view: The queries about it.
@@ -86,13 +88,17 @@ class ClusterState:
         nodes_may_join: bool = True,
         own_node_id: str = "",
         epoch: float = 0.0,
+        history: History | None = None,
     ) -> None:
         self._now = started
-        self.tables = tables = ClusterTables(liveness_limit_s, epoch=epoch, started=started)
+        history = history or History()
+        past = history.past()
+        self.tables = tables = ClusterTables(liveness_limit_s, epoch=epoch, started=started, history=history, past=past)
         self.view = ClusterView(tables, cluster_id=cluster_id, started=started)
         self._grants = LeaseGrants(tables, new_lease_id, nodes_may_join=nodes_may_join)
         self._ends = LeaseEnds(tables)
         self._nodes = KnownNodes(tables, self._ends)
+        self._nodes.restore(past.nodes, until=started + _LIMITS_TO_COME_BACK * liveness_limit_s)
         self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
         self._draining = Draining(tables, own_node_id)
         self._finders = ActorFinders(tables)
@@ -246,6 +252,7 @@ class ClusterState:
             reason = f"no sign of life for more than {self.tables.alive.limit_s:g} s"
             out.append(DropNode(node_id, reason))
             out += self.node_lost(node_id, reason)
+        self._nodes.give_up_awaited(now)
         out += self._clients.out_of_time(now)
         out += self._grants.out_of_time(now)
         out += self._draining.due(now)
@@ -255,6 +262,7 @@ class ClusterState:
         """Return the earliest time at which `tick` has something to do, None if there is none."""
         times = (
             self.tables.alive.next_check(),
+            self._nodes.next_deadline(),
             self.tables.queue.next_deadline(),
             self._clients.next_deadline(),
             self._draining.next_deadline(),

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from parl_remote._master.events import ActorNamed, EventLog, LostNodes
+from parl_remote._master.events import ActorNamed, EventLog, History, LostNodes, Past
 from parl_remote._master.placing import LeaseQueue, Node, NodePool
 from parl_remote._messages.leases import LeaseRequest
 from parl_remote._messages.overview import ActorNumbers, DeathRecord
@@ -277,10 +277,13 @@ class ClusterTables:
         liveness_limit_s: A node that is silent for longer counts as lost.
         epoch: Unix time of the loop's zero, for records.
         started: When the cluster started, on the loop's clock.
+        history: Keeps nodes and events beyond the master's end.
+        past: What it has kept so far.
     """
 
-    def __init__(self, liveness_limit_s: float, *, epoch: float = 0.0, started: float = 0.0) -> None:
-        self.events = EventLog(epoch, started)
+    def __init__(self, liveness_limit_s: float, *, epoch: float, started: float, history: History, past: Past) -> None:
+        self.history = history
+        self.events = EventLog(epoch, started, history, past)
         self.lost = LostNodes()
         self.pool = NodePool()
         self.clients: dict[str, Client] = {}

@@ -2,28 +2,97 @@
 
 tables, members, leases --add--> EventLog --latest, after--> ClusterView
 a node is lost ----------------> LostNodes --until it comes back, or its loss is acknowledged
+both ----------> History --a master that was killed and started again--> Past
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from parl_remote._master.placing import Node
+from parl_remote._messages import NodeJoin
 from parl_remote._messages.overview import ClusterEvent, DeathRecord, EventKind
 from parl_remote.errors import DeathKind
 
-__all__ = ["ActorNamed", "EventLog", "LostNode", "LostNodes"]
+__all__ = [
+    "EVENTS_KEPT",
+    "ActorNamed",
+    "EventLog",
+    "History",
+    "LostNode",
+    "LostNodes",
+    "NodeRecord",
+    "Past",
+    "record_of",
+]
 
-_EVENTS_KEPT = 5000
+EVENTS_KEPT = 5000
 _LOST_KEPT = 1000
 
 # Ends that were asked for, and those that the event of their node includes.
 _NO_EVENT = frozenset((DeathKind.KILLED_BY_USER, DeathKind.DRAINED, DeathKind.NODE_LOST))
 _MEMORY = frozenset((DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What is kept of a node beyond the master's end; times are Unix times.
+
+    Attributes:
+        joined: Its NodeJoin message, without leases.
+        at: When it joined.
+        pid: Its process id on its host.
+        versions: Versions of parl_remote and python there.
+        lost_at: When it was lost; None for a node that is there.
+        cause: Why it was lost.
+        actors: How many actors were lost with it.
+    """
+
+    joined: NodeJoin
+    at: float
+    pid: int
+    versions: Mapping[str, str]
+    lost_at: float | None = None
+    cause: str = ""
+    actors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What happened before the master was started again.
+
+    Attributes:
+        since: When the first master began to count, Unix time; None if this is the first.
+        events: The latest events.
+        counts: The number of events by kind that are no longer kept.
+        nodes: The nodes that were there, and those that were lost.
+    """
+
+    since: float | None = None
+    events: tuple[ClusterEvent, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    nodes: tuple[NodeRecord, ...] = ()
+
+
+class History:
+    """Keeps what happens beyond the master's end; this one, of a private cluster, keeps nothing."""
+
+    def past(self) -> Past:
+        """Return what was kept before."""
+        return Past()
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Keep an event."""
+
+    def noted(self, node: NodeRecord) -> None:
+        """Keep the record of a node in place of an earlier one."""
+
+    def gone(self, node_id: str) -> None:
+        """Drop the record of a node that has left, or whose loss was acknowledged."""
 
 
 class ActorNamed(NamedTuple):
@@ -47,17 +116,21 @@ class EventLog:
     Args:
         epoch: Unix time of the loop's zero.
         started: When the cluster started, on the loop's clock.
+        history: Keeps the events.
+        past: What it has kept so far.
 
     Attributes:
         since: When the log began, Unix time.
         counts: The number of events by kind, including those no longer kept.
     """
 
-    def __init__(self, epoch: float, started: float) -> None:
+    def __init__(self, epoch: float, started: float, history: History, past: Past) -> None:
         self._epoch = epoch
-        self._kept: deque[ClusterEvent] = deque(maxlen=_EVENTS_KEPT)
-        self.since = round(epoch + started, 6)
-        self.counts: Counter[EventKind] = Counter()
+        self._history = history
+        self._kept: deque[ClusterEvent] = deque(past.events, maxlen=EVENTS_KEPT)
+        self.since = round(epoch + started, 6) if past.since is None else past.since
+        self.counts: Counter[EventKind] = Counter(event.kind for event in past.events)
+        self.counts.update({kind: past.counts[kind.value] for kind in EventKind if kind.value in past.counts})
 
     @property
     def latest(self) -> int:
@@ -67,6 +140,10 @@ class EventLog:
     def unix(self, now: float) -> float:
         """Return the Unix time of a moment on the loop's clock."""
         return round(self._epoch + now, 3)
+
+    def on_the_clock(self, unix: float) -> float:
+        """Return the moment on the loop's clock at a Unix time."""
+        return unix - self._epoch
 
     def node(self, kind: EventKind, node: Node, text: str, now: float) -> None:
         """Add an event of a node; `text` follows its displayed name."""
@@ -97,8 +174,10 @@ class EventLog:
 
     def _add(self, kind: EventKind, at: float, text: str, node: Node, actor: ActorNamed = NO_ACTOR) -> None:
         number = self.latest + 1
-        self._kept.append(ClusterEvent(number, at, kind, text, node.node_id, node.name, node.address, *actor))
+        event = ClusterEvent(number, at, kind, text, node.node_id, node.name, node.address, *actor)
+        self._kept.append(event)
         self.counts[kind] += 1
+        self._history.happened(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +195,11 @@ class LostNode:
     at: float
     cause: str
     actors: int
+
+
+def record_of(node: Node, joined_at: float) -> NodeRecord:
+    """Return what is kept of a node that joined at a Unix time."""
+    return NodeRecord(replace(node.joined, leases=()), joined_at, node.pid, node.versions)
 
 
 class LostNodes:

@@ -3,6 +3,7 @@
     NodeJoin --> a node, its running leases taken in --heartbeats--> alive --silence, a broken connection--> lost
                                                                               `- its leases are lost with it
     lost --it comes back, or its loss is acknowledged--> forgotten
+    there when the master was killed --> awaited --it joins, or a node in its place--> alive    --in vain--> lost
     up --drain--> draining --the time is up--> its actors are asked to end --the last one has ended--> it is released
                       `-------------------------- the last one has ended ----------------------------^
 
@@ -16,10 +17,10 @@ A node that rejoins keeps its leases, except those already reported as lost. Act
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parl_remote._master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
-from parl_remote._master.events import LostNode
+from parl_remote._master.events import LostNode, NodeRecord, record_of
 from parl_remote._master.leases import LeaseEnds, LeaseGrants
 from parl_remote._master.placing import Node
 from parl_remote._messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
@@ -53,6 +54,18 @@ class KnownNodes:
         self._tables = tables
         self._ends = ends
         self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
+        self._awaited: dict[str, NodeRecord] = {}  # there before the master was started again, and not yet seen
+        self._awaited_until = 0.0
+
+    def restore(self, nodes: Iterable[NodeRecord], until: float) -> None:
+        """Take up the nodes that another master has kept: lost ones, and those that are to come back by a time."""
+        self._awaited_until = until
+        for one in nodes:
+            if one.lost_at is None:
+                self._awaited[one.joined.node_id] = one
+            else:
+                at = self._tables.events.on_the_clock(one.lost_at)
+                self._tables.lost.add(LostNode(self._node_of(one), at, one.cause, one.actors))
 
     def joined(
         self, joined: NodeJoin, now: float, pid: int, versions: Mapping[str, str]
@@ -72,6 +85,8 @@ class KnownNodes:
         self._tables.alive.heard(joined.node_id, now)
         for lease in brought.values():
             out += self._take_in(node, lease, now)
+        self._await_no_more(joined)
+        self._tables.history.noted(record_of(node, self._tables.events.unix(now)))
         self._tables.events.node(EventKind.NODE_JOINED, node, self._how_it_joined(node, known, now), now)
         return node, out
 
@@ -90,17 +105,18 @@ class KnownNodes:
 
     def lost(self, node: Node, reason: str, now: float) -> list[Instruction]:
         """Remove a node that broke off or fell silent; it is listed as lost until it comes back or is acknowledged."""
-        self._tables.lost.add(LostNode(node, now, reason, len(node.leases)))
-        self._tables.events.node(EventKind.NODE_LOST, node, f"is lost{_with_actors(node)}: {reason}", now)
+        self._list_as_lost(node, reason, now)
         return self._forget(node, reason, now)
 
     def left(self, node: Node, reason: str, now: float) -> list[Instruction]:
         """Remove a node that was stopped."""
+        self._tables.history.gone(node.node_id)
         self._tables.events.node(EventKind.NODE_LEFT, node, f"has left{_with_actors(node)}: {reason}", now)
         return self._forget(node, reason, now)
 
     def drained(self, node: Node, now: float) -> list[Instruction]:
         """Remove a node whose last actor has ended after it was drained."""
+        self._tables.history.gone(node.node_id)
         self._tables.events.node(EventKind.NODE_DRAINED, node, "is drained and leaves", now)
         return self._forget(node, "it was drained", now)
 
@@ -109,11 +125,42 @@ class KnownNodes:
         named = tuple(node_ids) or tuple(lost.node.node_id for lost in self._tables.lost)
         removed = [lost for node_id in named if (lost := self._tables.lost.remove(node_id)) is not None]
         for lost in removed:
+            self._tables.history.gone(lost.node.node_id)
             text = f"is no longer listed as lost: acknowledged by {by or 'a program that is gone'}"
             self._tables.events.node(EventKind.NODE_ACKNOWLEDGED, lost.node, text, now)
         return tuple(lost.node.node_id for lost in removed)
 
+    def give_up_awaited(self, now: float) -> None:
+        """List those as lost that were there before the master was started again and have not come back in time."""
+        if self._awaited and self._awaited_until <= now:
+            for one in self._awaited.values():
+                self._list_as_lost(self._node_of(one), "it did not come back to a master that was started again", now)
+            self._awaited.clear()
+
+    def next_deadline(self) -> float | None:
+        """Return when awaited nodes are given up, or None."""
+        return self._awaited_until if self._awaited else None
+
     # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _node_of(self, kept: NodeRecord) -> Node:
+        return Node(kept.joined, self._tables.events.on_the_clock(kept.at), kept.pid, kept.versions)
+
+    def _list_as_lost(self, node: Node, reason: str, now: float) -> None:
+        tables, count = self._tables, len(node.leases)
+        tables.lost.add(LostNode(node, now, reason, count))
+        kept = record_of(node, tables.events.unix(node.joined_at))
+        tables.history.noted(replace(kept, lost_at=tables.events.unix(now), cause=reason, actors=count))
+        tables.events.node(EventKind.NODE_LOST, node, f"is lost{_with_actors(node)}: {reason}", now)
+
+    def _await_no_more(self, joined: NodeJoin) -> None:
+        """Forget that a node was awaited that is there, or whose place on its host another one has taken."""
+        place = joined.host_id, joined.addresses
+        for node_id, one in list(self._awaited.items()):
+            if node_id == joined.node_id or (one.joined.host_id, one.joined.addresses) == place:
+                del self._awaited[node_id]
+                if node_id != joined.node_id:
+                    self._tables.history.gone(node_id)
 
     def _how_it_joined(self, node: Node, known: Node | None, now: float) -> str:
         lost = self._tables.lost.remove(node.node_id)

@@ -35,6 +35,7 @@ from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.master import Master
 from parl_remote._messages import Message, NodeJoin, Role
 from parl_remote._messages.parts import OpenSealed, SealedOpened
+from parl_remote._node.history import HistoryFile
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
 from parl_remote._node.starting import NodeSettings, report_on
 from parl_remote._security import ClusterKey
@@ -170,13 +171,15 @@ class ClusterNode:
         return ClusterReach(settings.master or own, str(self._socket_directory), not settings.master, key_file)
 
     def _become_master(self) -> None:
+        epoch = time.time() - self._loop.now()
         state = ClusterState(
             cluster_id=self._settings.cluster_id,
             new_lease_id=functools.partial(new_id, "lease"),
             started=self._loop.now(),
             liveness_limit_s=self._limits.liveness_limit_s,
             own_node_id=self._settings.node_id,
-            epoch=time.time() - self._loop.now(),
+            epoch=epoch,
+            history=HistoryFile(Path(self._settings.directory), self._settings.cluster_id, time.time()),
             client_grace_s=self._limits.liveness_limit_s,
         )
         self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)

@@ -1,6 +1,6 @@
 """Records of the processes that `xparl` starts on this host, by which they are found and ended.
 
-    <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster
+    <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster, with events.jsonl (`history`)
     <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
     .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
 
@@ -203,8 +203,8 @@ def write_record(directory: Path, record: ClusterRecord | WorkerRecord | Monitor
 
 
 def forget(directory: Path) -> None:
-    """Remove records and key after a clean end; logs stay until the next start."""
-    for name in ("cluster.json", "worker.json", "key"):
+    """Remove records, key and history after a clean end; logs stay until the next start."""
+    for name in ("cluster.json", "worker.json", "key", "events.jsonl"):
         (directory / name).unlink(missing_ok=True)
 
 

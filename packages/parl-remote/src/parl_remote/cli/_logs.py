@@ -168,7 +168,7 @@ def events_command(
     r"""Show what has happened in a cluster: nodes that joined, were lost, left or were drained, actors that were lost,
     ran out of memory or were restarted.
 
-    The master keeps the last 5,000 events while it runs.
+    The master keeps the last 5,000 events until the cluster is stopped, though it may be killed and started again.
 
     \b
     Examples:
