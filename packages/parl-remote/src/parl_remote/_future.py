@@ -87,10 +87,10 @@ def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], Ba
 
     Args:
         futures: Those of the calls.
-        error: Returns the error of a call; called for each that somebody waits for.
+        error: Returns the error of a call; called for each that a thread waits for.
     """
     global _making_condition
-    _making_condition = threading.Lock()  # whoever held it was not copied
+    _making_condition = threading.Lock()  # the thread that held it was not copied
     carrier = _LeftToParent(error)
     for future in futures:
         future._carrier = carrier

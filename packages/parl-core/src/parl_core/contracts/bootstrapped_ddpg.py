@@ -103,7 +103,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         Args:
             batch: as of `DDPG`; its extra column `mask`, float `[batch, heads]`, at least 0, says how much each
                 transition counts for each head, the same whenever it is drawn (`parl_core.replay.BootstrapMasks`);
-                default: everything for everybody.
+                default: each transition for every head.
             actor_lr: for this step.
             critic_lr: for this step.
 

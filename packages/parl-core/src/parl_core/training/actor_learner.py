@@ -339,7 +339,7 @@ def train_actor_learner(
 
 
 def _order(settings: ActorLearnerSettings) -> FragmentOrder:
-    if settings.deterministic or settings.max_lag == 0:  # rounds wait for everybody anyway
+    if settings.deterministic or settings.max_lag == 0:  # rounds wait for all groups anyway
         return InRounds(settings.n_groups, settings.fragments_per_batch, settings.max_lag)
     return AsTheyCome(_shares(settings), settings.fragments_per_batch, settings.max_lag)
 

@@ -110,7 +110,7 @@ def rebuild(failure: Failure) -> BaseException:
     if not isinstance(error, BaseException):
         return remote
     error = both(error, remote)
-    if not isinstance(error, Exception):  # it would end threads of ours that carry it to whoever waits
+    if not isinstance(error, Exception):  # it would end threads of ours that carry it to its waiter
         return remote
     error.__cause__ = remote
     return error

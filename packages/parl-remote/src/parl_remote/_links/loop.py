@@ -4,7 +4,8 @@
     loop.call_later(1.0, action)      so does action
     loop.run()                        until stop()
 
-Master, worker and node run on one loop each, or share one.
+Master, worker and node run on one loop each, or share one. A caller's connection is read by asyncio's loop while its
+tasks await futures: `EventLoopReader`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from parl_remote._system.facilities import Waker
+from parl_remote._system.facilities import IN, OUT, Waker, new_poller
 from parl_remote._system.shortage import is_shortage, shortage_of
 from parl_remote._transport import Pollable
 
-__all__ = ["Loop", "Timer"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["EventLoopReader", "Loop", "Timer", "Writable"]
 
 Action = Callable[[], object]  # whose result is ignored
 
@@ -155,3 +160,57 @@ class Loop:
             until_next_s = min(max(0.0, self._timers[0][0] - self._clock()), _LONGEST_WAIT_S)
             return until_next_s if timeout_s is None else min(timeout_s, until_next_s)
         return timeout_s
+
+
+class Writable:
+    """A source for a loop that is readable while a socket can be written to."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._poller = new_poller()
+        self._poller.register(descriptor, OUT)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._poller.fileno()
+
+    def pending(self) -> bool:
+        """Return False: the descriptor signals everything."""
+        return False
+
+    def close(self) -> None:
+        """Stop watching the socket; the loop must have forgotten this before."""
+        self._poller.close()
+
+
+class EventLoopReader:
+    """Reads a connection in an asyncio event loop, while tasks of that loop await futures."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, read: Callable[[], None]) -> None:
+        self.loop = loop
+        # A poller of its own: its descriptor stays open until the event loop has forgotten it, even if another
+        # thread closes the connection.
+        self._poller = new_poller()
+        self._poller.register(descriptor, IN)
+        self._read = read
+        self._is_reading = False
+
+    def resume(self) -> None:
+        """Read whenever something arrives; called in the loop's thread."""
+        if not self._is_reading:
+            self.loop.add_reader(self._poller.fileno(), self._read)
+            self._is_reading = True
+
+    def pause(self) -> None:
+        """Do not read until `resume`; called in the loop's thread."""
+        if self._is_reading:
+            self.loop.remove_reader(self._poller.fileno())
+            self._is_reading = False
+
+    def close(self) -> None:
+        """Stop reading for good; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self.pause()
+        self._poller.close()

@@ -33,9 +33,9 @@ from parl_remote._data.object_memory import reading_from
 from parl_remote._data.serialize import loads
 from parl_remote._future import Carrier, RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
-from parl_remote._links.loop import Loop
+from parl_remote._links.loop import EventLoopReader, Loop, Writable
 from parl_remote._program.outbox import Outbox
-from parl_remote._system.facilities import IN, OUT, new_poller, wait_for_input
+from parl_remote._system.facilities import wait_for_input
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
@@ -65,57 +65,6 @@ _TEND_AGAIN_S = 0.001  # after a look that found something
 _LONGEST_TEND_S = 1.0
 _UNSENT = "what the channel did not take"  # among what is watched: it reads while it cannot write
 _weak = weakref.ref
-
-
-class _Writable:
-    """A source for a loop that is readable while a socket can be written to."""
-
-    def __init__(self, channel: UnixChannel) -> None:
-        self._poller = new_poller()
-        self._poller.register(channel.fileno(), OUT)
-
-    def fileno(self) -> int:
-        return self._poller.fileno()
-
-    def pending(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self._poller.close()
-
-
-class _EventLoop:
-    """An event loop that reads a connection while tasks of it await futures."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, read: Callable[[], None]) -> None:
-        self.loop = loop
-        # A poller of its own: its descriptor stays open until the event loop has forgotten it, even if another
-        # thread closes the connection.
-        self._poller = new_poller()
-        self._poller.register(descriptor, IN)
-        self._read = read
-        self._is_reading = False
-
-    def resume(self) -> None:
-        """Read whenever something arrives; called in the loop's thread."""
-        if not self._is_reading:
-            self.loop.add_reader(self._poller.fileno(), self._read)
-            self._is_reading = True
-
-    def pause(self) -> None:
-        """Do not read until `resume`; called in the loop's thread."""
-        if self._is_reading:
-            self.loop.remove_reader(self._poller.fileno())
-            self._is_reading = False
-
-    def close(self) -> None:
-        """Stop reading for good; callable from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self._close)
-
-    def _close(self) -> None:
-        self.pause()
-        self._poller.close()
 
 
 class Connection:
@@ -180,7 +129,7 @@ class Connection:
         self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that it is the rest of
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
         self._tended_s = 0.0  # the time between looks at answers that no thread waits for; 0 without such looks
-        self._event_loop: _EventLoop | None = None
+        self._event_loop: EventLoopReader | None = None
         self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
         self.is_read_out = threading.Event()
         self._on_state: Callable[[Sequence[memoryview]], None] | None = None
@@ -296,7 +245,7 @@ class Connection:
         self._is_writing = True
         self._watched.add(_UNSENT)
         self._start_watching(loop)
-        writable: _Writable | None = None
+        writable: Writable | None = None
 
         def write() -> None:
             self.write()
@@ -317,7 +266,7 @@ class Connection:
         self._end_writing = write
         if isinstance(self._channel, UnixChannel):
             with contextlib.suppress(OSError, ValueError):  # no descriptor is left, or it is closed
-                writable = _Writable(self._channel)
+                writable = Writable(self._channel.fileno())
                 loop.add(writable, write)
                 return
         loop.call_later(_FULL_POLL_S, write)
@@ -617,7 +566,7 @@ class Connection:
         """See `Carrier.await_in`."""
         event_loop = self._event_loop
         if event_loop is None and not self._is_lost:
-            event_loop = _EventLoop(loop, self._channel.fileno(), self._read_in_event_loop)
+            event_loop = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
             try:
                 event_loop.resume()
             except (OSError, ValueError, NotImplementedError):  # no descriptors, closed, a loop that cannot do it
@@ -635,7 +584,7 @@ class Connection:
         self._resume(event_loop)
         return None
 
-    def _resume(self, event_loop: _EventLoop) -> None:
+    def _resume(self, event_loop: EventLoopReader) -> None:
         """Have an event loop read, unless another thread does, which then hands over."""
         if self._is_lost:
             self._lose_in_background()
