@@ -1,0 +1,258 @@
+"""MuJoCo tasks with ARS and ES at the published settings, beside the published scores.
+
+    python benchmarks/evolution/locomotion.py run --seeds 0 1 2 3 4       one process; goes on where it was interrupted
+    python benchmarks/evolution/locomotion.py run --only ars-swimmer
+    python benchmarks/evolution/locomotion.py table                       what the files hold, as a table
+
+A run is a file, `locomotion/<recipe>-<seed>.json`: the settings, and a row for each look at the model without noise
+(environment steps and episodes of the samples until then, mean return of `LOOKS` episodes, which are not counted).
+
+Settings:
+
+- ARS: step size, deviation, directions and the number of best ones of Mania et al. 2018 (appendix, and the RL Zoo's
+  `hyperparams/ars.yml`, which has them as "closest to the original paper"): a linear policy without bias that starts at
+  0, observations normalised but for Swimmer (V2; V1 there), Hopper without its bonus of 1 a step for being alive.
+- ES: two layers of 64 tanh units, mirrored noise of deviation 0.02, centred ranks, Adam at 0.01, weight decay 0.005,
+  100,000 steps a batch (Salimans et al. 2017, and the configuration that they published). Actions are continuous.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit import ESAgent
+from parl_evokit.parallel import ObservationStatistics
+from parl_evokit.parallel._observations import ObservationSums
+
+HERE = Path(__file__).parent / "locomotion"
+LOOKS = 5
+LAST_LOOKS = 20
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One algorithm at a task.
+
+    Attributes:
+        task: Gymnasium's name.
+        kind: `ARS` or `BASIC_ES`.
+        rate: The optimizer's.
+        std: Of the noise.
+        pairs: Of samples an update.
+        best: How many pairs count (ARS).
+        normalised: Whether observations are.
+        bonus: What is taken off the reward of a step while samples are compared.
+        steps: Of the environment, after which a run ends.
+        every: Updates between two looks.
+        published: Scores to compare with: what it is, the return, and after how many steps or episodes.
+    """
+
+    task: str
+    kind: str
+    rate: float
+    std: float
+    pairs: int
+    best: int
+    normalised: bool
+    bonus: float
+    steps: int
+    every: int
+    published: str
+
+
+RL_ZOO = "RL Zoo's ARS on -v3"
+RECIPES = {
+    "ars-swimmer": Recipe(
+        "Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 1_000_000, 10, f"325 after 100 episodes; {RL_ZOO}: 355 +- 13, 2 M steps"
+    ),
+    "ars-hopper": Recipe(
+        "Hopper-v5", "ARS", 0.01, 0.025, 8, 4, True, 1.0, 3_000_000, 20, f"3,120 after 1,973 episodes; {RL_ZOO}: 3,344 +- 6, 7 M steps"
+    ),
+    "ars-halfcheetah": Recipe(
+        "HalfCheetah-v5", "ARS", 0.02, 0.03, 32, 4, True, 0.0, 3_000_000, 2, f"3,430 after 1,707 episodes; {RL_ZOO}: 4,815 +- 1,341, 12 M steps"
+    ),
+    "es-swimmer": Recipe(
+        "Swimmer-v5", "BASIC_ES", 0.01, 0.02, 50, 0, True, 0.0, 3_000_000, 2, "128 after 1.39 M steps"
+    ),
+    "es-halfcheetah": Recipe(
+        "HalfCheetah-v5", "BASIC_ES", 0.01, 0.02, 50, 0, True, 0.0, 3_000_000, 2, "2,386 after 2.88 M steps"
+    ),
+    "es-hopper": Recipe(
+        "Hopper-v5", "BASIC_ES", 0.01, 0.02, 200, 0, True, 0.0, 3_000_000, 2, "877 after 0.38 M steps, 3,403 after 31.6 M"
+    ),
+}  # fmt: skip
+
+
+def linear(arrays: Arrays, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    action: NDArray[np.float32] = arrays["w"] @ x
+    return action
+
+
+def tanh(arrays: Arrays, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    first = np.tanh(arrays["w0"] @ x + arrays["b0"])
+    action: NDArray[np.float32] = arrays["w2"] @ np.tanh(arrays["w1"] @ first + arrays["b1"]) + arrays["b2"]
+    return action
+
+
+def model_of(recipe: Recipe, env: Any, seed: int) -> tuple[dict[str, NDArray[np.float32]], Any]:
+    inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
+    if recipe.kind == "ARS":
+        return {"w": np.zeros((outputs, inputs), np.float32)}, linear
+    draw = np.random.default_rng(seed)
+    arrays: dict[str, NDArray[np.float32]] = {}
+    for layer, (rows, columns, scale) in enumerate(((64, inputs, 1.0), (64, 64, 1.0), (outputs, 64, 0.01))):
+        weights = draw.normal(size=(rows, columns))
+        weights *= scale / np.sqrt(np.square(weights).sum(axis=1, keepdims=True))
+        arrays[f"w{layer}"] = weights.astype(np.float32)
+        arrays[f"b{layer}"] = np.zeros(rows, np.float32)
+    return arrays, tanh
+
+
+def settings(recipe: Recipe, seed: int) -> dict[str, Any]:
+    solver: dict[str, Any] = {
+        "type": recipe.kind,
+        "optimizer": {"type": "SGD" if recipe.kind == "ARS" else "ADAM", "base_lr": recipe.rate},
+        "sampling": {"gaussian_sampling": {"std": recipe.std, "cached": False, "seed": seed}},
+        "update": {"top_k": recipe.best} if recipe.kind == "ARS" else {"weight_decay": 0.005},
+    }
+    return {"solver": solver, "keys": "COUNTER"}
+
+
+class Episodes:
+    """Plays episodes of a task, whose observations it normalises as a round has it."""
+
+    def __init__(self, recipe: Recipe, env: Any) -> None:
+        self.env = env
+        self.low, self.high = env.action_space.low, env.action_space.high
+        self.recipe = recipe
+        self.seen = np.zeros((1001, env.observation_space.shape[0]))
+
+    def play(self, agent: Any, seed: int, mean: Any, std: Any) -> tuple[float, int]:
+        """Return the return and the length of an episode; `seen` holds its observations."""
+        env, seen, clip = self.env, self.seen, 10.0
+        obs, _ = env.reset(seed=seed)
+        total, steps, done = 0.0, 0, False
+        while not done:
+            seen[steps] = obs
+            x = obs if std is None else np.minimum(np.maximum((obs - mean) / std, -clip), clip)
+            action = np.minimum(np.maximum(agent.predict(x.astype(np.float32)), self.low), self.high)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            steps += 1
+            done = terminated or truncated
+        return total, steps
+
+    def sums(self, steps: int) -> ObservationSums:
+        rows = self.seen[:steps]
+        return ObservationSums(rows.sum(axis=0), np.square(rows).sum(axis=0), steps)
+
+
+def run(name: str, seed: int) -> None:
+    """Make one run, and write its file now and then; one that was interrupted begins anew."""
+    recipe, path = RECIPES[name], HERE / f"{name}-{seed}.json"
+    if path.exists() and json.loads(path.read_text()).get("last"):
+        return
+    env = gymnasium.make(recipe.task)
+    agent = ESAgent(settings(recipe, seed), model_of(recipe, env, seed))
+    clone, episodes = agent.clone(), Episodes(recipe, env)
+    seen = ObservationStatistics(env.observation_space.shape[0])
+    steps = played = rounds = 0
+    curve: list[list[float]] = []
+    began = time.process_time()
+
+    def look(count: int) -> list[float]:
+        clone.add_noise(evaluate=True)
+        given = (seen.mean, seen.std) if recipe.normalised else (None, None)
+        return [episodes.play(clone, 10**6 + k, *given)[0] for k in range(count)]
+
+    while steps < recipe.steps:
+        mean, std = (seen.mean, seen.std) if recipe.normalised else (None, None)
+        infos, rewards, batch = [], [], []
+        for sample in range(2 * recipe.pairs):
+            info = clone.add_noise()
+            total, length = episodes.play(clone, seed * 10**7 + played // 2, mean, std)
+            infos.append(info)
+            rewards.append(total - recipe.bonus * length)
+            batch.append(episodes.sums(length))
+            steps, played = steps + length, played + 1
+            if sample % 2 and recipe.kind == "BASIC_ES" and sum(sums.count for sums in batch) > 100_000:
+                break
+        for sums in batch:
+            seen.add(sums)
+        agent.update(infos, rewards)
+        rounds += 1
+        if rounds % recipe.every == 0 or steps >= recipe.steps:
+            scores = look(LOOKS)
+            curve.append([steps, played, round(float(np.mean(scores)), 1)])
+            _write(path, recipe, seed, curve, time.process_time() - began, [])
+    _write(path, recipe, seed, curve, time.process_time() - began, look(LAST_LOOKS))
+
+
+def _write(path: Path, recipe: Recipe, seed: int, curve: Any, seconds: float, last: list[float]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    shown = {name: value for name, value in vars(recipe).items() if name != "published"}
+    content = shown | {
+        "seed": seed,
+        "cpu_seconds": round(seconds),
+        "gymnasium": gymnasium.__version__,
+        "last": [round(score, 1) for score in last],
+        "steps_episodes_return": curve,
+    }
+    whole = path.with_suffix(".tmp")
+    whole.write_text(json.dumps(content) + "\n")
+    os.replace(whole, path)
+
+
+THRESHOLDS = {
+    "ars-swimmer": 325, "ars-hopper": 3120, "ars-halfcheetah": 3430,
+    "es-swimmer": 128.25, "es-halfcheetah": 2385.79, "es-hopper": 877.45,
+}  # fmt: skip
+
+
+def table() -> None:
+    """Print what the files hold."""
+    print("| run | seeds | score at the end, each seed | median | reached | steps (episodes) until then | published |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, recipe in RECIPES.items():
+        files = [json.loads(path.read_text()) for path in sorted(HERE.glob(f"{name}-*.json"))]
+        done = [found for found in files if found["last"]]
+        if not done:
+            print(f"| {name} | not run | | | | | {recipe.published} |")
+            continue
+        scores = [float(np.mean(found["last"])) for found in done]
+        goal, reached = THRESHOLDS[name], []
+        for found in done:
+            rows = [row for row in found["steps_episodes_return"] if row[2] >= goal]
+            reached.append(f"{rows[0][0]:,} ({rows[0][1]:,})" if rows else "-")
+        print(
+            f"| {name} | {len(done)} | {', '.join(f'{score:,.0f}' for score in scores)} | {np.median(scores):,.0f} | "
+            f"{goal:,.0f}: {sum(text != '-' for text in reached)} of {len(done)} | {'; '.join(reached)} | {recipe.published} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--only", nargs="+", default=list(RECIPES), choices=list(RECIPES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    given = parser.parse_args()
+    if given.what == "table":
+        table()
+        return
+    for seed in given.seeds:
+        for name in given.only:
+            run(name, seed)
+
+
+if __name__ == "__main__":
+    main()
