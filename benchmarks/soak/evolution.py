@@ -4,12 +4,13 @@
 
     visitors (2 processes) ─► log ◄─ vandal: copies, garbage, damaged and headless segments, redelivered rewards
                                │
-    updaters (2 processes) ────┴──► warehouse            all of them: killed at any moment, clocks that jump by days,
-                                                         calls into the system that fail (full disk, no descriptors)
+    updaters (2 processes) ────┼──► warehouse            all of them: killed at any moment, clocks that jump by days,
+    janitor ── prunes, compacts┘                         calls into the system that fail (full disk, no descriptors)
 
 Each process lives for a second or so, then is killed and begun again. Visitors note in a file of their own which tokens
 they have handed in and which rewards were acknowledged. In the end one update without faults reads the rest, and the
-samples that all updates have used are compared with those notes.
+samples that all updates have used are compared with those notes. A part of the traffic is a holdout, whose rewards make
+updates go back to it now and then, and in every second round rewards that do not come in time count as 0.
 """
 
 import argparse
@@ -30,7 +31,9 @@ import numpy as np
 
 from parl_evokit import AsyncESAgent, EvolutionError, LogWriter, Tokens
 from parl_evokit._samples import IDENTIFIED
+from parl_evokit._solver_dir import read_history, read_summary
 from parl_evokit._warehouse import Warehouse
+from parl_evokit.log._retention import compact, prune
 
 ROUND_S = 60.0
 CALLS = {
@@ -39,12 +42,20 @@ CALLS = {
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.EIO)
 TOKENS = Tokens([bytes(32)], lifetime_s=10 * 365 * 86400)
 DAY_S = 86400
+TIMEOUT_S = 5.0
+
+
+def timeout_of(place: Path) -> float:
+    """Return after how many seconds rewards count as 0 in this round; 0: never."""
+    return TIMEOUT_S if (place / "timeout").exists() else 0.0
 
 
 def agent_of(place: Path, wait_s: float = 0.5) -> AsyncESAgent:
-    update = {"max_age": 1_000_000, "stale": "GROUPED", "min_samples": 2}
+    update = {"max_age": 1_000_000, "stale": "AUTO" if timeout_of(place) else "GROUPED", "min_samples": 2}
+    update["reward_timeout_s"] = timeout_of(place)
+    guard = {"control_share": 0.2, "holdout_share": 0.2, "rollback": True, "min_control": 5}
     config = {
-        "solver": {"optimizer": {"type": "ADAM"}, "update": update, "guard": {"control_share": 0.1}},
+        "solver": {"optimizer": {"type": "ADAM"}, "update": update, "guard": guard},
         "async_es": {"model_warehouse": str(place / "warehouse"), "max_to_keep": 1_000_000},
     }
     return AsyncESAgent(({"w": np.ones(4, np.float32)}, lambda arrays, x: arrays["w"] @ x), config, wait_s=wait_s)
@@ -75,17 +86,18 @@ def visit(place: Path, seed: int) -> None:
     agent = agent_of(place)
     clone = agent.clone()
     log = LogWriter(place / "log", tokens=TOKENS, fsync_every=20, max_bytes=4000)
-    early: list[str] = []
+    early: list[tuple[str, float]] = []
     troubled(draw)
     while True:
         try:
             agent.refresh()
-            token = log.sampled(clone.add_noise())
-            early.append(token)
+            info = clone.add_noise()
+            token = log.sampled(info)
+            early.append((token, 2.0 * (info.model_iter_id % 5 == 0)))
             if len(early) > 20 or draw.random() < 0.5:
-                token = early.pop(draw.randrange(len(early)))
+                token, mean = early.pop(draw.randrange(len(early)))
                 for _ in range(draw.choice((1, 1, 1, 2))):
-                    log.reward(token, draw.gauss(0, 1))
+                    log.reward(token, draw.gauss(mean, 1))
                 trouble = sys.getprofile()
                 sys.setprofile(None)
                 os.write(notes, token.encode() + b"\n")
@@ -109,6 +121,25 @@ def update(place: Path, seed: int) -> None:
         except OSError:  # of opening the agent: it holds nothing yet
             agent = None
         time.sleep(draw.random() * 0.05)
+
+
+def clean(place: Path, seed: int) -> None:
+    """Remove segments that have been used, or put them into an archive."""
+    draw = random.Random(seed)
+    troubled(draw)
+    while True:
+        time.sleep(draw.random() * 0.5)
+        try:
+            newest = Warehouse(place / "warehouse").newest()
+            if newest is None:
+                continue
+            ledger = read_summary(newest[1])["ledger"]
+            if draw.random() < 0.5:
+                prune([place / "log"], ledger)
+            else:
+                compact([place / "log"], ledger, place / "archive")
+        except (EvolutionError, OSError):
+            pass
 
 
 def vandalise(place: Path, draw: random.Random) -> None:
@@ -141,7 +172,7 @@ def run(place: Path, seconds: float, seed: int) -> dict[str, int]:
     """Return the counts of a run, or raise `AssertionError`."""
     draw = random.Random(seed)
     agent_of(place)
-    roles = [visit, visit, update, update]
+    roles = [visit, visit, update, update, clean]
     number = 0
     kills = 0
     end = time.monotonic() + seconds
@@ -169,6 +200,7 @@ def settled(place: Path) -> dict[str, int]:
         for _ in range(8):
             log.reward(log.sampled(clone.add_noise()), 1.0)
     _, contents = agent.update_from_log(place / "log")
+    lines = [json.loads(line) for line in read_history(Warehouse(place / "warehouse").newest()[1])]
     used: Counter[tuple[int, int]] = Counter()
     for batch in agent._progress.used._batches:
         for model, (first, last) in batch.ranges.items():
@@ -191,6 +223,9 @@ def settled(place: Path) -> dict[str, int]:
         "rewards acknowledged": len(acknowledged),
         "samples used": len(used),
         "waiting": contents.pending,
+        "rolled back": sum(bool(line.get("rolled_back")) for line in lines),
+        "timed out": sum(line.get("timed_out", 0) for line in lines),
+        "archives": len(list((place / "archive").glob("*.evl"))),
         "lost": len(lost),
         "twice": len(twice),
     }
@@ -206,6 +241,8 @@ def main() -> None:
     while total["seconds"] < given.seconds:  # rounds of their own: what is kept here grows with the updates
         place = Path(tempfile.mkdtemp(dir=given.place))
         try:
+            if total["rounds"] % 2:
+                (place / "timeout").touch()
             found = run(place, min(ROUND_S, given.seconds - total["seconds"]), given.seed + 10_000 * total["rounds"])
         except AssertionError as error:
             print(f"round {total['rounds']}: {error}; all files are in {place}", flush=True)
