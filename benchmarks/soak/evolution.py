@@ -172,6 +172,7 @@ def run(place: Path, seconds: float, seed: int) -> dict[str, int]:
     """Return the counts of a run, or raise `AssertionError`."""
     draw = random.Random(seed)
     agent_of(place)
+    (place / "log").mkdir()
     roles = [visit, visit, update, update, clean]
     number = 0
     kills = 0
