@@ -21,7 +21,7 @@ from parl_evokit import (
 )
 from parl_evokit.agent import ESAgent
 
-KINDS = ["BASIC_ES", "ARS", "PGPE", "SNES", "CMA_ES", "SEP_CMA_ES", "GA", "CEM", "LM_MA_ES"]
+KINDS = ["BASIC_ES", "ARS", "PGPE", "SNES", "CMA_ES", "SEP_CMA_ES", "GA", "CEM", "LM_MA_ES", "CR_FM_NES"]
 
 
 def config(kind: str = "BASIC_ES", **gaussian: Any) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_equal_rewards_give_no_direction_and_no_nan(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sample_is_enough_where_one_is_asked_for_and_teaches_nothing(kind: str) -> None:
-    if kind in {"CMA_ES", "SEP_CMA_ES", "LM_MA_ES"}:
+    if kind in {"CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES"}:
         pytest.skip("CMA waits for its population, two or more")
     settings = config(kind)
     settings["solver"]["update"] = {"min_samples": 1}

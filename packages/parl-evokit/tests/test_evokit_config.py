@@ -151,7 +151,8 @@ def test_any_settings_survive_their_text(
         ("whatever: 1", "the configuration has no field whatever, only solver, async_es"),
         (
             "solver { type: CMAES }",
-            "line 1: type is one of BASIC_ES, CMA_ES, SEP_CMA_ES, GA, PGPE, SNES, ARS, CEM, LM_MA_ES, not CMAES",
+            "line 1: type is one of BASIC_ES, CMA_ES, SEP_CMA_ES, GA, PGPE, SNES, ARS, CEM, LM_MA_ES, CR_FM_NES, "
+            "not CMAES",
         ),
         ("solver {\n optimizer { base_lr: fast } }", "line 2: base_lr is of type float, which 'fast' is not"),
         ("solver { optimizer { base_lr: '0.1' } }", "base_lr is of type float"),

@@ -17,6 +17,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "ARS",
         "CEM",
         "CMAES",
+        "CRFMNES",
         "ES",
         "GA",
         "LMMAES",

@@ -21,8 +21,9 @@ from parl_evokit import (
     _solver_dir,
     mlp,
 )
+from parl_evokit.agent import solver_class
 from parl_evokit.cli import main
-from parl_evokit.config import GuardConfig
+from parl_evokit.config import GuardConfig, SolverKind
 from parl_evokit.guard import Control, Guard, Verdict, shortened
 
 
@@ -46,7 +47,7 @@ def update(es: Any, controls: list[float], holdout: list[float] = ()) -> Any:  #
     """One update, with rewards of the present model without noise, and of the trusted one."""
     count = max(8, getattr(es, "population", 0))
     infos = es.ask(count)
-    rewards = [float(n) + 100 * es.sampler.model_iter_id for n in range(count)]
+    rewards = [7.0 * n % count + 100 * es.sampler.model_iter_id for n in range(count)]  # the best are no pair
     trusted = es.guard.trusted
     infos += [control(es) for _ in controls] + [control(es, trusted[0] if trusted else 0) for _ in holdout]
     return es.tell(infos, [*rewards, *controls, *holdout])
@@ -77,13 +78,13 @@ def test_the_step_of_a_model_of_zeros_is_bounded_by_its_perturbations() -> None:
     assert update(held, []).update_norm == pytest.approx(0.5 * 0.1 * np.sqrt(50), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["BASIC_ES", "CMA_ES", "SNES", "GA"])
-def test_models_that_are_worse_than_the_trusted_one_are_left_and_their_samples_count(kind: str) -> None:
-    from parl_evokit.agent import solver_class
-    from parl_evokit.config import SolverKind
+KINDS = ["BASIC_ES", "ARS", "PGPE", "SNES", "CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "CEM", "GA"]
 
+
+def rolled_back(kind: str) -> tuple[Any, Any, Any, int]:
+    """A search that has just gone back to its first model: with the report, that model, and the number it left."""
     es = solver_class(SolverKind[kind])(np.ones(6), settings(kind, rollback=True, min_control=3))
-    good, state = es.mean.copy(), es.state()
+    good = es.mean.copy()
     update(es, [10.0, 10.1, 9.9])
     report, seed = update(es, rewards_of(10.0, 5, 1), rewards_of(10.0, 5, 2)), 3
     assert report.rolled_back == ""
@@ -92,17 +93,49 @@ def test_models_that_are_worse_than_the_trusted_one_are_left_and_their_samples_c
         number = es.sampler.model_iter_id
         report, seed = update(es, rewards_of(9.5, 10, seed), rewards_of(10.0, 10, seed + 1)), seed + 2
         assert seed < 20
+    return es, report, good, number
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_that_are_worse_than_the_trusted_one_are_left_and_their_samples_count(kind: str) -> None:
+    es, report, good, number = rolled_back(kind)
     assert "rewards without noise since model 0 are -0." in report.rolled_back
-    if kind == "BASIC_ES":  # which can use samples around another centre
-        assert (report.used, report.model_iter_id, report.stale) == (8, number + 2, {1: 8})
-        assert (es.mean != good).any()
-        assert es.guard.trusted is not None
-        assert (es.guard.trusted[1] == good).all()
-    else:
-        assert (report.used, report.model_iter_id, es.sampler.model_iter_id) == (0, number + 1, number + 1)
+    count = max(8, getattr(es, "population", 0))
+    assert (report.used, report.model_iter_id, es.sampler.model_iter_id) == (count, number + 2, number + 2)
+    assert es.guard.trusted is not None
+    assert (es.guard.trusted[1] == good).all()
+    if kind == "GA":  # the trusted model stays the model; the round's best breed beside it
         assert (es.mean == good).all()
-        own = {name for name in state if not name.startswith("guard.")} - {"model_iter_id", "next_key"}  # these go on
-        assert all((es.state()[name] == state[name]).all() for name in own)
+        assert len(es.sampler.parents) == 1 + count // 2
+        assert not (es.sampler.parents[1:] == good).all(axis=1).any()
+    else:
+        assert (es.mean != good).any()
+    resumed = type(es)(es.mean, es.config)
+    resumed.load_state(es.state())
+    for one in (es, resumed):
+        update(one, [])
+    assert resumed.mean.tobytes() == es.mean.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "SNES", "PGPE", "CEM"])
+def test_the_step_after_a_rollback_is_that_of_the_rounds_noise_around_the_trusted_model(kind: str) -> None:
+    """Rewards grow with one parameter, so the step from the trusted model goes its way, wherever the one left was."""
+    config = settings(kind, rollback=True, min_control=3)
+    config["solver"]["optimizer"] = {"type": "SGD", "base_lr": 1.0}
+    es = solver_class(SolverKind[kind])(np.ones(4), config)
+    update(es, [10.0, 10.1, 9.9])
+    for seed in range(3, 23, 2):
+        infos = es.ask(200)
+        rewards = es.candidates(infos)[:, 2].tolist()
+        trusted = es.guard.trusted
+        infos += [control(es) for _ in range(10)] + [control(es, trusted[0]) for _ in range(10)]
+        report = es.tell(infos, [*rewards, *rewards_of(9.5, 10, seed), *rewards_of(10.0, 10, seed + 1)])
+        if report.rolled_back:
+            break
+    assert report.rolled_back
+    step = es.mean - 1.0
+    assert step[2] > 0
+    assert step[2] > 1.5 * np.abs(np.delete(step, 2)).max()
 
 
 def test_the_hour_does_not_count_only_the_arms_of_the_same_hours_do() -> None:

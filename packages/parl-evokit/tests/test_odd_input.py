@@ -10,6 +10,7 @@ from parl_evokit import (
     ARS,
     CEM,
     CMAES,
+    CRFMNES,
     ES,
     GA,
     LMMAES,
@@ -41,9 +42,10 @@ KINDS: dict[str, type[Strategy]] = {
     "SEP_CMA_ES": SepCMAES,
     "CEM": CEM,
     "LM_MA_ES": LMMAES,
+    "CR_FM_NES": CRFMNES,
 }
 every = pytest.mark.parametrize("name", KINDS)
-cma = pytest.mark.parametrize("name", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES"])
+cma = pytest.mark.parametrize("name", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES"])
 
 
 def settings(name: str, **cma_sampling: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from parl_evokit.cem import CEM as CEM
     from parl_evokit.cma_es import CMAES as CMAES
     from parl_evokit.config import Config as Config
+    from parl_evokit.cr_fm_nes import CRFMNES as CRFMNES
     from parl_evokit.errors import ConfigError as ConfigError
     from parl_evokit.errors import EvaluationFailed as EvaluationFailed
     from parl_evokit.errors import EvolutionError as EvolutionError
@@ -65,6 +66,7 @@ _HOMES = {
     "CEM": "cem",
     "AsyncESAgent": "async_agent",
     "CMAES": "cma_es",
+    "CRFMNES": "cr_fm_nes",
     "Config": "config",
     "ConfigError": "errors",
     "CounterKeys": "noise",
@@ -116,6 +118,7 @@ __all__ = [
     "ARS",
     "CEM",
     "CMAES",
+    "CRFMNES",
     "ES",
     "GA",
     "LMMAES",

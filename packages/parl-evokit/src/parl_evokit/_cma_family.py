@@ -1,4 +1,4 @@
-"""The base of CMA_ES, SEP_CMA_ES and LM_MA_ES: population, step size, convergence, restarts, bounds, warm starts.
+"""The base of the CMA family and CR_FM_NES: population, step size, convergence, restarts, bounds, warm starts.
 
     tell --> _step (the algorithm's own update) --> converged? --> the next run begins, or the search says that it has
 
@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._cma_rates import default_population
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit._sampler import Advance, Bounds, Directions, Sampler
+from parl_evokit._sampler import Advance, Bounds, Sampler, Transform
 from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config, RestartKind
 from parl_evokit.errors import ConfigError, InvalidReward, LayoutMismatch
@@ -57,7 +57,7 @@ FLAT = 1e-12  # rewards that differ by no more than this, in the best of many up
 
 
 class CmaFamily(Strategy):
-    """Base of CMA_ES, SEP_CMA_ES and LM_MA_ES.
+    """Base of CMA_ES, SEP_CMA_ES, LM_MA_ES and CR_FM_NES.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
@@ -250,7 +250,7 @@ class CmaFamily(Strategy):
         """Return the next mean and the norm of what moved it, in units of the step size."""
 
     @abstractmethod
-    def _shape(self) -> tuple[float | FlatVector, NDArray[np.float64] | Directions | None]:
+    def _shape(self) -> tuple[float | FlatVector, Transform | None]:
         """Return standard deviation and matrix of the samples to come."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ from parl_evokit.noise._generators import splitmix64
 from parl_evokit.noise._keys import CONTROL_KEY
 from parl_evokit.noise._spec import UNITS_PER_ONE
 
-__all__ = ["Advance", "Best", "Bounds", "Directions", "Sampler"]
+__all__ = ["Advance", "Best", "Bounds", "Directions", "Sampler", "Stretch", "Transform"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +109,30 @@ class Directions:
         return z
 
 
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """A matrix for the noise of CR_FM_NES: diag(deviations) (I + factor * direction direction^T).
+
+    Attributes:
+        deviations: One a parameter, float64 `[n]`.
+        direction: Of length 1, float64 `[n]`.
+        factor: How much farther noise reaches along it.
+    """
+
+    deviations: NDArray[np.float64]
+    direction: NDArray[np.float64]
+    factor: float
+
+    def along(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return normal numbers `[m, n]`, stretched along the direction."""
+        return z + np.outer(z @ self.direction, self.factor * self.direction)
+
+    def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return normal numbers `[m, n]` in the shape of the search."""
+        return self.along(z) * self.deviations
+
+
+Transform = NDArray[np.float64] | Directions | Stretch
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
 
@@ -124,7 +148,7 @@ class Sampler:
         model_iter_id: Number of updates that the model has seen.
         fingerprint: Of noise and model.
         transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers. For
-            LM_MA_ES a product of few directions.
+            LM_MA_ES a product of few directions, for CR_FM_NES deviations and one direction.
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
             place of `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
@@ -139,7 +163,7 @@ class Sampler:
     parameters: FlatVector
     model_iter_id: int
     fingerprint: int
-    transform: NDArray[np.float64] | Directions | None = None
+    transform: Transform | None = None
     parents: NDArray[np.float32] | None = None
     bounds: Bounds | None = None
     integers: NDArray[np.intp] | None = None
@@ -186,7 +210,7 @@ class Sampler:
             self.noise.perturb(self.parameters, key, self.std, out=out)
         else:
             units = self.noise.units(key, 0, len(out)).astype(np.float64)
-            if isinstance(self.transform, Directions):
+            if isinstance(self.transform, Directions | Stretch):
                 units = self.transform.shaped(units[np.newaxis])[0]
             else:
                 units = self.transform @ units
@@ -220,7 +244,7 @@ class Sampler:
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return normal numbers `[k, n]` times the matrix, of a model that has one."""
         assert self.transform is not None
-        if isinstance(self.transform, Directions):
+        if isinstance(self.transform, Directions | Stretch):
             return self.transform.shaped(z)
         shaped: NDArray[np.float64] = z @ self.transform.T
         return shaped
@@ -258,7 +282,7 @@ class Advance:
     parameters: FlatVector
     std: float | FlatVector
     gradient_norm: float
-    transform: NDArray[np.float64] | Directions | None = None
+    transform: Transform | None = None
     parents: NDArray[np.float32] | None = None
 
 

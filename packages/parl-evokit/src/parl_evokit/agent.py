@@ -51,6 +51,7 @@ _CLASSES = {
     SolverKind.ARS: ("openai_es", "ARS"),
     SolverKind.CEM: ("cem", "CEM"),
     SolverKind.LM_MA_ES: ("lm_ma_es", "LMMAES"),
+    SolverKind.CR_FM_NES: ("cr_fm_nes", "CRFMNES"),
 }
 
 

@@ -16,8 +16,9 @@ deviation of such a parameter does not sink below `LEAST_INTEGER_STD`, so that n
 in Hamano et al. 2022, arXiv 2205.13482, in its simplest form).
 
 Differences from the tutorial: weights are computed for as many samples as came, if these are no fewer than the
-population; equal rewards share the mean of their ranks; samples of older models are set aside. B and D are computed
-anew only when C has had time to change (the tutorial's section B.2).
+population; equal rewards share the mean of their ranks; samples of older models are set aside, but after a rollback
+the trusted model learns from those around the one that was left, by their steps from it. B and D are computed anew
+only when C has had time to change (the tutorial's section B.2).
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily, checked_solutions
 from parl_evokit._cma_rates import Recombination, expected_norm, sorted_log_ranks
-from parl_evokit._sampler import Sampler
-from parl_evokit._samples import Group
+from parl_evokit._sampler import Advance, Sampler
+from parl_evokit._samples import Group, Intake
 from parl_evokit.errors import LayoutMismatch
 
 __all__ = ["CMAES"]
@@ -55,6 +56,7 @@ class CMAES(CmaFamily):
     separable = False
 
     _injected: tuple[Matrix, NDArray[np.float64]] | None = None
+    _noise: Matrix | None = None  # of the samples of a step, where it is not that of their keys
 
     def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
         """Have the next update also use candidates that were not asked for; they need not be samples of the model.
@@ -123,10 +125,12 @@ class CMAES(CmaFamily):
         return ""
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        n, rewards, z = self.layout.size, group.rewards, sampler.normals(group.keys)  # (38)
+        n, rewards, z = self.layout.size, group.rewards, self._noise
+        z = sampler.normals(group.keys) if z is None else z  # (38)
         if self._injected is not None:
             solutions, worth = self._injected
-            rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, self._whitened(solutions)))
+            injected = self._whitened(solutions - self.sampler.parameters)
+            rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, injected))
             self._injected = None
         k, order = len(rewards), np.argsort(-rewards, kind="stable")
         rewards, z = rewards[order], z[order]
@@ -164,9 +168,23 @@ class CMAES(CmaFamily):
             self._decompose()
         return mean, sqrt(float(y_w @ y_w))
 
-    def _whitened(self, solutions: Matrix) -> Matrix:
-        """Return the noise that would have made these solutions, shortened where it is too long."""
-        z: Matrix = (solutions - self.sampler.parameters) / self._sigma @ self._axes / self._lengths
+    def _kept_of_round(self, intake: Intake, left: Sampler) -> Matrix:
+        """See `Strategy._kept_of_round`: how far samples were from their model, whose axes are forgotten with it."""
+        z = left.normals(intake.groups[0].keys) if intake.groups else np.empty((0, self.layout.size))
+        steps: Matrix = (z if left.transform is None else left.shaped(z)) * left.std
+        return steps
+
+    def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: Matrix) -> Advance:
+        """See `Strategy._advance_reverted`."""
+        self._noise = self._whitened(kept)
+        try:
+            return self._advance(intake, sampler)
+        finally:
+            self._noise = None
+
+    def _whitened(self, steps: Matrix) -> Matrix:
+        """Return the noise that would have made these steps from the mean, shortened where it is too long."""
+        z: Matrix = steps / self._sigma @ self._axes / self._lengths
         n = self.layout.size
         longest = sqrt(n) + 2 * n / (n + 2)
         lengths = np.sqrt(np.einsum("kn,kn->k", z, z))

@@ -59,6 +59,7 @@ class SolverKind(Enum):
     ARS = "ARS"
     CEM = "CEM"
     LM_MA_ES = "LM_MA_ES"
+    CR_FM_NES = "CR_FM_NES"
 
 
 class OptimizerKind(Enum):
@@ -239,7 +240,7 @@ class GaussianConfig:
 
 @dataclass(frozen=True)
 class CmaConfig:
-    """Settings of CMA_ES, SEP_CMA_ES and LM_MA_ES.
+    """Settings of CMA_ES, SEP_CMA_ES, LM_MA_ES and CR_FM_NES.
 
     Attributes:
         population: Samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
@@ -441,7 +442,12 @@ class SolverConfig:
 
 # GAUSSIAN_SAMPLING, being the default, is accepted everywhere.
 _SAMPLED_BY = {
-    SamplingKind.CMA_SAMPLING: (SolverKind.CMA_ES, SolverKind.SEP_CMA_ES, SolverKind.LM_MA_ES),
+    SamplingKind.CMA_SAMPLING: (
+        SolverKind.CMA_ES,
+        SolverKind.SEP_CMA_ES,
+        SolverKind.LM_MA_ES,
+        SolverKind.CR_FM_NES,
+    ),
     SamplingKind.GA_SAMPLING: (SolverKind.GA,),
 }
 

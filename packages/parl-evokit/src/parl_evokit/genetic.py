@@ -10,7 +10,8 @@ mutations chains begin anew at the parents of that moment, so that a state is lo
 Differences from the paper: as many children count as came, of which at most half become parents; children of older
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite; here the model, which is
 the best elite, is one of the samples of each `ask`, without noise, and has the mean of all its rewards. An elite that
-kept the reward of its first, lucky evaluation would stay for ever. There is no crossover, as in the paper.
+kept the reward of its first, lucky evaluation would stay for ever. There is no crossover, as in the paper. After a
+rollback the trusted model stays the model, and the best children of the round become parents beside it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,27 @@ class GA(Strategy):
             return super().ask(n)
         sampler = self.sampler
         return [SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint), *super().ask(n - 1)]
+
+    def _kept_of_round(self, intake: Intake, left: Sampler) -> NDArray[np.float32]:
+        """See `Strategy._kept_of_round`: the best children, before their parents are forgotten."""
+        if not intake.groups:
+            return np.empty((0, self.layout.size), np.float32)
+        (group,) = intake.groups
+        most = self.config.solver.sampling.ga_sampling.parents - 1
+        best = np.argsort(-group.rewards, kind="stable")[: min(most, len(group.keys) // 2)]
+        return left.perturb_many(group.keys[best])
+
+    def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: NDArray[np.float32]) -> Advance:  # noqa: ARG002
+        """See `Strategy._advance_reverted`: the trusted model stays the model, and the best children breed beside it.
+
+        A child's one reward, beside that of a model which many have shown to be better, is no reason to take it.
+        """
+        model = self._parents[0]
+        rows = np.concatenate((sampler.parameters[np.newaxis], kept))
+        self._origins = rows.copy()
+        self._parents = [_Parent(place, (), -np.inf) for place in range(len(rows))]
+        self._parents[0] = self._parents[0]._replace(reward=model.reward, evaluations=model.evaluations)
+        return Advance(sampler.parameters.copy(), sampler.std, 0.0, parents=_frozen(rows))
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._records import SamplingInfo, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
-from parl_evokit._sampler import Advance, Best, Directions, Sampler
+from parl_evokit._sampler import Advance, Best, Sampler, Transform
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
@@ -262,18 +262,24 @@ class Strategy(ABC):
         )
 
     def _roll_back(self, intake: Intake, before: Sampler, guard: Guard) -> UpdateReport:
-        """Go back to the trusted model, and learn from the samples around the one that was left."""
+        """Go back to the trusted model, and learn from the samples around the one that was left.
+
+        Their noise is taken for noise around the trusted model: what told better from worse there does so here, while
+        the shift of the centre, which all of them have in common, has been found to be for the worse.
+        """
         reason = guard.reason()
         self.guard = guard
+        children = self._kept_of_round(intake, before)
         self._revert()
         reverted = self._sampler
-        intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
+        if self.takes_stale_samples:
+            intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
         if intake.used < self._min_samples:
             norm = _distance(reverted.parameters, before.parameters)
             return _report(intake, before, used=0, update_norm=norm, parameters=self.mean, rolled_back=reason)
         state = self._own_state()
         try:
-            step = self._advance(intake, reverted)
+            step = self._advance_reverted(intake, reverted, children)
         except StepDiverged as error:
             return self._not_taken(intake, reverted, self.guard, str(error), reason)
         ratio = self.config.solver.guard.max_update_ratio
@@ -281,7 +287,13 @@ class Strategy(ABC):
         parameters.flags.writeable = False
         self.guard.updated(reverted.model_iter_id, reverted.parameters, state)
         self._sampler = replace(
-            reverted, parameters=parameters, model_iter_id=reverted.model_iter_id + 1, trusted=self.guard.trusted
+            reverted,
+            parameters=parameters,
+            std=step.std,
+            transform=step.transform,
+            parents=step.parents,
+            model_iter_id=reverted.model_iter_id + 1,
+            trusted=self.guard.trusted,
         )
         norm = _distance(parameters, before.parameters)
         return _report(intake, reverted, intake.used, step.gradient_norm, norm, parameters, rolled_back=reason)
@@ -355,6 +367,14 @@ class Strategy(ABC):
             raise SolverError(f"the solver's state has no model_iter_id, only {sorted(state)}")
         self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
 
+    def _kept_of_round(self, intake: Intake, left: Sampler) -> Any:  # noqa: ARG002
+        """Return what has to be made of a round's samples before the model that they are of is left."""
+        return None
+
+    def _advance_reverted(self, intake: Intake, sampler: Sampler, kept: Any) -> Advance:  # noqa: ARG002
+        """Return one step from the trusted model, by the samples of the model that was left; see `_kept_of_round`."""
+        return self._advance(intake, sampler)
+
     @abstractmethod
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         """Return one step of the algorithm, from at least `_min_samples` samples that are at most `_max_age` old."""
@@ -379,7 +399,7 @@ class Strategy(ABC):
     def _sample_with(
         self,
         std: float | FlatVector,
-        transform: NDArray[np.float64] | Directions | None = None,
+        transform: Transform | None = None,
         parents: NDArray[np.float32] | None = None,
     ) -> None:
         """Use this noise from now on (after loading a state)."""
