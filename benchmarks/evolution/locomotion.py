@@ -102,7 +102,7 @@ def tanh(arrays: Arrays, x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def model_of(recipe: Recipe, env: Any, seed: int) -> tuple[dict[str, NDArray[np.float32]], Any]:
-    inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
+    inputs, outputs = int(env.observation_space.shape[0]), int(env.action_space.shape[0])
     if recipe.kind == "ARS":
         return {"w": np.zeros((outputs, inputs), np.float32)}, linear
     draw = np.random.default_rng(seed)
@@ -159,7 +159,7 @@ def run(name: str, seed: int) -> None:
     recipe, path = RECIPES[name], HERE / f"{name}-{seed}.json"
     if path.exists() and json.loads(path.read_text()).get("last"):
         return
-    env = gymnasium.make(recipe.task)
+    env: Any = gymnasium.make(recipe.task)
     agent = ESAgent(settings(recipe, seed), model_of(recipe, env, seed))
     clone, episodes = agent.clone(), Episodes(recipe, env)
     seen = ObservationStatistics(env.observation_space.shape[0])

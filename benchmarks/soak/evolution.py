@@ -51,8 +51,9 @@ def timeout_of(place: Path) -> float:
 
 
 def agent_of(place: Path, wait_s: float = 0.5) -> AsyncESAgent:
-    update = {"max_age": 1_000_000, "stale": "AUTO" if timeout_of(place) else "GROUPED", "min_samples": 2}
-    update["reward_timeout_s"] = timeout_of(place)
+    timeout_s = timeout_of(place)
+    update: dict[str, Any] = {"max_age": 1_000_000, "min_samples": 2, "reward_timeout_s": timeout_s}
+    update["stale"] = "AUTO" if timeout_s else "GROUPED"
     guard = {"control_share": 0.2, "holdout_share": 0.2, "rollback": True, "min_control": 5}
     config = {
         "solver": {"optimizer": {"type": "ADAM"}, "update": update, "guard": guard},
@@ -201,7 +202,9 @@ def settled(place: Path) -> dict[str, int]:
         for _ in range(8):
             log.reward(log.sampled(clone.add_noise()), 1.0)
     _, contents = agent.update_from_log(place / "log")
-    lines = [json.loads(line) for line in read_history(Warehouse(place / "warehouse").newest()[1])]
+    newest = Warehouse(place / "warehouse").newest()
+    assert newest is not None
+    lines = [json.loads(line) for line in read_history(newest[1])]
     used: Counter[tuple[int, int]] = Counter()
     for batch in agent._progress.used._batches:
         for model, (first, last) in batch.ranges.items():

@@ -127,8 +127,9 @@ def test_the_step_after_a_rollback_is_that_of_the_rounds_noise_around_the_truste
     for seed in range(3, 23, 2):
         infos = es.ask(200)
         rewards = es.candidates(infos)[:, 2].tolist()
-        trusted = es.guard.trusted
-        infos += [control(es) for _ in range(10)] + [control(es, trusted[0]) for _ in range(10)]
+        assert es.guard.trusted is not None
+        trusted = es.guard.trusted[0]
+        infos += [control(es) for _ in range(10)] + [control(es, trusted) for _ in range(10)]
         report = es.tell(infos, [*rewards, *rewards_of(9.5, 10, seed), *rewards_of(10.0, 10, seed + 1)])
         if report.rolled_back:
             break

@@ -293,7 +293,7 @@ def test_weights_of_any_size_are_the_sum_of_their_digits() -> None:
     weights = np.array([0, 1, -1, 31, 32, -32, -33, 2**12, -(2**12), 2**47, -(2**47), 2**47 - 1])
     digits = _digits(weights)
     assert all(abs(digit).max() <= 32 for _, digit in digits)
-    np.testing.assert_array_equal(sum(digit << shift for shift, digit in digits), weights)
+    np.testing.assert_array_equal(sum(digit.astype(np.int64) << shift for shift, digit in digits), weights)
 
 
 @both_kinds

@@ -53,14 +53,18 @@ def joined_rewards(served: Samples, rewarded: Samples) -> tuple[Samples, Samples
     Returns:
         The rewards, as complete as they can be, and the samples that have none yet.
     """
-    served = served.where((served.keys != CONTROL_KEY) & (served.keys != NO_KEY))  # they cannot be told apart
-    if not len(served):
-        return rewarded, served
-    ordered, starts = served.sorted_runs()
-    one = ordered if len(starts) == len(ordered) else ordered.where(starts)
-    rewarded = _named(one, rewarded)
-    waiting = one.where(~present_in(rewarded, one))
+    told_apart = (served.keys != CONTROL_KEY) & (served.keys != NO_KEY)
+    if ((rewarded.fingerprints == 0) & (rewarded.models == 0)).any():
+        rewarded = _named(_one_each(served.where(told_apart)), rewarded)
+    # Most samples are rewarded: sorting all of them would take the memory of two copies.
+    waiting = _one_each(served.where(told_apart & ~present_in(rewarded, served)))
     return rewarded, replace(waiting, counts=np.ones_like(waiting.counts), rewards=np.zeros_like(waiting.rewards))
+
+
+def _one_each(samples: Samples) -> Samples:
+    """Return one row a sample, by model, fingerprint and key."""
+    ordered, starts = samples.sorted_runs()
+    return ordered if len(starts) == len(ordered) else ordered.where(starts)
 
 
 def present_in(known: Samples, samples: Samples) -> NDArray[np.bool_]:

@@ -71,7 +71,8 @@ class ExactSum:
         size = int(sizes.sum())
         self._fits_float64 = size << self._zeros <= FLOAT64_SUM
         if 0 < len(pairs) <= LONGEST and size <= BUDGET:  # the usual case of few samples
-            digits, self._runs = [(0, joined)], 1
+            self._runs = 1
+            digits: list[tuple[int, NDArray[np.integer]]] = [(0, joined)]
         else:
             order = sizes.argsort(kind="stable")  # so that each run gets large weights and small ones
             pairs, joined = pairs[order], joined[order]
@@ -218,7 +219,7 @@ def _common_zeros(weights: NDArray[np.int64]) -> int:
     return max(0, (bits & -bits).bit_length() - 1)
 
 
-def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.integer]]]:
     """Cut weights into (shift, digits), such that they are the sum of the digits times 2**shift.
 
     Small weights, such as the ranks of 200 samples, stay whole: one product of short runs costs less than two of long.
@@ -226,16 +227,17 @@ def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
     sizes = np.abs(weights)
     if int(sizes.sum()) * FEWEST <= BUDGET * len(weights) and int(sizes.max(initial=0)) <= BUDGET:
         return [(0, weights)]
-    digits, shift = [], 0
+    digits: list[tuple[int, NDArray[np.integer]]] = []
+    shift = 0
     while weights.any():
         lowest = (weights + HALF_DIGIT) % (2 * HALF_DIGIT) - HALF_DIGIT
-        digits.append((shift, lowest))
+        digits.append((shift, lowest.astype(np.int8)))  # a million weights have four digits each
         weights = (weights - lowest) >> DIGIT_BITS
         shift += DIGIT_BITS
     return digits
 
 
-def _run_count(digits: Sequence[NDArray[np.int64]]) -> int:
+def _run_count(digits: Sequence[NDArray[np.integer]]) -> int:
     """Return into how many runs to deal the rows, for no product to exceed what float32 holds."""
     sizes = [np.abs(digit) for digit in digits]
     rows = len(sizes[0]) if sizes else 0
