@@ -53,7 +53,7 @@ class LearnerSettings:
         timeout_s: longest time for one episode, the first one's start included; a simulator that takes longer is ended
             and replaced. None has no limit.
         max_failures: how often in a row a simulator may raise, hang or end before the run does, with the last error;
-            ten times as often where its host was lost or somebody stopped it.
+            ten times as often where its host was lost or it was stopped from outside.
         report_every: steps between two reports to the callbacks.
         curriculum: target speeds over the training.
     """
