@@ -133,13 +133,15 @@ class SpacePart:
 
     Attributes:
         path: keys that lead to it.
-        space: its own, neither a Dict nor a Tuple.
         image: the form of its images, where it has some.
+        choices: (how many, the first one) of each part of an array of choices; empty for others.
+        numbers: how many numbers it has.
     """
 
     path: tuple[str, ...]
-    space: Any
     image: ImageFormat | None
+    choices: tuple[tuple[int, int], ...]
+    numbers: int
 
     def of(self, observations: Any) -> Any:
         """Return its array."""
@@ -161,7 +163,12 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
             nothing to observe.
     """
     found = tuple(
-        SpacePart(path, leaf, ImageFormat.of(leaf, channels) if isinstance(leaf, gymnasium.spaces.Box) else None)
+        SpacePart(
+            path,
+            ImageFormat.of(leaf, channels) if isinstance(leaf, gymnasium.spaces.Box) else None,
+            _choices(leaf),
+            prod(leaf.shape),
+        )
         for path, leaf in _walk(space, ())
         if not (masked and path == ("action_mask",))
     )
@@ -208,7 +215,7 @@ class SpaceEncoder(Layer):
     def __init__(self, parts: tuple[SpacePart, ...]) -> None:
         super().__init__()
         self.images = self._layer_list([type(self)._image_encoder(part.image) for part in parts if part.image])
-        tables = [size for part in parts for size, _ in _sizes(part.space) if size > LARGEST_ONE_HOT]
+        tables = [size for part in parts for size, _ in part.choices if size > LARGEST_ONE_HOT]
         self.tables = self._layer_list([self._layers.embedding((size, EMBEDDED)) for size in tables])
         self._plan = parts
 
@@ -218,28 +225,27 @@ class SpaceEncoder(Layer):
         features: list[Any] = []
         for part in self._plan:
             array = part.of(observations)
-            sizes = _sizes(part.space)
             if part.image is not None:
                 features.append(next(images)(array))
-            elif sizes:
-                columns = self._layers.reshape(array, [0, len(sizes)])
-                for i, (size, start) in enumerate(sizes):
+            elif part.choices:
+                columns = self._layers.reshape(array, [0, len(part.choices)])
+                for i, (size, start) in enumerate(part.choices):
                     choice = columns[:, i] - start if start else columns[:, i]
                     features.append(
                         next(tables)(choice) if size > LARGEST_ONE_HOT else self._layers.one_hot(choice, size)
                     )
             else:
                 numbers = self._layers.cast(array, "float32")
-                features.append(self._layers.reshape(numbers, [0, prod(part.space.shape)]))
+                features.append(self._layers.reshape(numbers, [0, part.numbers]))
         return features[0] if len(features) == 1 else self._layers.concat(features, axis=-1)
 
 
-def _sizes(space: Any) -> list[tuple[int, int]]:
-    """Return (number of choices, first one) of each part of a space of choices; nothing for others."""
+def _choices(space: Any) -> tuple[tuple[int, int], ...]:
+    """Return (how many, the first one) of each part of a space of choices; nothing for others."""
     if isinstance(space, gymnasium.spaces.Discrete):
-        return [(int(space.n), int(space.start))]
+        return ((int(space.n), int(space.start)),)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         nvec = np.asarray(space.nvec).reshape(-1)
         start = np.broadcast_to(np.asarray(getattr(space, "start", 0)), np.shape(space.nvec)).reshape(-1)
-        return list(zip(nvec.tolist(), start.tolist(), strict=True))
-    return []
+        return tuple(zip(nvec.tolist(), start.tolist(), strict=True))
+    return ()
