@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -209,3 +210,63 @@ def test_a_value_that_is_gone_there_says_so(connected: LoopbackCluster) -> None:
     a.destroy()
     with pytest.raises(parl_remote.ObjectLost, match="not on this node any more"):
         ref.get()
+
+
+def test_a_call_does_not_wait_until_its_value_is_there(
+    connected: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _, _ = two_hosts()
+    begun, may_go_on, bring = threading.Event(), threading.Event(), NodeObjects._bring
+
+    def slow(self: NodeObjects, ref: ObjectRef, image: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(WITHIN_S)
+        bring(self, ref, image)
+
+    monkeypatch.setattr(NodeObjects, "_bring", slow)
+    first = a.keep(put(np.ones(SIZE)))
+    assert begun.wait(WITHIN_S)
+    second = a.kept_sum()  # returned as well, and stays behind the first
+    assert not first.done()
+    assert not second.done()
+    may_go_on.set()
+    assert second.result(WITHIN_S) == SIZE
+    assert first.done()
+
+
+def test_a_value_that_cannot_be_brought_fails_its_call_alone(
+    connected: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _, _ = two_hosts()
+
+    def full(self: NodeObjects, ref: ObjectRef, image: Any) -> None:
+        raise parl_remote.RemoteError("there is no memory left")
+
+    monkeypatch.setattr(NodeObjects, "_bring", full)
+    failing, following = a.keep(put(np.ones(SIZE))), a.keep(np.ones(3))
+    with pytest.raises(parl_remote.RemoteError, match="no memory left"):
+        failing.result(WITHIN_S)
+    following.result(WITHIN_S)
+    assert a.kept_sum().result(WITHIN_S) == 3
+    monkeypatch.undo()
+    assert a.describe(put(np.ones(SIZE))).result(WITHIN_S) == (SIZE, False)
+
+
+def test_a_call_that_is_cancelled_while_its_value_travels_leaves_the_way_free(
+    connected: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _, _ = two_hosts()
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def fails_late(self: NodeObjects, ref: ObjectRef, image: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(WITHIN_S)
+        raise parl_remote.RemoteError("there is no memory left")
+
+    monkeypatch.setattr(NodeObjects, "_bring", fails_late)
+    cancelled = a.keep(put(np.ones(SIZE)))
+    assert begun.wait(WITHIN_S)
+    following = a.keep(np.ones(3))
+    assert cancelled.cancel()
+    may_go_on.set()
+    following.result(WITHIN_S)

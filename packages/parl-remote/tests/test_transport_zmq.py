@@ -292,6 +292,36 @@ def test_a_peer_that_is_stopped_is_lost_after_the_liveness_limit() -> None:
         served.close()
 
 
+def test_posting_does_not_wait_for_a_peer_that_takes_nothing() -> None:
+    program = (
+        "import select, sys; from parl_remote._config import Limits; from parl_remote._security import ClusterKey\n"
+        "from parl_remote._transport import Received; from parl_remote._transport.zmq import ZmqListener\n"
+        "key = ClusterKey(bytes.fromhex(sys.stdin.readline()))\n"
+        "listener = ZmqListener('127.0.0.1', 0, key, limits=Limits(liveness_limit_s=600.0))\n"
+        "print(listener.address, flush=True)\n"
+        "while True:\n"
+        "    select.select([listener.fileno()], [], [], 0.01)\n"
+        "    for event in listener.poll():\n"
+        "        if isinstance(event, Received):\n"
+        "            print(sum(map(len, event.frames)), sum(event.frames[-1][::4096]), flush=True)\n"
+    )
+    child = started(program)
+    try:
+        assert child.stdout is not None
+        channel = ZmqChannel.connect(child.stdout.readline().strip(), KEY, limits=Limits(liveness_limit_s=600.0))
+        psutil.Process(child.pid).suspend()
+        data = bytearray(b"\1") * 16_000_000
+        for _ in range(4):
+            channel.post([b"long", data])
+        data[:] = bytes(len(data))  # which the peer never sees
+        psutil.Process(child.pid).resume()
+        assert [child.stdout.readline() for _ in range(4)] == [f"{len(data) + 4} {len(data) // 4096 + 1}\n"] * 4
+        channel.close()
+    finally:
+        child.kill()
+        child.communicate()
+
+
 def test_a_channel_notices_that_its_listener_is_gone_without_a_word(tmp_path: Path) -> None:
     program = (
         "import sys, time; from parl_remote._transport.zmq import ZmqListener; "

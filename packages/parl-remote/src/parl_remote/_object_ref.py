@@ -144,6 +144,11 @@ class ObjectRef(serialize.Reference, Generic[T]):
         """Return whether `get` works without another process."""
         return bool(self._frames) or self._memory is not None
 
+    @property
+    def is_inline(self) -> bool:
+        """Return whether the value travels in the reference, because it is small."""
+        return bool(self._frames)
+
     def get(self, timeout: float | None = None) -> T:
         """Return the value: arrays are read-only, and each call makes new containers around them.
 

@@ -127,6 +127,8 @@ class Connection:
         self._end_writing: Callable[[], None] | None = None
         self._is_full = False  # the channel has the rest of a message; the background writes it
         self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that it is the rest of
+        self._is_delivering = False  # values go to the actor's node, before the call that refers to them
+        self._undelivered: tuple[RemoteFuture[Any], Exception] | None = None  # the call that they were for
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
         self._tended_s = 0.0  # the time between looks at answers that no thread waits for; 0 without such looks
         self._event_loop: EventLoopReader | None = None
@@ -149,7 +151,9 @@ class Connection:
         """
         future: RemoteFuture[Any] = RemoteFuture(None, call.owner)
         future.method = call.method
-        self.send(call, future)
+        if self._sharing is None and type(call.owner) is tuple and self._objects is not None:
+            self._deliver(self._objects(), call.owner)
+        self._post(call, future)
         return future
 
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
@@ -159,11 +163,21 @@ class Connection:
             ChannelClosed: The actor is gone, and the call did not reach it.
             ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
         """
-        if self._is_full:
+        if self._is_full or self._is_delivering:
             return False
-        kind, flags, index, payload, _, owner = call
-        if self._sharing is None and type(owner) is tuple and self._objects is not None:
-            self._deliver(self._objects(), owner)
+        owner = call.owner
+        if self._sharing is None and type(owner) is tuple and not self._is_delivered(owner, future):
+            return False
+        self._post(call, future)
+        return True
+
+    def _post(self, call: Call, future: RemoteFuture[Any]) -> None:
+        """Hand a call to the channel.
+
+        Raises:
+            ChannelClosed: The actor is gone, and the call did not reach it.
+        """
+        kind, flags, index, payload, _, _ = call
         call_id = next(self._numbers) % _MOST_CALLS
         if self._sharing is None:
             frames = pack(kind, flags, index, call_id, payload)
@@ -190,11 +204,10 @@ class Connection:
             self._write_soon()
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
-        return True
 
     def is_full(self) -> bool:
         """See `outbox.CallPath`."""
-        return self._is_full
+        return self._is_full or self._is_delivering
 
     def met_loss(self) -> None:
         """See `outbox.CallPath`."""
@@ -270,6 +283,41 @@ class Connection:
                 loop.add(writable, write)
                 return
         loop.call_later(_FULL_POLL_S, write)
+
+    def _is_delivered(self, refs: tuple[object, ...], future: RemoteFuture[Any]) -> bool:
+        """Return whether the actor's node has the values that a call refers to; if not, transfer them in a thread of
+        their own and tell the outbox when they are there.
+
+        Raises:
+            ChannelClosed: They could not be transferred, since the actor is gone.
+            Exception: They could not be transferred.
+        """
+        if self._objects is None:
+            return True
+        undelivered, self._undelivered = self._undelivered, None
+        if undelivered is not None and undelivered[0] is future:
+            raise undelivered[1]
+        objects = self._objects()
+        if not objects.lacks(refs):
+            return True
+
+        def deliver() -> None:
+            try:
+                self._deliver(objects, refs)
+            except Exception as error:
+                self._undelivered = future, error
+            self._is_delivering = False
+            if self._outbox is not None:
+                self._outbox.on_writable()
+
+        self._is_delivering = True
+        try:
+            threading.Thread(target=deliver, name="parl-put", daemon=True).start()
+        except RuntimeError:  # no thread can be started any more
+            self._is_delivering = False
+            self._deliver(objects, refs)
+            return True
+        return False
 
     def _deliver(self, objects: NodeObjects, refs: tuple[object, ...]) -> None:
         """Transfer the values that a call refers to.

@@ -44,6 +44,18 @@ class NodeObjects:
         self._numbers = itertools.count(1)
         self._there: set[str] = set()
 
+    def lacks(self, refs: Sequence[object]) -> bool:
+        """Return, without waiting, whether `deliver` has anything to do."""
+        wanted = [ref for ref in refs if isinstance(ref, ObjectRef) and not ref.is_inline]
+        if not wanted:
+            return False
+        if not self._lock.acquire(blocking=False):  # another transfer is under way
+            return True
+        try:
+            return not self._link_lives() or any(ref.id not in self._there for ref in wanted)
+        finally:
+            self._lock.release()
+
     def deliver(self, refs: Sequence[object]) -> None:
         """Transfer the values of the references in `refs` to the worker, unless it has them.
 
@@ -89,18 +101,22 @@ class NodeObjects:
     def _is_connected(self) -> bool:
         """Return whether the worker still holds the transferred values, which it releases when the link closes."""
         with self._lock:
-            link = self._link
-            if link is None:
-                return False
-            try:
-                while True:  # an answer that came too late for its question
-                    link.receive(0.0)
-            except ResultTimeout:
-                return True
-            except ChannelClosed:
-                link.close()
-                self._link = None
-                return False
+            return self._link_lives()
+
+    def _link_lives(self) -> bool:
+        """Return whether the link is there and open; with the lock held."""
+        link = self._link
+        if link is None:
+            return False
+        try:
+            while True:  # an answer that came too late for its question
+                link.receive(0.0)
+        except ResultTimeout:
+            return True
+        except ChannelClosed:
+            link.close()
+            self._link = None
+            return False
 
     def close(self) -> None:
         """Close the link, so that the worker releases all values; pending requests get no answer."""

@@ -150,7 +150,9 @@ class ZmqChannel:
             self._await_encrypted(tracker, deadline)
 
     def post(self, frames: Sequence[Buffer]) -> bool:
-        """Take one message without waiting for the peer; long frames are encrypted before this returns."""
+        """Take one message without waiting for the peer; see `Channel.post`. Long frames are copied: zmq encrypts them
+        when the peer takes what is before them.
+        """
         with self._posting:
             if self._unsent or not self._hand_over_now(frames):
                 self._unsent.append([bytes(frame) for frame in frames])
@@ -169,12 +171,10 @@ class ZmqChannel:
         with self._lock:
             self._check_open()
             try:
-                tracker = self._hand_over(pack(frames))
+                self._hand_over(pack(frames), copies=True)
             except zmq.Again:
                 self._note_loss()
                 return False
-        if tracker is not None:
-            self._await_encrypted(tracker, None)
         return True
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
@@ -231,11 +231,13 @@ class ZmqChannel:
             self._socket.close(0)
             self._waker.close()
 
-    def _hand_over(self, parts: list[Buffer]) -> zmq.MessageTracker | None:
+    def _hand_over(self, parts: list[Buffer], *, copies: bool = False) -> zmq.MessageTracker | None:
         tracker: zmq.MessageTracker | None = None
         try:
             if len(parts) == 1:
                 self._socket.send(parts[0], NOW)
+            elif copies:
+                self._socket.send_multipart(parts, NOW)
             else:
                 tracker = self._socket.send_multipart(parts, NOW, copy=False, track=True)
         finally:  # also where the queue is full: zmq may have announced a message to this thread alone
