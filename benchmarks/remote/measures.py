@@ -296,6 +296,58 @@ def memory_of_an_actor(run: Run) -> Values:
     return {"memory": statistics.mean([pss_mb(actor.call("pid")) for actor in actors])}
 
 
+def thousand_idle_actors(run: Run) -> Values:
+    """1,000 actors that wait for calls: memory, CPU time, and a call of each."""
+    if run.name not in {"parl", "pipe"}:
+        raise NotOffered("1,000 processes of its size do not fit")
+    run.peer.start(1000)
+    actors: list[Any] = []
+    for _ in range(20):  # a machine may refuse so many processes that start at once
+        actors += [run.peer.create(wait=False) for _ in range(50)]
+        run.peer.broadcast(actors[-50:], "echo", None)
+    pids = [actor.collect(actor.submit("pid")) for actor in actors[::20]]  # to look at a process takes milliseconds
+    time.sleep(3)  # for whatever happens in the background after a start
+    seconds = 5.0
+    before = _cpu_seconds(os.environ[MARK])
+    time.sleep(seconds)
+    cpu = _cpu_seconds(os.environ[MARK]) - before
+    rounds = [_seconds(lambda: run.peer.broadcast(actors, "echo", None)) for _ in range(5)]
+    return {
+        "thousand_memory": statistics.mean(map(pss_mb, pids)),
+        "thousand_cpu": 100 * cpu / seconds,
+        "thousand_round": 1e3 * statistics.median(rounds),
+    }
+
+
+def _cpu_seconds(mark: str) -> float:
+    """Return the CPU time of all processes of the run so far."""
+    ticks = 0
+    for pid in marked(mark):
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_given_back(run: Run) -> Values:
+    """Seconds until driver and actor are as small as before 100 MB went there and back three times."""
+    if run.name != "parl":
+        raise NotOffered("a connection keeps no memory")
+    run.peer.start(1)
+    actor = run.peer.create()
+    array = np.full(10**8, 1, np.uint8)
+    pids = [os.getpid(), actor.call("pid")]
+    before = sum(map(pss_mb, pids))
+    for _ in range(3):
+        assert touch(actor.call("echo", array)) == touch(array)
+    begun = _clock()
+    while sum(map(pss_mb, pids)) > before + 20:
+        if _clock() - begun > 3 * 60:
+            return {"given_back": float("inf")}
+        time.sleep(0.25)
+    return {"given_back": _clock() - begun}
+
+
 def idle(run: Run) -> Values:
     if not run.peer.has_slots:
         raise NotOffered("it has no slots")
@@ -424,6 +476,8 @@ MEASURES: dict[str, Callable[[Run], Values]] = {
         thirty_two_actors,
         slot_free_again,
         memory_of_an_actor,
+        thousand_idle_actors,
+        memory_given_back,
         idle,
         driver_killed,
         actor_killed,

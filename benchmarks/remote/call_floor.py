@@ -1,0 +1,125 @@
+"""What a blocking call costs at least: ours in turns with a pipe by hand, and with our own system calls by hand.
+
+    hatch run base:python benchmarks/remote/call_floor.py [--windows 20]
+
+`by hand` writes and reads as ours does, a stream socket, a header and a pickle, and a peer that polls because it may
+have several callers; it has one method, no exceptions, no threads, no futures, nothing that counts or is cancelled.
+Prints medians over windows of the p50, and of the CPU time that a call takes in both processes, which other load of the
+machine changes less.
+"""
+
+import argparse
+import multiprocessing
+import os
+import pickle
+import select
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import machine
+from subject import SMALL, SMALL_ARRAYS, Subject
+
+import parl
+
+_HEADER = struct.Struct("<IQBBHI")
+_clock = time.perf_counter
+
+
+def serve_pipe(end: Any) -> None:
+    subject = Subject()
+    while True:
+        name, args = end.recv()
+        end.send(getattr(subject, name)(*args))
+
+
+def serve_socket(end: socket.socket) -> None:
+    subject, poller, into = Subject(), select.poll(), bytearray(65536)
+    poller.register(end, select.POLLIN)
+    while True:
+        poller.poll()
+        got = end.recv_into(into, 0, socket.MSG_DONTWAIT)
+        name, args = pickle.loads(memoryview(into)[_HEADER.size : got])
+        end.send(_HEADER.pack(1, 0, 0, 0, 0, 0) + pickle.dumps(getattr(subject, name)(*args), 5))
+
+
+def socket_caller(end: socket.socket) -> Callable[..., Any]:
+    into = bytearray(65536)
+
+    def call(name: str, *args: Any) -> Any:
+        end.send(_HEADER.pack(1, 0, 0, 0, 0, 0) + pickle.dumps((name, args), 5))
+        got = end.recv_into(into)
+        return pickle.loads(memoryview(into)[_HEADER.size : got])
+
+    return call
+
+
+def cpu_us(pid: int) -> float:
+    """Return the CPU time of a process's threads in microseconds."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--windows", type=int, default=20, help="of .2 s, for each way and kind of call (default: 20)")
+    windows = parser.parse_args().windows
+    machine.compile_sources()
+    fork = multiprocessing.get_context("fork")
+    ours_end, pipe_end = fork.Pipe()
+    hand_end, socket_end = socket.socketpair()
+    piped = fork.Process(target=serve_pipe, args=(pipe_end,), daemon=True)
+    by_hand = fork.Process(target=serve_socket, args=(socket_end,), daemon=True)
+    piped.start()
+    by_hand.start()
+    parl.connect()
+    actor: Any = parl.remote_class(Subject)()
+
+    def pipe(name: str, *args: Any) -> Any:
+        ours_end.send((name, args))
+        return ours_end.recv()
+
+    ways: dict[str, tuple[Callable[..., Any], int]] = {
+        "pipe": (pipe, piped.pid or 0),
+        "by hand": (socket_caller(hand_end), by_hand.pid or 0),
+        "parl": (lambda name, *args: getattr(actor, name)(*args), actor.pid()),
+    }
+    kinds: dict[str, tuple[Any, ...]] = {
+        "empty": ("nothing",),
+        "small dictionary": ("echo", SMALL),
+        "eight arrays": ("ignore", SMALL_ARRAYS),
+    }
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {(kind, way): [] for kind in kinds for way in ways}
+    for number in range(1 + windows):
+        for kind, args in kinds.items():
+            for way, (call, pid) in ways.items():
+                before, end, times = cpu_us(os.getpid()) + cpu_us(pid), _clock() + 0.2, []
+                while (begun := _clock()) < end:
+                    call(*args)
+                    times.append(1e6 * (_clock() - begun))
+                used = (cpu_us(os.getpid()) + cpu_us(pid) - before) / len(times)
+                if number:  # the first window warms
+                    found[kind, way].append((statistics.median(times), used))
+    heads = ["p50, us (CPU of both processes)", *ways, "parl / pipe", "by hand / pipe"]
+    print(f"load average {machine.load()}\n\n| {' | '.join(heads)} |\n| {' | '.join(['---'] * len(heads))} |")
+    for kind in kinds:
+        middle = {way: [statistics.median(column) for column in zip(*found[kind, way], strict=True)] for way in ways}
+        cells = [f"{p50:.1f} ({used:.1f})" for p50, used in middle.values()]
+        ratios = []
+        for way in ("parl", "by hand"):
+            pairs = list(zip(found[kind, way], found[kind, "pipe"], strict=True))
+            p50, used = (statistics.median(ours[i] / theirs[i] for ours, theirs in pairs) for i in (0, 1))
+            ratios.append(f"{p50:.2f} ({used:.2f})")
+        print(f"| {' | '.join([kind, *cells, *ratios])} |")
+    parl.disconnect()
+    piped.kill()
+    by_hand.kill()
+
+
+if __name__ == "__main__":
+    main()
