@@ -52,7 +52,7 @@ class A2C(OnPolicy):
         learning_rate: of Adam, above 0; default 1e-3 (PARL).
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
-        continuous_action: the policy is a Gaussian; default False.
+        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with so many choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.

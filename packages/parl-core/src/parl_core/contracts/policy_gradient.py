@@ -41,7 +41,7 @@ class PolicyGradient(OnPolicy):
     Args:
         model: the policy.
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
-        continuous_action: the policy is a Gaussian; default False.
+        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with so many choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.

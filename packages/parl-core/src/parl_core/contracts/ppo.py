@@ -131,7 +131,7 @@ class PPO(_SeparateMethods, OnPolicy):
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 0.5 (baselines).
         use_clipped_value_loss: clip the value's step; default True.
         norm_adv: normalise advantages in each minibatch; default True.
-        continuous_action: the policy is a Gaussian; default False.
+        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with so many choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
