@@ -208,8 +208,8 @@ class PPO(_SeparateMethods, OnPolicy):
         self.lr = check_schedule("initial_lr", settings["initial_lr"], check_positive)
         self.use_clipped_value_loss = bool(settings["use_clipped_value_loss"])
         self.norm_adv = bool(settings["norm_adv"])
-        self.continuous_action = bool(settings["continuous_action"])
-        self.actions = ActionKind.of(self.continuous_action, settings["nvec"], model)
+        self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"], model)
+        self.continuous_action = self.actions.continuous
         for method in ("policy", "value"):
             first_method(model, (method,), "PPO")
         self._one_pass = model.implements("policy_and_value")
