@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from parl_core.env.normalize import NormalizeVector
+from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
 from parl_core.schedules import linear
+from parl_core.stats import RunningMeanStd
 from parl_core.training import (
     Callback,
     Episode,
@@ -399,6 +400,30 @@ def test_statistics_that_a_memory_cannot_take_out_again_are_refused(wrapper: str
     envs = getattr(gymnasium.wrappers.vector, wrapper)(SyncVectorEnv([Counting]))
     with pytest.raises(HyperparameterError, match=rf"{wrapper} gives a replay memory .*use parl.env.NormalizeVector"):
         train_off_policy(Table(), envs, settings())
+
+
+def _with_wrap_rms() -> Any:
+    return wrap_rms(Counting(), 0.99)
+
+
+def _with_gymnasiums() -> Any:
+    return gymnasium.wrappers.NormalizeReward(Counting())
+
+
+def _with_frozen_statistics() -> Any:
+    return wrap_rms(Counting(), None, test=True, ob_rms=RunningMeanStd((1,)))
+
+
+@pytest.mark.parametrize(("make", "name"), [(_with_wrap_rms, "VecNormalizeEnv"), (_with_gymnasiums, "NormalizeReward")])
+def test_statistics_inside_of_a_vector_are_refused(make: Any, name: str) -> None:
+    told = rf"{name} inside of the vector gives a replay memory .*use parl.env.NormalizeVector\(envs\)"
+    with make_vector_env(make, 2) as envs, pytest.raises(HyperparameterError, match=told):
+        train_off_policy(Table(), envs, settings())
+
+
+def test_statistics_that_do_not_change_any_more_may_be_inside_of_a_vector() -> None:
+    with make_vector_env(_with_frozen_statistics, 1) as envs:
+        assert train_off_policy(Table(), envs, settings()).step > 0
 
 
 def test_what_changes_observations_around_the_statistics_is_refused() -> None:

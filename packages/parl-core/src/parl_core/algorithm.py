@@ -395,11 +395,16 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> Any:
+    def _adapted(self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None) -> Any:
         """Return what takes steps with an optimizer of the framework.
 
+        Args:
+            optimizer: made of parameters of the model.
+            max_grad_norm: limit of the gradients' global norm, None for none.
+            part: the parameters that it may update; default all of the model.
+
         Raises:
-            HyperparameterError: it is none, or has no parameters of the model.
+            HyperparameterError: it is none, or has no parameters of the model, or others than those of its part.
         """
         raise NotImplementedError
 
@@ -484,21 +489,53 @@ class Algorithm:
 
     # Shared
 
-    def _given_or_adam(self, given: Any, lr: Any, *, eps: float = 1e-8, max_grad_norm: float | None = None) -> Any:
+    def _given_or_adam(
+        self,
+        given: Any,
+        lr: Any,
+        *,
+        eps: float = 1e-8,
+        max_grad_norm: float | None = None,
+        part: Callable[[], Iterable[Any]] | None = None,
+    ) -> Any:
         """Return the optimizer that was given, of `parl.optim` or of the framework, else Adam for `self.model`.
+
+        `part` lists the parameters that it is for, where these are not all of the model.
 
         Raises:
             HyperparameterError: it is no optimizer of this model, or the algorithm was to compile.
         """
         if given is None:
-            return self._adam(self.model, lr=lr, eps=eps, max_grad_norm=max_grad_norm)
+            return self._adam(self.model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
         if isinstance(given, Optimizer):
             return given
         if self._compiles:
             raise HyperparameterError(
                 f"compile=True compiles steps of parl.optim, and optimizer= is a {type(given).__name__}: leave out one"
             )
-        return self._adapted(given, max_grad_norm)
+        return self._adapted(given, max_grad_norm, None if part is None else part())
+
+    def _optimizers_of_parts(
+        self, given: Any, parts: Mapping[str, Callable[[], Iterable[Any]]], rates: Mapping[str, float]
+    ) -> list[Any]:
+        """Return the optimizer of each part of the model, in their order: what was given for it, else Adam.
+
+        Args:
+            given: None, or optimizers of `parl.optim` or of the framework by part.
+            parts: functions that list the parameters, by part.
+            rates: learning rates of Adam, by part.
+
+        Raises:
+            HyperparameterError: `given` is no such dictionary, or an optimizer does not fit its part.
+        """
+        found = {} if given is None else given
+        if not isinstance(found, Mapping) or not set(found) <= set(parts):
+            wanted = ", ".join(f"{part!r}: ..." for part in parts)
+            raise HyperparameterError(
+                f"{type(self).__name__} updates its networks apart, so optimizer= takes a dictionary, "
+                f"{{{wanted}}}, of which any may be left out; got {given!r}"
+            )
+        return [self._given_or_adam(found.get(part), rates[part], part=listed) for part, listed in parts.items()]
 
     def _main_model(self) -> Any:
         model = getattr(self, "model", None)

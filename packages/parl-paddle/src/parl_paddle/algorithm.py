@@ -68,8 +68,10 @@ class Algorithm(contract.Algorithm):
     ) -> Adam:
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
 
-    def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> FrameworkOptimizer:
-        return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm)
+    def _adapted(
+        self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None
+    ) -> FrameworkOptimizer:
+        return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm, part=part)
 
     def _tensor(self, array: Any) -> paddle.Tensor:
         return _tensors.to_tensor(array, self.device, self._float_dtype())

@@ -207,12 +207,21 @@ class FrameworkOptimizer:
         optimizer: made from parameters of the model, with a `grad_clip` of its own or none.
         parameters: the model's.
         max_grad_norm: limit of the gradients' global norm where the optimizer has no `grad_clip`; None for none.
+        part: the parameters that it may have; default all.
 
     Raises:
-        HyperparameterError: it is no optimizer, or has none of the model's parameters, or several processes learn.
+        HyperparameterError: it is no optimizer, has none of the model's parameters or some of another part, or several
+            processes learn.
     """
 
-    def __init__(self, optimizer: Any, parameters: Iterable[Tensor], max_grad_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        parameters: Iterable[Tensor],
+        max_grad_norm: float | None = None,
+        *,
+        part: Iterable[Tensor] | None = None,
+    ) -> None:
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             raise HyperparameterError(
                 f"optimizer must be one of paddle.optimizer or parl.optim, got {optimizer!r}: for instance "
@@ -223,6 +232,11 @@ class FrameworkOptimizer:
             raise HyperparameterError(
                 f"the {type(optimizer).__name__} has no parameters of this model, so nothing would be learned: make it "
                 "with parameters=model.parameters() of the model that the algorithm is given"
+            )
+        if part is not None and not set(map(id, part)).issuperset(map(id, parameters_of(optimizer))):
+            raise HyperparameterError(
+                f"the {type(optimizer).__name__} has parameters of another part of the model, whose loss it would also "
+                "follow: make it of what the model lists for its part, such as model.get_actor_params()"
             )
         if learners().size > 1:
             raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")

@@ -98,8 +98,10 @@ class Algorithm(contract.Algorithm):
     ) -> Adam:
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part, compiles=self._compiles)
 
-    def _adapted(self, optimizer: Any, max_grad_norm: float | None) -> FrameworkOptimizer:
-        return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm)
+    def _adapted(
+        self, optimizer: Any, max_grad_norm: float | None, part: Iterable[Any] | None = None
+    ) -> FrameworkOptimizer:
+        return FrameworkOptimizer(optimizer, self.model.parameters(), max_grad_norm, part=part)
 
     def _on_host(self, method: str, obs: NDArray[Any]) -> Any:
         ways = vars(type(self)).get("ON_HOST", {})  # of this very class: others may have changed the method

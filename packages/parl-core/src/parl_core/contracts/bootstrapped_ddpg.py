@@ -51,6 +51,9 @@ class BootstrappedDDPG(ContinuousActorCritic):
         critic_lr: the same of the critics; default 3e-4.
         ensemble: how `predict` makes one action of the heads': `"mean"` or `"vote"`; the latter takes a pass through
             all critics for each head.
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
 
@@ -71,6 +74,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         critic_lr: Scheduled | None = None,
         ensemble: str = "mean",
         *,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -78,7 +82,17 @@ class BootstrappedDDPG(ContinuousActorCritic):
         if ensemble not in ENSEMBLES:
             raise HyperparameterError(f"ensemble must be one of {', '.join(map(repr, ENSEMBLES))}, got {ensemble!r}")
         self.ensemble = ensemble
-        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
+        super().__init__(
+            model,
+            gamma,
+            tau,
+            actor_lr,
+            critic_lr,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
 
     def sample(self, obs: Any, *, head: Any = None, noise: float = 0.1) -> Any:
         """Act as one head does, with Gaussian noise; what leaves [-1, 1] is clipped.

@@ -56,6 +56,7 @@ class ContinuousActorCritic(CountingUpdates):
         actor_lr: Scheduled | None,
         critic_lr: Scheduled | None,
         *,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -67,18 +68,22 @@ class ContinuousActorCritic(CountingUpdates):
         self.tau = check_fraction("tau", settings["tau"])
         if self.tau == 0.0:
             raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.005")
-        self.actor_lr = check_schedule("actor_lr", settings["actor_lr"], check_positive)
-        self.critic_lr = check_schedule("critic_lr", settings["critic_lr"], check_positive)
+        self.actor_lr: Any = check_schedule("actor_lr", settings["actor_lr"], check_positive)
+        self.critic_lr: Any = check_schedule("critic_lr", settings["critic_lr"], check_positive)
         for method in self.METHODS:
             first_method(model, (method,), name)
         super().__init__(model, device=device, compile=compile)
         self.target_model = self._new_target()
-        self.actor_optimizer = self._adam(
-            self.model, lr=self._at_start(self.actor_lr), part=lambda: self._listed("get_actor_params")
-        )
-        self.critic_optimizer = self._adam(
-            self.model, lr=self._at_start(self.critic_lr), part=lambda: self._listed("get_critic_params")
-        )
+        parts = {
+            "actor": lambda: self._listed("get_actor_params"),
+            "critic": lambda: self._listed("get_critic_params"),
+        }
+        rates = {"actor": self._at_start(self.actor_lr), "critic": self._at_start(self.critic_lr)}
+        self.actor_optimizer, self.critic_optimizer = self._optimizers_of_parts(optimizer, parts, rates)
+        own = optimizer or {}
+        asked = {**given, **(gamma if isinstance(gamma, Mapping) else hyperparas or {})}
+        self.actor_lr = self._own_rate(own.get("actor"), asked["actor_lr"], self.actor_lr)
+        self.critic_lr = self._own_rate(own.get("critic"), asked["critic_lr"], self.critic_lr)
 
     def predict(self, obs: Any) -> Any:
         """Return the best actions `[batch, act_dim]`, in [-1, 1]."""

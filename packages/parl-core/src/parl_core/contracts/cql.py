@@ -44,6 +44,9 @@ class CQL(SAC):
         min_q_weight: weight of the conservative term, above 0; 5 for MuJoCo, 10 with Lagrange.
         alpha: the temperature where it is not learned.
         samples: actions of each kind in the estimate; default 10 (paper, appendix F).
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
 
@@ -85,6 +88,7 @@ class CQL(SAC):
         alpha: float = 1.0,
         *,
         samples: int = 10,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -104,11 +108,22 @@ class CQL(SAC):
             )
         fixed = None if with_automatic_entropy_tuning else alpha
         super().__init__(
-            model, gamma, tau, fixed, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile
+            model,
+            gamma,
+            tau,
+            fixed,
+            actor_lr,
+            critic_lr,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
         )
         if self.with_lagrange:
             self.multiplier = self._place(self._new_temperature(), self._device)
-            self.multiplier_optimizer = self._adam(self.multiplier, lr=self._at_start(self.critic_lr))
+            self.multiplier_optimizer = self._adam(
+                self.multiplier, lr=self._at_start(self.critic_lr or self.DEFAULTS["critic_lr"])
+            )
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         alpha, factor = self._of_dtype(self.alpha, batch.reward), self._of_dtype(self._factor(), batch.reward)

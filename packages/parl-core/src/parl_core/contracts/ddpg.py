@@ -35,6 +35,9 @@ class DDPG(ContinuousActorCritic):
         actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4
             (Fujimoto's later code; the paper has 1e-4).
         critic_lr: the same of the critic; default 3e-4 (the paper has 1e-3).
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            here or in a call.
         hyperparas: PARL 1.x's dictionary of these settings.
         device, compile: see `parl.Algorithm`.
 
@@ -53,11 +56,22 @@ class DDPG(ContinuousActorCritic):
         actor_lr: Scheduled | None = None,
         critic_lr: Scheduled | None = None,
         *,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
     ) -> None:
-        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
+        super().__init__(
+            model,
+            gamma,
+            tau,
+            actor_lr,
+            critic_lr,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
 
     def choose(
         self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any

@@ -1,7 +1,7 @@
 """The contract of IQL."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from parl_core.algorithm import Optimizer
@@ -47,6 +47,9 @@ class IQL(CountingUpdates):
         beta: inverse temperature of the weights, above 0; default 3 (paper, MuJoCo; 10 for AntMaze).
         discount: of one step, in [0, 1]; default 0.99.
         alpha: how far the target moves to the model in each step, in (0, 1]; default 0.005.
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ..., "value": ...}`, each
+            made of the parameters that the model lists for it; default Adam. Without `lr` each keeps its own learning
+            rate, the actor's without the decay of `max_steps`.
         device, compile: see `parl.Algorithm`.
 
     Raises:
@@ -80,17 +83,18 @@ class IQL(CountingUpdates):
         self,
         model: Model,
         max_steps: int | None = None,
-        lr: Scheduled = 3e-4,
+        lr: Scheduled | None = None,
         tau: float = 0.7,
         beta: float = 3.0,
         discount: float = 0.99,
         alpha: float = 0.005,
         *,
+        optimizer: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
     ) -> None:
         self.max_steps = None if max_steps is None else check_int("max_steps", max_steps)
-        self.lr = check_schedule("lr", lr, check_positive)
+        self.lr: Any = check_schedule("lr", 3e-4 if lr is None else lr, check_positive)
         self.tau = check_fraction("tau", tau)
         if self.tau in (0.0, 1.0):
             raise HyperparameterError(f"tau must lie strictly between 0 and 1, got {tau!r}; usual are 0.7 and 0.9")
@@ -103,13 +107,15 @@ class IQL(CountingUpdates):
             first_method(model, (method,), type(self).__name__)
         super().__init__(model, device=device, compile=compile)
         self.target_model = self._new_target()
-        parts = [
-            lambda method=f"get_{name}_params": listed_parameters(self.model, method)
+        parts = {
+            name: lambda method=f"get_{name}_params": listed_parameters(self.model, method)
             for name in ("actor", "critic", "value")
-        ]
-        self.actor_optimizer, self.critic_optimizer, self.value_optimizer = (
-            self._adam(self.model, lr=self._at_start(self.lr), part=part) for part in parts
+        }
+        rates = dict.fromkeys(parts, self._at_start(self.lr))
+        self.actor_optimizer, self.critic_optimizer, self.value_optimizer = self._optimizers_of_parts(
+            optimizer, parts, rates
         )
+        self._keeps = frozenset(optimizer or {}) if lr is None else frozenset()
 
     def predict(self, obs: Any) -> Any:
         """Return the policy's means `[batch, act_dim]`, kept in [-1, 1]."""
@@ -139,9 +145,15 @@ class IQL(CountingUpdates):
             self._now("lr", self.lr, learning_rate, given_as="learning_rate"),
             self._actor_rate(learning_rate),
         )
-        value_loss, _ = self.value_optimizer.descend(self.value_loss, batch, q_t, lr=rate)
-        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, q_t, lr=actor_rate)
-        critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch, lr=rate)
+        value_loss, _ = self.value_optimizer.descend(
+            self.value_loss, batch, q_t, lr=self._kept("value", rate, learning_rate)
+        )
+        actor_loss, _ = self.actor_optimizer.descend(
+            self.actor_loss, batch, q_t, lr=self._kept("actor", actor_rate, learning_rate)
+        )
+        critic_loss, _ = self.critic_optimizer.descend(
+            self.critic_loss, batch, lr=self._kept("critic", rate, learning_rate)
+        )
         self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
         self._after_each_update(self._count_update)
         return value_loss, critic_loss, actor_loss
@@ -169,6 +181,10 @@ class IQL(CountingUpdates):
             self._require_pairs({"q_value": "the pair (Q1, Q2)"}, batch.obs, action)
             self._pairs_checked = True
         return batch.made(**{**batch.__dict__, "action": action})
+
+    def _kept(self, part: str, rate: Any, given: Any) -> Any:
+        """Return a learning rate, None where the part's optimizer keeps its own."""
+        return None if given is None and part in self._keeps else rate
 
     def _actor_rate(self, given: Any) -> Any:
         steps = self.max_steps

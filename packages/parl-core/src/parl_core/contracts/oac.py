@@ -30,6 +30,9 @@ class OAC(SAC):
         gamma, tau, alpha, actor_lr, critic_lr: as SAC's.
         beta: how much the critics' disagreement counts as a chance, at least 0; default 4.66 (paper, appendix).
         delta: KL divergence of the exploring policy, in nats, at least 0; default 23.53 (paper, appendix).
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            here or in a call.
         alpha_lr, target_entropy, hyperparas: as SAC's.
         device, compile: see `parl.Algorithm`.
 
@@ -51,6 +54,7 @@ class OAC(SAC):
         *,
         alpha_lr: Scheduled | None = None,
         target_entropy: float | None = None,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -66,6 +70,7 @@ class OAC(SAC):
             critic_lr,
             alpha_lr=alpha_lr,
             target_entropy=target_entropy,
+            optimizer=optimizer,
             hyperparas=hyperparas,
             device=device,
             compile=compile,

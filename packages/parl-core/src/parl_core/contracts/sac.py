@@ -41,6 +41,9 @@ class SAC(ContinuousActorCritic):
         critic_lr: the same of the critics.
         alpha_lr: the same of a learned temperature; default that of the actor.
         target_entropy: of a learned temperature, in nats; default -act_dim (paper, table 1).
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
 
@@ -68,6 +71,7 @@ class SAC(ContinuousActorCritic):
         *,
         alpha_lr: Scheduled | None = None,
         target_entropy: float | None = None,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -77,8 +81,19 @@ class SAC(ContinuousActorCritic):
             if alpha is not None and value is not None:
                 raise HyperparameterError(f"{name} is for a learned temperature; drop it, or drop alpha={alpha}")
         self.target_entropy = None if target_entropy is None else check_real("target_entropy", target_entropy)
-        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
-        self.alpha_lr = self.actor_lr if alpha_lr is None else check_schedule("alpha_lr", alpha_lr, check_positive)
+        super().__init__(
+            model,
+            gamma,
+            tau,
+            actor_lr,
+            critic_lr,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
+        like_actor = self.DEFAULTS["actor_lr"] if self.actor_lr is None else self.actor_lr
+        self.alpha_lr = like_actor if alpha_lr is None else check_schedule("alpha_lr", alpha_lr, check_positive)
         if alpha is None:
             self.temperature = self._place(self._new_temperature(), self._device)
             self.temperature_optimizer = self._adam(self.temperature, lr=self._at_start(self.alpha_lr))

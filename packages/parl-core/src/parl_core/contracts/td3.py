@@ -41,6 +41,9 @@ class TD3(ContinuousActorCritic):
         policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2 (paper).
         noise_clip: limit of that noise, at least 0; default 0.5 (paper).
         policy_freq: critic steps for one of actor and target, at least 1; default 2 (paper).
+        optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ...}`, each made of the
+            parameters that the model lists for it; default Adam. One keeps its own learning rate unless that is given
+            here or in a call.
         hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
         device, compile: see `parl.Algorithm`.
 
@@ -64,6 +67,7 @@ class TD3(ContinuousActorCritic):
         noise_clip: float = 0.5,
         policy_freq: int = 2,
         *,
+        optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
@@ -71,7 +75,17 @@ class TD3(ContinuousActorCritic):
         self.policy_noise = check_non_negative("policy_noise", policy_noise)
         self.noise_clip = check_non_negative("noise_clip", noise_clip)
         self.policy_freq = check_int("policy_freq", policy_freq)
-        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
+        super().__init__(
+            model,
+            gamma,
+            tau,
+            actor_lr,
+            critic_lr,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
 
     def choose(
         self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any

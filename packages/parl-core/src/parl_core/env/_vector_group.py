@@ -21,6 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
 from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
@@ -91,7 +92,7 @@ class EnvGroup:
             raise
         first = self._envs[0]
         self._space = first.observation_space
-        return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
+        return GroupSpaces(first.observation_space, first.action_space, _metadata(first))
 
     def reset(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None, chosen: Sequence[bool] | None = None
@@ -313,6 +314,16 @@ class EnvGroup:
 
     def _name_the_culprit(self, error: Exception, method: str) -> None:
         error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
+
+
+def _metadata(env: Any) -> dict[str, Any]:
+    """Return an environment's metadata, and under `running_statistics` what changes its numbers as training goes on."""
+    found = dict(env.metadata)
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, (NormalizeObservation, NormalizeReward)) and env.update_running_mean:
+            found["running_statistics"] = type(env).__name__
+        env = env.env
+    return found
 
 
 def make_envs(make: Callable[[], Any], count: int) -> list[Any]:

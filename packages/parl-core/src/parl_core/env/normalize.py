@@ -80,6 +80,13 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
         self.training = True
         self._discounted = 0.0
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The environment's, and under `running_statistics` the name of this class while they change."""
+        changing = self.training and (self.ob_rms is not None or self.ret_rms is not None)
+        found: dict[str, Any] = self.env.metadata
+        return {**found, "running_statistics": type(self).__name__} if changing else found
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; its observation counts as well."""
         obs, info = self.env.reset(seed=seed, options=options)

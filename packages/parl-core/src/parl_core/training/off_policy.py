@@ -219,9 +219,16 @@ def normalizer_of(envs: Any) -> NormalizeVector | None:
     """Return the `NormalizeVector` of a vector, whose memory holds what it was given.
 
     Raises:
-        HyperparameterError: something around it changes observations or rewards once more, or Gymnasium's wrappers
-            normalise them: then the memory would hold numbers of statistics that are no longer true.
+        HyperparameterError: something around it changes observations or rewards once more, or Gymnasium's wrappers or
+            `wrap_rms` normalise them, in the vector or around it: then the memory would hold numbers of statistics that
+            are no longer true.
     """
+    inside = dict(getattr(envs, "metadata", None) or {}).get("running_statistics")
+    if inside is not None:
+        raise HyperparameterError(
+            f"{inside} inside of the vector gives a replay memory numbers of statistics that change later, which train "
+            "wrongly: leave it out and use parl.env.NormalizeVector(envs), which stores them raw"
+        )
     outside: list[Any] = []
     while isinstance(envs, gymnasium.vector.VectorWrapper):
         if isinstance(envs, NormalizeVector):
