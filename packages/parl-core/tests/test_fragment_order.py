@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from parl_core.training._fragment_source import AsTheyCome, InRounds
-from parl_core.training.fragment import Fragment, Task
+from parl_core.training.fragment import FragmentSteps, Task
 
 
-def fragment(task: Task, version: int = 0) -> Fragment:
+def fragment(task: Task, version: int = 0) -> FragmentSteps:
     nothing: Any = np.zeros(0)
-    return Fragment(task, version, nothing, nothing, nothing, nothing, nothing, {}, None, nothing, None)
+    return FragmentSteps(task, version, nothing, nothing, nothing, nothing, nothing, {}, None, nothing, None)
 
 
-def tasks(fragments: list[Fragment] | None) -> list[Task]:
+def tasks(fragments: list[FragmentSteps] | None) -> list[Task]:
     assert fragments is not None
     return [each.task for each in fragments]
 

@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 from parl_core import training
+from parl_core.training import fragment, on_policy
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
@@ -17,3 +21,13 @@ def test_importing_it_imports_neither_numpy_nor_gymnasium() -> None:
     program = "import sys; from parl_core import training; training.Run; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert not {"numpy", "gymnasium", "matplotlib", "tqdm", "tensorboardX"} & set(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"), [(on_policy, "Rollout", "RolloutSteps"), (fragment, "Fragment", "FragmentSteps")]
+)
+def test_the_former_names_of_steps_warn_and_work(module: Any, old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"use `{new}` instead"):
+        assert getattr(module, old) is getattr(module, new)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        module.Nothing  # noqa: B018 - its error is wanted

@@ -22,7 +22,7 @@ from parl_core.training._experience import Experience
 from parl_core.training._fragment_source import FragmentOrder
 from parl_core.training._group_actor import stream_seed
 from parl_core.training.acting import acts_in_unit_box, into_space
-from parl_core.training.fragment import Fragment, FragmentWriter, Task
+from parl_core.training.fragment import FragmentSteps, FragmentWriter, Task
 
 __all__ = ["CentralInference", "GroupSlot", "step_of", "step_state"]
 
@@ -124,7 +124,7 @@ class CentralInference:
         self._version = version
         self._ask()
 
-    def take(self) -> list[Fragment]:
+    def take(self) -> list[FragmentSteps]:
         while (fragments := self._order.take(self._version)) is None:
             self._ask()
             self._gather()
@@ -210,8 +210,7 @@ class CentralInference:
         slot.writer.add(*slot.chosen, step)
         slot.obs = step.observations
         if slot.writer.is_full:
-            fragment = slot.writer.finish(slot.obs)
-            self._experience.complete(fragment)
+            fragment = self._experience.complete(slot.writer.finish(slot.obs))
             self._workers.succeeded(group)
             self._order.arrived(fragment)
             slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps) if slot.tasks else None

@@ -7,6 +7,7 @@ RolloutExperience   value, log-probability         values of what was led to    
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.seeding import make_generator
 from parl_core.training._requirements import learns_from_batches
-from parl_core.training.fragment import Fragment, FragmentBatch
+from parl_core.training.fragment import FragmentBatch, FragmentSteps
 
 __all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "experience_of"]
 
@@ -39,8 +40,8 @@ class Experience(Protocol):
     def choose(self, obs: Observations) -> Choice:
         """Draw actions for `[n, *obs]`."""
 
-    def complete(self, fragment: Fragment) -> None:
-        """Add the columns of learning that only the actor can compute; remove those that it does not need."""
+    def complete(self, fragment: FragmentSteps) -> FragmentSteps:
+        """Return it with the columns that only the actor can compute, and without those that learning does not need."""
 
     def warm_up(self, obs: Observations) -> None:
         """Pass a batch through the model, so that layers without shapes get them."""
@@ -73,8 +74,8 @@ class VTraceExperience:
         logits = self._agent.logits(obs)
         return Choice((logits + self._rng.gumbel(size=logits.shape)).argmax(axis=1), {"logits": logits})
 
-    def complete(self, fragment: Fragment) -> None:
-        pass
+    def complete(self, fragment: FragmentSteps) -> FragmentSteps:
+        return fragment
 
     def warm_up(self, obs: Observations) -> None:
         self._agent.logits(obs)
@@ -129,15 +130,15 @@ class RolloutExperience:
         value, action, log_prob = self._agent.explore(obs)
         return Choice(np.asarray(action), {"value": value, "log_prob": log_prob})
 
-    def complete(self, fragment: Fragment) -> None:
+    def complete(self, fragment: FragmentSteps) -> FragmentSteps:
         value = fragment.policy["value"]
         next_value = np.empty_like(value)
         next_value[:, :-1] = value[:, 1:]
         next_value[:, -1] = self._agent.value(fragment.last_obs)
         if fragment.final_obs is not None:
             next_value.reshape(-1)[fragment.final_rows] = self._agent.value(fragment.final_obs)
-        fragment.policy["next_value"] = next_value
-        fragment.last_obs = fragment.final_obs = None
+        policy = {**fragment.policy, "next_value": next_value}
+        return replace(fragment, policy=policy, last_obs=None, final_obs=None)
 
     def warm_up(self, obs: Observations) -> None:
         with self.drawing_from(0):

@@ -30,7 +30,7 @@ from parl_core._nested import Observations
 from parl_core.errors import CheckpointError
 from parl_core.training._environment_workers import Call, EnvironmentWorkers
 from parl_core.training.events import Latest
-from parl_core.training.fragment import Fragment, Task
+from parl_core.training.fragment import FragmentSteps, Task
 
 __all__ = [
     "ActorEnvironments",
@@ -53,10 +53,10 @@ class FragmentOrder(Protocol):
     def due(self, version: int) -> list[Task]:
         """Return what has to be asked for now, with weights that have seen `version` updates; each only once."""
 
-    def arrived(self, fragment: Fragment) -> None:
+    def arrived(self, fragment: FragmentSteps) -> None:
         """Accept a fragment that was due."""
 
-    def take(self, version: int) -> list[Fragment] | None:
+    def take(self, version: int) -> list[FragmentSteps] | None:
         """Return the fragments of the next batch, None as long as some are missing."""
 
     def begin_at(self, version: int) -> None:
@@ -87,7 +87,7 @@ class AsTheyCome:
         self._actor_of = {group: actor for actor, groups in enumerate(groups_of) for group in groups}
         self._owed = [0] * len(groups_of)
         self._rounds = dict.fromkeys(self._actor_of, 0)
-        self._ready: deque[Fragment] = deque()
+        self._ready: deque[FragmentSteps] = deque()
         self._per_batch, self._max_lag = per_batch, max_lag
         self._limit = per_batch * (max_lag + 1)
         self._outstanding = outstanding
@@ -105,11 +105,11 @@ class AsTheyCome:
             self._rounds[group] += 1
         return tasks
 
-    def arrived(self, fragment: Fragment) -> None:
+    def arrived(self, fragment: FragmentSteps) -> None:
         self._owed[self._actor_of[fragment.task.group]] -= 1
         self._ready.append(fragment)
 
-    def take(self, version: int) -> list[Fragment] | None:
+    def take(self, version: int) -> list[FragmentSteps] | None:
         fresh = deque(fragment for fragment in self._ready if version - fragment.version <= self._max_lag)
         self.dropped += len(self._ready) - len(fresh)
         self._ready = fresh
@@ -140,16 +140,16 @@ class InRounds:
         self.dropped = 0
         self._groups, self._per_batch, self._max_lag = groups, per_batch, max_lag
         self._asked = self._taken = 0
-        self._ready: dict[Task, Fragment] = {}
+        self._ready: dict[Task, FragmentSteps] = {}
 
     def due(self, version: int) -> list[Task]:
         first, self._asked = self._asked, max(self._asked, (version + self._max_lag + 1) * self._per_batch)
         return [self._task(index) for index in range(first, self._asked)]
 
-    def arrived(self, fragment: Fragment) -> None:
+    def arrived(self, fragment: FragmentSteps) -> None:
         self._ready[fragment.task] = fragment
 
-    def take(self, version: int) -> list[Fragment] | None:  # noqa: ARG002 - nothing is ever too old
+    def take(self, version: int) -> list[FragmentSteps] | None:  # noqa: ARG002 - nothing is ever too old
         tasks = [self._task(self._taken + index) for index in range(self._per_batch)]
         if not all(task in self._ready for task in tasks):
             return None
@@ -168,7 +168,7 @@ class InRounds:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._asked, self._taken = state["asked"], state["taken"]
-        self._ready = {each.task: each for each in map(Fragment.from_state, state["ready"])}
+        self._ready = {each.task: each for each in map(FragmentSteps.from_state, state["ready"])}
 
     def _task(self, index: int) -> Task:
         return Task(index % self._groups, index // self._groups)
@@ -180,7 +180,7 @@ class FragmentSource(Protocol):
     def publish(self, version: int) -> None:
         """Act with the agent's weights of now from now on."""
 
-    def take(self) -> list[Fragment]:
+    def take(self) -> list[FragmentSteps]:
         """Return the fragments of the next batch; waits only if they are not there yet."""
 
     def settle(self) -> None:
@@ -223,7 +223,7 @@ class CollectedByActors:
         self._stored, self._version = self._store(self._get_weights()), version
         self._ask()
 
-    def take(self) -> list[Fragment]:
+    def take(self) -> list[FragmentSteps]:
         while (fragments := self._order.take(self._version)) is None:
             self._ask()
             self._take_in(None)

@@ -1,7 +1,7 @@
 """The object in an actor: groups of environments and, where the actor chooses the actions itself, an agent.
 
     learner ── begin(group), step(group, actions) ──> GroupActor ──> observations, GroupStep         inference there
-    learner ── collect(task, version, weights) ─────> CollectingActor ──> Fragment                   inference here
+    learner ── collect(task, version, weights) ─────> CollectingActor ──> FragmentSteps                   inference here
 
 Both are ordinary classes, which give the same numbers in this process and in others. What is drawn belongs to groups,
 environments and rounds, never to the actor. After an error a group starts afresh, with new environments and seeds, and
@@ -10,6 +10,7 @@ the same in another actor: a group's lives count the actors that have held it be
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts
 from parl_core.training._experience import Experience, experience_of
 from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
-from parl_core.training.fragment import ActorSeconds, Fragment, FragmentWriter, Task
+from parl_core.training.fragment import ActorSeconds, FragmentSteps, FragmentWriter, Task
 
 __all__ = ["CollectingActor", "GroupActor", "stream_seed"]
 
@@ -169,7 +170,7 @@ class CollectingActor(GroupActor):
         self._obs: dict[int, Observations] = {}
         self._idle_since = time.perf_counter()
 
-    def collect(self, task: Task, version: int, weights: Mapping[str, NDArray[Any]] | None) -> Fragment:
+    def collect(self, task: Task, version: int, weights: Mapping[str, NDArray[Any]] | None) -> FragmentSteps:
         """Take `n_steps` steps in all environments of a group.
 
         Args:
@@ -189,8 +190,7 @@ class CollectingActor(GroupActor):
                 fragment, env = self._collect(task)
         finally:
             self._idle_since = time.perf_counter()
-        fragment.seconds = ActorSeconds(env, self._idle_since - began - env, idle)
-        return fragment
+        return replace(fragment, seconds=ActorSeconds(env, self._idle_since - began - env, idle))
 
     def begin(self, group: int, seeds: Sequence[int] | None = None) -> Observations:
         """Do as `GroupActor` does; fragments go on from there."""
@@ -209,7 +209,7 @@ class CollectingActor(GroupActor):
         if group in self._obs:
             self._obs[group] = self._open[group].observations()
 
-    def _collect(self, task: Task) -> tuple[Fragment, float]:
+    def _collect(self, task: Task) -> tuple[FragmentSteps, float]:
         group, clock = task.group, time.perf_counter
         if group not in self._obs:
             self.begin(group)
@@ -228,9 +228,7 @@ class CollectingActor(GroupActor):
             self._give_up(group)
             raise
         self._obs[group] = obs
-        fragment = writer.finish(obs)
-        self._experience.complete(fragment)
-        return fragment, env
+        return self._experience.complete(writer.finish(obs)), env
 
     def _give_up(self, group: int) -> None:
         self._obs.pop(group, None)  # so that it is begun again

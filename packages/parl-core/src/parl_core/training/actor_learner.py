@@ -64,7 +64,7 @@ from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
-from parl_core.training.fragment import ActorSeconds, BatchMemory, Fragment
+from parl_core.training.fragment import ActorSeconds, BatchMemory, FragmentSteps
 
 __all__ = ["ActorLearnerSettings", "LearnerMetrics", "train_actor_learner"]
 
@@ -94,7 +94,7 @@ class LearnerMetrics:
         finally:
             self._phases[name] += self._clock() - began
 
-    def learned(self, version: int, fragments: Sequence[Fragment]) -> None:
+    def learned(self, version: int, fragments: Sequence[FragmentSteps]) -> None:
         """Note that fragments were learned from, by weights that had seen `version` updates."""
         for fragment in fragments:
             self._lags.append(version - fragment.version)

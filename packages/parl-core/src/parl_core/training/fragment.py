@@ -1,12 +1,13 @@
 """Fragments: a few steps of one group of environments, as an actor sends them and a learner joins them to a batch.
 
-    FragmentWriter ── step by step ──> Fragment ──> BatchMemory.join ──> FragmentBatch
+    FragmentWriter ── step by step ──> FragmentSteps ──> BatchMemory.join ──> FragmentBatch
 
 An array `x[i, t]` belongs to step t of the group's environment i, so that the rows of one environment follow each other
 when fragments are joined. Every fragment carries the version of the weights that chose its actions. The memory of a
 batch is used again for the next one.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
@@ -19,7 +20,7 @@ from parl_core.env._group_step import GroupStep
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode
 
-__all__ = ["ActorSeconds", "BatchMemory", "Fragment", "FragmentBatch", "FragmentWriter", "Task"]
+__all__ = ["ActorSeconds", "BatchMemory", "FragmentBatch", "FragmentSteps", "FragmentWriter", "Task"]
 
 
 class Task(NamedTuple):
@@ -43,8 +44,8 @@ class ActorSeconds(NamedTuple):
     idle: float = 0.0
 
 
-@dataclass
-class Fragment:
+@dataclass(frozen=True)
+class FragmentSteps:
     """`T` steps of the `n` environments of a group.
 
     Attributes:
@@ -150,7 +151,7 @@ class FragmentWriter:
                 self._finals.append((ending.env_index * self.n_steps + t, ending.observation))
         self.length = t + 1
 
-    def finish(self, last_obs: Observations) -> Fragment:
+    def finish(self, last_obs: Observations) -> FragmentSteps:
         """Return the fragment, after `n_steps` steps.
 
         Args:
@@ -163,7 +164,7 @@ class FragmentWriter:
         episodes = tuple(self._episodes)
         last_obs = map_nested(np.array, last_obs)  # a copy, because environments may go on in the same array
         columns: dict[str, Any] = self._columns
-        return Fragment(
+        return FragmentSteps(
             self.task,
             self.version,
             self._obs,
@@ -259,7 +260,7 @@ class BatchMemory:
         self._arrays: dict[tuple[int, tuple[int, ...], Any], NDArray[Any]] = {}
         self._used = 0
 
-    def join(self, fragments: Sequence[Fragment]) -> FragmentBatch:
+    def join(self, fragments: Sequence[FragmentSteps]) -> FragmentBatch:
         """Return the fragments as one batch, in the order given.
 
         Raises:
@@ -308,7 +309,7 @@ class BatchMemory:
         return self._arrays[key]
 
 
-def _refuse_rewards(fragments: Sequence[Fragment]) -> None:
+def _refuse_rewards(fragments: Sequence[FragmentSteps]) -> None:
     for fragment in fragments:
         for i, t in np.argwhere(~np.isfinite(fragment.reward)):
             raise DivergedError(
@@ -316,3 +317,10 @@ def _refuse_rewards(fragments: Sequence[Fragment]) -> None:
                 f"of its fragment {fragment.task.round}; nothing was learned from it: clip or repair rewards in the "
                 "environment, and go on from the last checkpoint"
             )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Fragment":  # its name until parl_core.contracts.batches had one, of rows
+        warnings.warn("`Fragment` is deprecated since version 0.1; use `FragmentSteps` instead", DeprecationWarning, 2)
+        return FragmentSteps
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The on-policy loop: collect a rollout, estimate advantages, learn from it, forget it.
 
-    envs <──── actions ──── RolloutCollector ───> Rollout ──> gae ──> agent.learn_rollout
+    envs <──── actions ──── RolloutCollector ───> RolloutSteps ──> gae ──> agent.learn_rollout
          ─── observations ──>                                              │
     callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
 
@@ -10,6 +10,7 @@ one. Nothing here knows a framework, where the environments live, or what is wri
 """
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -45,7 +46,7 @@ from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, RunningEpisodes
 
-__all__ = ["OnPolicySettings", "Rollout", "RolloutCollector", "train_on_policy"]
+__all__ = ["OnPolicySettings", "RolloutCollector", "RolloutSteps", "train_on_policy"]
 
 
 Floats = npt.NDArray[np.float32]
@@ -53,7 +54,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutSteps:
     """`T` steps of `N` environments.
 
     Attributes:
@@ -114,7 +115,7 @@ class RolloutCollector:
         self._obs = first_reset(envs, seed)
         check_outputs(agent, self._obs, envs.single_action_space)
 
-    def collect(self) -> Rollout:
+    def collect(self) -> RolloutSteps:
         """Take `n_steps` steps in every environment.
 
         Raises:
@@ -147,7 +148,7 @@ class RolloutCollector:
             rows, columns = zip(*last_obs, strict=True)
             stacked = map_nested(lambda *observations: np.stack(observations), *last_obs.values())
             next_value[rows, columns] = self._agent.value(stacked)
-        return Rollout(
+        return RolloutSteps(
             obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
         )
 
@@ -303,7 +304,7 @@ def train_on_policy(
     return course.ended
 
 
-def _learnable(rollout: Rollout, settings: OnPolicySettings) -> batches.Rollout:
+def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rollout:
     advantage = gae(
         rollout.reward,
         rollout.value,
@@ -325,3 +326,10 @@ def _learnable(rollout: Rollout, settings: OnPolicySettings) -> batches.Rollout:
         log_prob=rows(rollout.log_prob),
         advantage=rows(advantage),
     )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Rollout":  # its name until parl_core.contracts.batches had one, of rows
+        warnings.warn("`Rollout` is deprecated since version 0.1; use `RolloutSteps` instead", DeprecationWarning, 2)
+        return RolloutSteps
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
