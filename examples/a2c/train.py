@@ -28,22 +28,8 @@ class Settings:
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The settings that differ between kinds of environments."""
-
-    steps: int
-    env_num: int
-    n_steps: int
-    rate: float  # of Adam at the beginning; it falls to 0
-    entropy: float  # weight of its bonus
-    episodes: int  # of an evaluation while training
-
-
-RECIPES = {
-    "discrete": Recipe(500_000, 8, 20, 1e-3, 0.0, 20),
-    "atari": Recipe(10_000_000, 24, 20, 1e-3, 0.01, 4),  # close to PARL's five actors of five environments
-}
+# A round of all actors has its price: it is longer than the recipe's rollouts, with a higher rate. Close to PARL's.
+N_STEPS, RATE = 20, 1e-3
 
 
 def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
@@ -67,16 +53,17 @@ def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
 
 
 def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
-    recipe = env.pick(RECIPES)
+    recipe = env.recipe("A2C")
+    episodes = 4 if env.kind == "atari" else 20  # of an evaluation while training
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
     loop = training.ActorLearnerSettings(
         steps,
         n_actors=n_actors,
-        envs_per_group=(settings.env_num or recipe.env_num) // n_actors,
-        n_steps=recipe.n_steps,
+        envs_per_group=(settings.env_num or recipe.num_envs) // n_actors,
+        n_steps=N_STEPS,
         max_lag=0,  # rounds: actors and learner take turns
-        rates={"lr": linear(recipe.rate, 0.0, steps), "entropy_coef": recipe.entropy},
+        rates={"lr": linear(RATE, 0.0, steps), "entropy_coef": 0.01 if env.kind == "atari" else 0.0},
         report_every=steps // 100,
     )
     training.train_actor_learner(
@@ -85,15 +72,15 @@ def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: traini
         env.make,
         loop,
         actors=actors,
-        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, recipe.episodes, seed=2),
+        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, episodes, seed=2),
         evaluate_every=steps // (2 if settings.smoke else 20),
         callbacks=training.standard_callbacks(run, agent, title=f"A2C on {env.env_id}", goal=env.goal),
         checkpoints=training.Checkpoints(run, every=max(steps // 20, 1)),
         seed=settings.seed,
     )
     run.save(agent)
-    episodes = 5 * recipe.episodes
-    print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
+    played = training.evaluate(agent, env.make_to_evaluate, 5 * episodes, seed=1)
+    print(f"Return of {5 * episodes} episodes: {played.mean:.1f}")
 
 
 def main(settings: Settings) -> None:

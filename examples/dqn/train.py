@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import parl
 from parl import training
 from parl_core.replay import FrameReplayMemory, Prioritized
-from parl_core.schedules import linear
 
 # Networks this small are slower on several threads; read by torch and paddle.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,7 +17,7 @@ class Settings:
     """Trains DQN on an environment with discrete actions: vectors (CartPole-v1) or an Atari game (ALE/Pong-v5)."""
 
     env: Annotated[str, "registered environment"] = "CartPole-v1"
-    steps: Annotated[int, "of the environment; 0 takes 100,000, or 10 million of a game"] = 0
+    steps: Annotated[int, "of the environment; 0 takes the recipe's: 100,000, or 10 million of a game"] = 0
     double: Annotated[bool, "the trained network picks the action that the target network values"] = False
     dueling: Annotated[bool, "the network gives a value of the state and advantages of the actions"] = False
     n_step: Annotated[int, "rewards that are summed before bootstrapping"] = 1
@@ -29,32 +28,6 @@ class Settings:
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
     resume: Annotated[str, "folder of an earlier run to go on with; its settings hold"] = ""
     smoke: Annotated[bool, "train for 1500 steps only, to see that everything runs"] = False
-
-
-LOOPS = {
-    # RL Baselines3 Zoo, hyperparams/dqn.yml, with twice its steps and a learning rate that goes to 0.
-    "discrete": training.OffPolicySettings(
-        total_steps=100_000,
-        learning_starts=1_000,
-        train_every=256,
-        gradient_steps=128,
-        batch_size=64,
-        memory_size=100_000,
-        exploration={"epsilon": linear(1.0, 0.04, 16_000)},
-        rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
-    ),
-    # Mnih et al. 2015, extended data table 1, in steps of four frames, with a tenth of the memory.
-    "atari": training.OffPolicySettings(
-        total_steps=10_000_000,
-        learning_starts=50_000,
-        train_every=4,
-        batch_size=32,
-        memory_size=100_000,
-        exploration={"epsilon": linear(1.0, 0.1, 1_000_000)},
-        rates={"learning_rate": 1e-4},
-    ),
-}
-SYNC_EVERY = {"discrete": 128, "atari": 2_500}  # updates
 
 
 def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
@@ -89,13 +62,13 @@ def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
             mean = parl.layers.reduce_mean(advantage, dim=1, keep_dim=True)
             return self.state_value(features) + advantage - mean
 
-    algorithm = parl.algorithms.DQN(QNetwork(), double=settings.double, sync_every=env.pick(SYNC_EVERY))
+    algorithm = parl.algorithms.DQN(QNetwork(), double=settings.double, **env.recipe("DQN").algorithm)
     return parl.Agent(algorithm, seed=settings.seed)
 
 
 def train(agent: parl.Agent, env: training.StandardEnv, run: training.Run, settings: Settings) -> Any:
-    loop = env.pick(LOOPS)
-    loop = loop.with_total_steps(1500 if settings.smoke else settings.steps or loop.total_steps)
+    recipe = env.recipe("DQN")
+    loop = recipe.with_steps(1500 if settings.smoke else settings.steps or recipe.steps).loop
     loop = replace(loop, n_step=settings.n_step, prioritized=Prioritized() if settings.prioritized else None)
     memory = None
     if env.kind == "atari":  # one that has every frame once, not eight times

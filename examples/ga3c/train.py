@@ -3,12 +3,11 @@
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import parl
 from parl import training
-from parl_core.schedules import linear
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,6 @@ class Settings:
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
     resume: Annotated[str, "folder of a run to go on with, with its settings"] = ""
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """The settings that differ between kinds of environments."""
-
-    steps: int
-    n_steps: int  # of every environment in one update's fragments
-    rate: float  # of Adam at the beginning; it falls to 0
-    episodes: int  # of an evaluation while training
-
-
-RECIPES = {"discrete": Recipe(500_000, 20, 1e-3, 20), "atari": Recipe(10_000_000, 20, 1e-3, 4)}
 
 
 def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
@@ -61,20 +47,17 @@ def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
 
 
 def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
-    recipe = env.pick(RECIPES)
+    recipe = env.recipe("A3C")
+    episodes = 4 if env.kind == "atari" else 20  # of an evaluation while training
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
-    loop = training.ActorLearnerSettings(
-        steps,
+    loop = replace(
+        recipe.with_steps(steps).loop,
         n_actors=n_actors,
         groups=2 * n_actors,
         envs_per_group=settings.env_num // 2,
-        n_steps=recipe.n_steps,
-        batch_fragments=2,
         max_lag=settings.max_lag,
-        inference="learner",
-        rates={"lr": linear(recipe.rate, 0.0, steps), "entropy_coef": 0.01},
-        report_every=steps // 100,
+        report_every=max(steps // 100, 1),
     )
     training.train_actor_learner(
         agent,
@@ -82,15 +65,15 @@ def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: traini
         env.make,
         loop,
         actors=actors,
-        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, recipe.episodes, seed=2),
+        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, episodes, seed=2),
         evaluate_every=steps // (2 if settings.smoke else 20),
         callbacks=training.standard_callbacks(run, agent, title=f"GA3C on {env.env_id}", goal=env.goal),
         checkpoints=training.Checkpoints(run, every=max(steps // 20, 1)),
         seed=settings.seed,
     )
     run.save(agent)
-    episodes = 5 * recipe.episodes
-    print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
+    played = training.evaluate(agent, env.make_to_evaluate, 5 * episodes, seed=1)
+    print(f"Return of {5 * episodes} episodes: {played.mean:.1f}")
 
 
 def main(settings: Settings) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 import parl
 from parl import training
-from parl_core.schedules import linear
 
 
 @dataclass(frozen=True)
@@ -29,53 +28,27 @@ class Settings:
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The settings that differ between kinds of environments."""
-
-    steps: int
-    fragments: int  # of one update; each is SAMPLE_STEPS steps of the environments of one actor
-    rate: float  # of Adam at the beginning; it falls to 0
-    episodes: int  # of an evaluation while training
-
-
-SAMPLE_STEPS, ENTROPY = 50, -0.01  # PARL's; the bonus is negative
-RECIPES = {"discrete": Recipe(1_000_000, 2, 1e-3, 20), "atari": Recipe(10_000_000, 4, 1e-3, 4)}
-
-
 def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
     """Called by the learner and in every actor."""
     if backend:
         parl.set_backend(backend)
-    networks, fc = parl.networks, parl.layers.fc
-
-    class ActorCritic(parl.Model):
-        """Logits and value over one trunk."""
-
-        def __init__(self) -> None:
-            self.trunk = networks.NatureCNN() if env.kind == "atari" else networks.MLP((128, 128))
-            self.logits, self.values = fc(env.act_dim), fc(1)
-
-        def policy_and_value(self, obs: Any) -> Any:
-            features = self.trunk(obs)
-            return self.logits(features), self.values(features)
-
-    return parl.Agent(parl.algorithms.IMPALA(ActorCritic(), sample_batch_steps=SAMPLE_STEPS, gamma=0.99))
+    recipe = env.recipe("IMPALA")
+    network = parl.networks.AtariActorCritic if env.kind == "atari" else parl.networks.ActorCritic
+    return parl.Agent(parl.algorithms.IMPALA(network(env.act_dim, **recipe.sizes), **recipe.algorithm))
 
 
 def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
-    recipe = env.pick(RECIPES)
+    recipe = env.recipe("IMPALA")
+    episodes = 4 if env.kind == "atari" else 20  # of an evaluation while training
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
-    loop = training.ActorLearnerSettings(
-        steps,
+    loop = replace(
+        recipe.with_steps(steps).loop,
         n_actors=n_actors,
         envs_per_group=settings.env_num,
-        n_steps=SAMPLE_STEPS,
-        batch_fragments=recipe.fragments,
         max_lag=settings.max_lag,
-        rates={"learning_rate": linear(recipe.rate, 0.0, steps), "entropy_coeff": ENTROPY},
-        report_every=steps // 100,
+        deterministic=False,  # fragments are learned from as they come
+        report_every=max(steps // 100, 1),
     )
     training.train_actor_learner(
         agent,
@@ -83,15 +56,15 @@ def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: traini
         env.make,
         loop,
         actors=actors,
-        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, recipe.episodes, seed=2),
+        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, episodes, seed=2),
         evaluate_every=steps // (2 if settings.smoke else 20),
         callbacks=training.standard_callbacks(run, agent, title=f"IMPALA on {env.env_id}", goal=env.goal),
         checkpoints=training.Checkpoints(run, every=max(steps // 20, 1)),
         seed=settings.seed,
     )
     run.save(agent)
-    episodes = 5 * recipe.episodes
-    print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
+    played = training.evaluate(agent, env.make_to_evaluate, 5 * episodes, seed=1)
+    print(f"Return of {5 * episodes} episodes: {played.mean:.1f}")
 
 
 def main(settings: Settings) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import gymnasium
@@ -27,57 +27,21 @@ class Settings:
     smoke: Annotated[bool, "two rollouts only, to see that everything runs"] = False
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The settings that differ between kinds of environments."""
-
-    env_num: int
-    loop: training.OnPolicySettings
-    algorithm: dict[str, Any] = field(default_factory=dict)
-    evaluate_every: int = 2048
-    episodes: int = 20  # of an evaluation while training
-
-
-RECIPES = {
-    "discrete": Recipe(  # RL Baselines3 Zoo, CartPole-v1
-        8,
-        training.OnPolicySettings(100_000, 32, 20, 256, 0.98, 0.8, lr=1e-3, clip=0.2, decay=True, entropy_coef=0.0),
-        {"value_loss_coef": 1.0, "use_clipped_value_loss": False},
-    ),
-    "continuous": Recipe(  # CleanRL, ppo_continuous_action.py
-        1,
-        training.OnPolicySettings(1_000_000, 2048, 10, 64, lr=3e-4, clip=0.2, decay=True, entropy_coef=0.0),
-        evaluate_every=50_000,
-    ),
-    "atari": Recipe(  # CleanRL, ppo_atari.py
-        8,
-        training.OnPolicySettings(10_000_000, 128, 4, 256, lr=2.5e-4, clip=0.1, decay=True, entropy_coef=0.01),
-        evaluate_every=250_000,
-        episodes=4,
-    ),
-}
-"""Loops in the order of their settings: total steps, steps of a rollout, epochs, minibatch, and gamma, lambda."""
-
-
 def make_agent(env: training.StandardEnv) -> parl.Agent:
-    continuous = env.kind == "continuous"
-    model: parl.Model
-    if env.kind == "atari":
-        model = parl.networks.AtariActorCritic(env.act_dim)
-    else:
-        model = parl.networks.ActorCritic(env.act_dim, hidden=(64, 64), continuous=continuous)
-    return parl.Agent(parl.algorithms.PPO(model, continuous_action=continuous, **env.pick(RECIPES).algorithm))
+    recipe = env.recipe("PPO")
+    network = parl.networks.AtariActorCritic if env.kind == "atari" else parl.networks.ActorCritic
+    return parl.Agent(parl.algorithms.PPO(network(env.act_dim, **recipe.sizes), **recipe.algorithm))
 
 
 def train(agent: parl.Agent, envs: Any, env: training.StandardEnv, run: training.Run, settings: Settings) -> None:
-    recipe = env.pick(RECIPES)
-    loop = recipe.loop.with_total_steps(settings.steps or recipe.loop.total_steps)
-    evaluate_every, episodes = recipe.evaluate_every, recipe.episodes
+    recipe = env.recipe("PPO")
+    loop = recipe.with_steps(settings.steps or recipe.steps).loop
+    evaluate_every, episodes = recipe.evaluate_every or 2048, 4 if env.kind == "atari" else 20
     if settings.smoke:
         evaluate_every, episodes = envs.num_envs * loop.n_steps, 1
         loop = loop.with_total_steps(2 * evaluate_every)
     make, normalization = env.make_to_evaluate, None
-    if env.kind == "continuous":  # observations and rewards of unit size, in an evaluation observations only
+    if recipe.normalize:  # observations and rewards of unit size, in an evaluation observations only
         envs = normalization = training.NormalizeVector(envs, gamma=loop.gamma)
 
         def make() -> gymnasium.Env[Any, Any]:
@@ -106,7 +70,7 @@ def main(settings: Settings) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if settings.backend:
         parl.set_backend(settings.backend)
-    env_num = settings.env_num or env.pick(RECIPES).env_num
+    env_num = settings.env_num or env.recipe("PPO").num_envs
     share = math.ceil(env_num / max(settings.actors, 1))
     with training.open_run("ppo", settings) as run:
         training.seed_everything(settings.seed)

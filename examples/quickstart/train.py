@@ -11,6 +11,7 @@ from parl import training
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ENV, GOAL = "CartPole-v1", 475.0
+RECIPE = training.find_recipe("PPO", ENV)  # RL Baselines3 Zoo's hyper-parameters
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,12 @@ def make_agent() -> parl.Agent:
         def value(self, obs: Any) -> Any:
             return self.value_3(self.value_2(self.value_1(obs)))
 
-    return parl.Agent(
-        parl.algorithms.PPO(ActorCritic(), value_loss_coef=1.0, entropy_coef=0.0, use_clipped_value_loss=False)
-    )
+    return parl.Agent(parl.algorithms.PPO(ActorCritic(), **RECIPE.algorithm))
 
 
 def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
-    steps = 4096 if settings.smoke else 100_000
-    loop = training.OnPolicySettings(  # RL Baselines3 Zoo's hyper-parameters
-        steps,
-        n_steps=32,
-        epochs=20,
-        minibatch_size=256,
-        gamma=0.98,
-        gae_lambda=0.8,
-        lr=1e-3,
-        clip=0.2,
-        decay=True,
-        entropy_coef=0.0,
-    )
+    steps = 4096 if settings.smoke else RECIPE.steps
+    loop = RECIPE.loop.with_total_steps(steps)
 
     def check() -> training.Evaluation:
         return training.evaluate(agent, ENV, episodes=20, seed=2)

@@ -11,6 +11,7 @@ from parl import training
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 GOALS = {"Pendulum-v1": -150.0}  # of an evaluation; two in a row end the run
+RECIPE = training.find_recipe("SAC", "Pendulum-v1")
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,10 @@ class Settings:
     """Trains SAC (or OAC) on an environment whose observations and actions are vectors of numbers."""
 
     env: Annotated[str, "registered environment"] = "Pendulum-v1"
-    steps: Annotated[int, "of the environment"] = 20_000
-    learning_starts: Annotated[int, "steps with random actions before the first update"] = 1_000
-    batch_size: Annotated[int, "transitions of one update"] = 256
-    lr: Annotated[float, "learning rate of Adam, of actor and critics"] = 1e-3
+    steps: Annotated[int, "of the environment"] = RECIPE.steps
+    learning_starts: Annotated[int, "steps with random actions before the first update"] = RECIPE.loop.learning_starts
+    batch_size: Annotated[int, "transitions of one update"] = RECIPE.loop.batch_size
+    lr: Annotated[float, "learning rate of Adam, of actor and critics"] = RECIPE.algorithm["actor_lr"]
     gamma: Annotated[float, "discount of one step"] = 0.99
     oac: Annotated[bool, "explore where the critics might be too pessimistic (OAC)"] = False
     episodes: Annotated[int, "of the evaluation after training"] = 100

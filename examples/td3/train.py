@@ -11,6 +11,7 @@ from parl import training
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 GOALS = {"Pendulum-v1": -150.0}  # of an evaluation; two in a row end the run
+RECIPE = training.find_recipe("TD3", "Pendulum-v1")
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,14 @@ class Settings:
     """Trains TD3 on an environment whose observations and actions are vectors of numbers."""
 
     env: Annotated[str, "registered environment"] = "Pendulum-v1"
-    steps: Annotated[int, "of the environment"] = 20_000
-    learning_starts: Annotated[int, "steps with random actions before the first update"] = 1_000
-    batch_size: Annotated[int, "transitions of one update"] = 256
-    lr: Annotated[float, "learning rate of Adam, of actor and critics"] = 1e-3
-    gamma: Annotated[float, "discount of one step"] = 0.98
-    noise: Annotated[float, "standard deviation of the noise that explores; actions lie in [-1, 1]"] = 0.1
+    steps: Annotated[int, "of the environment"] = RECIPE.steps
+    learning_starts: Annotated[int, "steps with random actions before the first update"] = RECIPE.loop.learning_starts
+    batch_size: Annotated[int, "transitions of one update"] = RECIPE.loop.batch_size
+    lr: Annotated[float, "learning rate of Adam, of actor and critics"] = RECIPE.algorithm["actor_lr"]
+    gamma: Annotated[float, "discount of one step"] = RECIPE.algorithm["gamma"]
+    noise: Annotated[float, "standard deviation of the noise that explores; actions lie in [-1, 1]"] = (
+        RECIPE.loop.exploration["noise"]
+    )
     episodes: Annotated[int, "of the evaluation after training"] = 100
     seed: Annotated[int, "of weights, environment and sampling"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""

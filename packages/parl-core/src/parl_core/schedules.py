@@ -25,6 +25,7 @@ __all__ = [
     "piecewise",
     "read_schedule",
     "stages_of",
+    "stretched",
 ]
 
 Schedule = Callable[[float], float]
@@ -91,6 +92,20 @@ def stages_of(schedule: Schedule) -> dict[str, Any]:
     raise HyperparameterError(
         f"{schedule!r} cannot be written down as stages: use constant, linear or piecewise of parl_core.schedules"
     )
+
+
+def stretched(value: Scheduled, factor: float) -> Scheduled:
+    """Return a schedule of `linear` or `piecewise` over so many times its steps; a number or another function as it is.
+
+    Raises:
+        HyperparameterError: the factor is not above 0.
+    """
+    check_positive("factor", factor)
+    if isinstance(value, _Linear):
+        return linear(value.start, value.end, value.steps * factor, begin=value.begin * factor)
+    if isinstance(value, _Piecewise):
+        return piecewise([(step * factor, held) for step, held in zip(value.steps, value.values, strict=True)])
+    return value
 
 
 def read_schedule(written: Mapping[str, Any]) -> Schedule:

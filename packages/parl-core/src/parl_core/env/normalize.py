@@ -84,8 +84,12 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
     def metadata(self) -> dict[str, Any]:
         """The environment's, and under `running_statistics` the name of this class while they change."""
         changing = self.training and (self.ob_rms is not None or self.ret_rms is not None)
-        found: dict[str, Any] = self.env.metadata
+        found: dict[str, Any] = super().metadata
         return {**found, "running_statistics": type(self).__name__} if changing else found
+
+    @metadata.setter
+    def metadata(self, value: dict[str, Any]) -> None:
+        self._metadata = value
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; its observation counts as well."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
-from parl_core.schedules import linear, read_schedule, stages_of
+from parl_core.schedules import linear, read_schedule, stages_of, stretched
 from parl_core.training.actor_learner import ActorLearnerSettings
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
@@ -109,10 +109,19 @@ class Recipe:
         return int(self.loop.updates if isinstance(self.loop, OfflineSettings) else self.loop.total_steps)
 
     def with_steps(self, steps: int) -> "Recipe":
-        """Return the same with another budget; schedules stay as they are."""
+        """Return the same with another budget, over which learning rates that change are stretched."""
+        factor = steps / self.steps
+
+        def stretch(settings: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: stretched(value, factor) if callable(value) else value for name, value in settings.items()}
+
         if isinstance(self.loop, OfflineSettings):
-            return replace(self, loop=replace(self.loop, updates=steps))
-        return replace(self, loop=self.loop.with_total_steps(steps))
+            loop: Any = replace(self.loop, updates=steps)
+        else:
+            loop = self.loop.with_total_steps(steps)
+            rates = getattr(loop, "rates", None)
+            loop = replace(loop, rates=stretch(rates)) if rates else loop
+        return replace(self, loop=loop, algorithm=stretch(self.algorithm))
 
     def as_json(self) -> dict[str, Any]:
         """Return all numbers as JSON has them, schedules as their stages."""
@@ -196,8 +205,9 @@ _DQN_CARTPOLE = Recipe(
         batch_size=64,
         memory_size=100_000,
         exploration={"epsilon": linear(1.0, 0.04, 16_000)},
+        rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
     ),
-    {**_DQN, "lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128},
+    {**_DQN, "sync_every": 128},
     {"hidden": (256, 256)},
     goal=475.0,
     evaluate_every=2_000,

@@ -33,7 +33,7 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
 from parl_core.spaces import kind_of
-from parl_core.training.recipes import NETWORKS, plain, read_plain
+from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
 
 __all__ = ["EnvKind", "StandardEnv", "Trained", "make_flat_env"]
 
@@ -213,6 +213,14 @@ class StandardEnv:
         self._spaces  # noqa: B018 - an environment of a package that is not imported yet is registered now
         threshold = gymnasium.spec(self.env_id).reward_threshold
         return None if threshold is None else float(threshold)
+
+    def recipe(self, algorithm: str) -> Recipe:
+        """Return the recipe of an algorithm (`"DQN"`) for this environment, or for those of its kind.
+
+        Raises:
+            HyperparameterError: there is none.
+        """
+        return find_recipe(algorithm, self.env_id, lambda: self.kind)
 
     def pick(self, table: Mapping[str, T] | Mapping[EnvKind, T]) -> T:
         """Return what a table has for this kind.

@@ -1,0 +1,89 @@
+"""Recipes are values that JSON holds, and the same for everybody who asks."""
+
+import json
+from typing import Any
+
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.replay import Prioritized
+from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of, stretched
+from parl_core.training.off_policy import OffPolicySettings
+from parl_core.training.recipes import NETWORKS, RECIPES, Recipe, find_recipe, plain, read_plain
+from parl_core.training.results import REPORT_SEEDS, report_seeds
+
+
+@pytest.mark.parametrize("key", RECIPES, ids=" ".join)
+def test_a_recipe_is_read_back_as_it_was_written(key: tuple[str, str]) -> None:
+    recipe = RECIPES[key]
+    written = json.loads(json.dumps(recipe.as_json()))
+    again = Recipe.from_json(written)
+    assert again == recipe
+    assert again.as_json() == recipe.as_json()
+    assert recipe.source
+    assert recipe.network or key[0] in NETWORKS
+    assert recipe.with_steps(123).steps == 123
+
+
+def test_an_environment_has_its_own_recipe_or_that_of_all_or_of_its_kind() -> None:
+    def never() -> str:
+        raise AssertionError
+
+    assert find_recipe("DQN", "CartPole-v1", never) is RECIPES["DQN", "CartPole-v1"]
+    assert find_recipe("SAC", "Hopper-v5", never) is RECIPES["SAC", "*"]
+    assert find_recipe("PPO", "Hopper-v5", lambda: "continuous") is RECIPES["PPO", "continuous"]
+    with pytest.raises(HyperparameterError, match=r"no recipe of DQN for Hopper-v5 \(continuous\); there are some for"):
+        find_recipe("DQN", "Hopper-v5", lambda: "continuous")
+
+
+def test_another_budget_stretches_learning_rates_and_leaves_the_rest() -> None:
+    loop = OffPolicySettings(
+        total_steps=1_000,
+        exploration={"epsilon": linear(1.0, 0.1, 500)},
+        rates={"learning_rate": linear(0.1, 0.0, 1_000)},
+    )
+    longer = Recipe(loop, {"lr": linear(0.2, 0.0, 100), "gamma": 0.9}).with_steps(3_000)
+    assert longer.loop.rates["learning_rate"] == linear(0.1, 0.0, 3_000)
+    assert longer.loop.exploration == loop.exploration
+    assert longer.algorithm == {"lr": linear(0.2, 0.0, 300.0), "gamma": 0.9}
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [constant(0.5), linear(1.0, 0.1, 100), linear(1.0, 0.1, 100, begin=20), piecewise([(0, 1.0), (10, 0.5)])],
+)
+def test_a_schedule_is_written_as_its_stages(schedule: Any) -> None:
+    written = json.loads(json.dumps(stages_of(schedule)))
+    again = read_schedule(written)
+    assert [again(step) for step in range(0, 130, 5)] == [schedule(step) for step in range(0, 130, 5)]
+    twice = stretched(schedule, 2.0)
+    assert callable(twice)
+    assert [twice(2 * step) for step in range(0, 130, 5)] == [schedule(step) for step in range(0, 130, 5)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"schedule": "cosine", "stages": []}, {"schedule": "linear", "stages": [[0, 1]]}]
+)
+def test_what_describes_no_schedule_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(HyperparameterError, match="describes no schedule"):
+        read_schedule(wrong)
+
+
+def test_a_function_that_is_no_schedule_of_ours_cannot_be_written_down() -> None:
+    with pytest.raises(HyperparameterError, match="cannot be written down as stages"):
+        plain({"lr": lambda step: 0.1})
+
+
+def test_settings_of_loops_and_priorities_are_read_back() -> None:
+    loop = OffPolicySettings(prioritized=Prioritized(alpha=0.5), exploration={"noise": 0.1})
+    assert read_plain(json.loads(json.dumps(plain(loop)))) == loop
+    with pytest.raises(HyperparameterError, match="not the numbers of a recipe"):
+        Recipe.from_json({"loop": {"class": "Nothing"}})
+
+
+def test_report_seeds_begin_at_100_and_go_by_the_cost_of_a_run() -> None:
+    assert report_seeds("torch", 1.0) == tuple(range(100, 110))
+    assert report_seeds("paddle", 14.9) == tuple(range(100, 105))
+    assert (len(report_seeds("torch", 15.0)), len(report_seeds("paddle", 119.0))) == (5, 2)
+    assert (len(report_seeds("torch", 120.0)), len(report_seeds("paddle", 120.0))) == (3, 0)
+    assert min(REPORT_SEEDS) == 100
