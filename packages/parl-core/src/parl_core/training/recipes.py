@@ -191,11 +191,8 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
 
 # DQN
 
-_DQN = {
-    "gamma": 0.99,
-    "huber": 1.0,
-    "max_grad_norm": 10.0,
-}  # Stable-Baselines3's defaults, which the Zoo's numbers meant
+_DQN = {"gamma": 0.99}
+_DQN_LOSS = "the squared error, unclipped; Stable-Baselines3's is Huber's, with gradients clipped at 10"
 _DQN_CARTPOLE = Recipe(
     OffPolicySettings(
         total_steps=100_000,
@@ -212,6 +209,7 @@ _DQN_CARTPOLE = Recipe(
     goal=475.0,
     evaluate_every=2_000,
     deviations=(
+        _DQN_LOSS,
         "twice the Zoo's steps, the learning rate goes to 0",
         "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
         "layers start from Glorot's uniform weights, not from PyTorch's",
@@ -234,6 +232,7 @@ def _box2d_dqn(goal: float) -> Recipe:
         {"hidden": (256, 256)},
         goal=goal,
         deviations=(
+            _DQN_LOSS,
             "an update every 4 steps, not 4 of them, and the target copied every 62, not 250",
             "1,000 random steps, not none; a memory of 100,000, not 50,000",
             "layers start from Glorot's uniform weights, not from PyTorch's",
