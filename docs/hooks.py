@@ -8,7 +8,8 @@ from mkdocs.structure.files import File, Files
 _LEARNING = Path(__file__).parents[1] / "benchmarks" / "learning" / "results"
 _ABOVE = """# How well the algorithms learn
 
-Measured by `benchmarks/learning`; its last table says what deviates from the published setups.
+Measured by `benchmarks/learning`; deviations from the published setups stand beside each row. The picture has the
+runs of the rows, and as long as there are none those of the earlier results.
 
 [![Learning curves of all tasks](learning-curves.png)](learning-curves.png)
 
