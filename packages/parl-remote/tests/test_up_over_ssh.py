@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from parl_remote.cli._up import ClusterFile
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def written(folder: Path, text: str) -> Path:
@@ -96,6 +97,13 @@ def test_no_value_of_a_file_is_run_by_a_shell(tmp_path: Path, name: str) -> None
     assert not (tmp_path / "pwned").exists()
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 @dataclass
 class Site:
     """This host as several ones, over its own sshd."""
@@ -122,6 +130,14 @@ class Site:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "PARL_MONITOR": "0",
         }
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the nodes' run files say of them."""
+        return [
+            json.loads(path.read_text())
+            for folder in self.folder.glob("run-*")
+            for path in (*folder.glob("*/cluster.json"), *folder.glob("*/worker.json"))
+        ]
 
     def hosts(self, workers: int, **more: Any) -> Path:
         def host(name: str, **settings: Any) -> str:
@@ -204,9 +220,21 @@ def test_a_cluster_is_started_and_stopped_over_ssh_with_its_key(site: Site) -> N
         check=False,
     )
     assert done.stdout == "35\n", done.stderr
-    assert "in use by your own cluster" in site.xparl("up", hosts, status=1), (
-        "a second time it says so, and does nothing"
-    )
+
+    def phases() -> list[str]:
+        return [node["phase"] for node in json.loads(site.xparl("list", "nodes", "--json", *where))["nodes"]]
+
+    pids = {record["process"]["pid"] for record in site.records()}
+    said = site.xparl("up", hosts)
+    assert "the master runs already" in said
+    assert said.count("It runs already: the worker") == 2
+    assert {record["process"]["pid"] for record in site.records()} == pids
+    (ended,) = [record for record in site.records() if record.get("once") == "127.0.0.1 2"]
+    os.kill(ended["process"]["pid"], signal.SIGKILL)
+    wait_until(lambda: phases().count("up") == 2)
+    said = site.xparl("up", hosts)
+    assert (said.count("It runs already: the worker"), said.count("belong to the cluster")) == (1, 1)
+    wait_until(lambda: phases().count("up") == 3)
     assert site.xparl("down", hosts).count("has ended") >= 1
     site.xparl("status", *where, status=1)
     for folder in site.folder.glob("run-*"):
@@ -219,9 +247,10 @@ def test_a_host_that_fails_is_named_and_can_be_added_later(site: Site) -> None:
     said = site.xparl("up", site.hosts(workers=1, xparl="/nowhere/xparl"), status=1)
     assert "127.0.0.1: " in said
     assert "/nowhere/xparl" in said
-    assert "1 worker of 1 did not start" in said
+    assert "1 worker of 1 did not start, for the reasons above; everything else runs" in said
     hosts = site.hosts(workers=1)
-    site.xparl("up", hosts, "--worker", "127.0.0.1")
+    assert "the master runs already" in site.xparl("up", hosts)
+    assert "It runs already" in site.xparl("up", hosts, "--worker", "127.0.0.1")
     where = ("--address", f"127.0.0.1:{site.port}", "--key_file", site.folder / "hosts.key")
     assert len(json.loads(site.xparl("list", "nodes", "--json", *where))["nodes"]) == 2
     assert "has no worker on 'else'" in site.xparl("up", hosts, "--worker", "else", status=2)

@@ -328,7 +328,7 @@ def _clear(directory: Path) -> None:
 def _record(settings: NodeSettings) -> ClusterRecord | WorkerRecord:
     process = ProcessRecord.of(os.getpid())
     if settings.master:
-        return WorkerRecord(settings.node_id, settings.master, process)
+        return WorkerRecord(settings.node_id, settings.master, process, settings.once)
     return ClusterRecord(settings.cluster_id, settings.host, settings.port, host_name(), process)
 
 

@@ -92,11 +92,12 @@ class ClusterRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker of this host that belongs to a cluster at `master`."""
+    """One worker of this host that belongs to a cluster at `master`; `once` is a name that no second one there has."""
 
     node_id: str
     master: str
     process: ProcessRecord
+    once: str = ""
 
 
 @dataclass(frozen=True, slots=True)

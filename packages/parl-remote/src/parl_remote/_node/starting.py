@@ -48,6 +48,7 @@ class NodeSettings:
         memory: Bytes available to actors that request memory.
         labels: Amounts of resources that the cluster's owner has named.
         debug: Whether it logs debug messages.
+        once: The name under which a worker is to run only once on its host; empty for none.
     """
 
     directory: str
@@ -62,6 +63,7 @@ class NodeSettings:
     memory: int = 0
     labels: Mapping[str, float] = field(default_factory=dict)
     debug: bool = False
+    once: str = ""
 
     @property
     def has_worker(self) -> bool:

@@ -33,7 +33,10 @@ from parl_remote.cli._monitor import plan_monitor
 from parl_remote.cli._session import key_option
 from parl_remote.errors import RemoteError
 
-__all__ = ["NodeResources", "connect_command", "key_command", "start_command"]
+__all__ = ["RUNS_ALREADY", "NodeResources", "connect_command", "key_command", "start_command"]
+
+RUNS_ALREADY = "It runs already"
+"""With this begins what `--once` says of something that is not started a second time."""
 
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -183,6 +186,7 @@ def _bytes(text: str) -> int:
     metavar="LOW-HIGH",
     help="Not needed any more: logs come through the cluster's one port.",
 )
+@click.option("--once", is_flag=True, help="Start nothing if your own cluster runs at this port, and say so.")
 @foreground_option
 def start_command(
     port: int,
@@ -198,6 +202,7 @@ def start_command(
     debug: bool,
     gpu_cluster: bool,
     log_server_port_range: str | None,
+    once: bool,
     foreground: bool,
 ) -> None:
     r"""Start a cluster on this host, with this host's CPUs.
@@ -214,6 +219,10 @@ def start_command(
     run_files = RunFiles(found.run_dir)
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
+    for _, record in run_files.clusters() if once else ():
+        if record.port == port and record.process.alive():
+            click.echo(f"{RUNS_ALREADY}: your cluster at port {port} (process {record.process.pid}).")
+            return
     check_port(host, port, run_files)
     monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
     try:
@@ -297,6 +306,12 @@ _LOOK_S = 0.05
     metavar="LOW-HIGH",
     help="Not needed any more: logs come through the worker's one port.",
 )
+@click.option(
+    "--once",
+    default="",
+    metavar="NAME",
+    help="Start nothing if the worker that was started here under this name, for this master, still runs, and say so.",
+)
 @foreground_option
 def connect_command(
     address: str,
@@ -309,6 +324,7 @@ def connect_command(
     key_file: Path | None,
     debug: bool,
     log_server_port_range: str | None,
+    once: str,
     foreground: bool,
 ) -> None:
     r"""Add this host's CPUs to a cluster.
@@ -330,6 +346,10 @@ def connect_command(
         raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
     try:
         master = Address.parse(address)
+        for _, record in RunFiles(found.run_dir).workers() if once else ():
+            if (record.once, record.master) == (once, str(master)) and record.process.alive():
+                click.echo(f"{RUNS_ALREADY}: the worker {record.node_id} (process {record.process.pid}).")
+                return
         cluster = ClusterAddress(str(master), found, key_file)
         Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
         listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dir))
@@ -357,6 +377,7 @@ def connect_command(
         memory=resources.memory,
         labels=resources.labels,
         debug=debug,
+        once=once,
     )
     launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, resources))
     _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)

@@ -1,7 +1,7 @@
 """`xparl up` and `xparl down`: start and stop a cluster on the hosts of a file, over ssh.
 
-    hosts.toml --ClusterFile--> ssh master: xparl start      the key goes through stdin, never on a command line
-                            `-> ssh worker: xparl connect    all workers at once, when the master is up
+    hosts.toml --ClusterFile--> ssh master: xparl start --once     the key goes through stdin, never on a command line
+                            `-> ssh worker: xparl connect --once   all workers at once, when the master is up
                             `-> ssh every host: xparl stop
 
 The OpenSSH client does the rest: names, ports, users, jump hosts and keys are its configuration's.
@@ -12,7 +12,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ import click
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli._show import count, plain
+from parl_remote.cli._start import RUNS_ALREADY
 from parl_remote.errors import RemoteError
 
 __all__ = ["down_command", "up_command"]
@@ -279,7 +281,7 @@ _timeout_option = click.option(
     "only",
     multiple=True,
     metavar="HOST",
-    help="The cluster runs: add only the workers of this host; may be repeated.",
+    help="The cluster runs: start only the workers of this host; may be repeated.",
 )
 @_timeout_option
 def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
@@ -289,43 +291,47 @@ def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
     "Use several machines as one cluster" has all settings. ssh must get in without asking (keys, an agent), and xparl
     must be installed on the hosts. The cluster's key is made here if there is none, and brought to every host.
 
+    What runs already stays as it is: run it again to start what has failed, has ended, or is new in the file.
+
     \b
     Examples:
       xparl up hosts.toml
-      xparl up hosts.toml --worker gpu-3        one that failed, or is new in the file
+      xparl up hosts.toml --worker gpu-3        on this host alone
     """
     file = ClusterFile.read(hosts)
     if unknown := set(only) - {worker.destination for worker in file.workers}:
         raise click.UsageError(f"{hosts} has no worker on {min(unknown)!r}")
     key = _key_of(file.key_file).to_text() + "\n"
     if not only:
-        start = file.master.shell("start", *file.master.options, key=True)
+        start = file.master.shell("start", "--once", *file.master.options, key=True)
         started = _run(_Job(file, file.master.destination, start, key, timeout))
         if started.error:
-            raise click.ClickException(f"the master on {started.destination}: {plain(started.error)}")
-        click.echo(f"{file.master.destination}: the master is at {file.address}")
-    workers = [worker for worker in file.workers if not only or worker.destination in only]
-    jobs = [
-        _Job(
-            file,
-            worker.destination,
-            worker.shell("connect", "--address", file.address, *worker.options, key=True),
-            key,
-            timeout,
-        )
-        for worker in workers
-    ]
+            raise click.ClickException(
+                f"the master on {started.destination} did not start, and no worker was: {plain(started.error)}"
+            )
+        ran = "runs already" if started.text.startswith(RUNS_ALREADY) else "is"
+        click.echo(f"{file.master.destination}: the master {ran} at {file.address}")
+    jobs = [job for job in _worker_jobs(file, key, timeout) if not only or job.destination in only]
     failed = 0
     for outcome in _everywhere(jobs):
         failed += bool(outcome.error)
         _say(outcome, 1)
     click.echo(f'Use it: PARL_KEY_FILE={shlex.quote(str(file.key_file))} python ...   # parl.connect("{file.address}")')
     if failed:
-        again = " ".join(f"--worker {shlex.quote(worker.destination)}" for worker in workers[:1])
         raise click.ClickException(
-            f"{count(failed, 'worker')} of {len(workers)} did not start; the others run. Try again one by one, "
-            f"for example `xparl up {hosts} {again}`, or end all: xparl down {hosts}"
+            f"{count(failed, 'worker')} of {len(jobs)} did not start, for the reasons above; everything else runs. To "
+            f"start what is missing: xparl up {hosts}; to end all: xparl down {hosts}"
         )
+
+
+def _worker_jobs(file: ClusterFile, key: str, timeout_s: float) -> Iterator[_Job]:
+    """Yield the start of each worker, under the name by which a second `up` knows it: its number on its host."""
+    numbers: Counter[str] = Counter()
+    for worker in file.workers:
+        numbers[worker.destination] += 1
+        once = f"{worker.destination} {numbers[worker.destination]}"
+        line = worker.shell("connect", "--once", once, "--address", file.address, *worker.options, key=True)
+        yield _Job(file, worker.destination, line, key, timeout_s)
 
 
 @click.command("down")
