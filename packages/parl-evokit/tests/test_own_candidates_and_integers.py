@@ -1,11 +1,11 @@
-"""CMA-ES takes candidates that it did not draw, and whole numbers."""
+"""CMA-ES, SEP-CMA-ES and GA take candidates that they did not draw, or whole numbers."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from parl_evokit import CMAES, ConfigError, InvalidReward, LayoutMismatch, SepCMAES
+from parl_evokit import CMAES, GA, LMMAES, ConfigError, InvalidReward, LayoutMismatch, SepCMAES
 
 
 def search(n: int, seed: int = 1, start: float = 3.0, std: float = 1.0, **cma: Any) -> CMAES:
@@ -13,7 +13,7 @@ def search(n: int, seed: int = 1, start: float = 3.0, std: float = 1.0, **cma: A
     return CMAES(np.full(n, start), {"keys": "COUNTER", "solver": {"type": "CMA_ES", "sampling": sampling}})
 
 
-def generation(es: CMAES, function: Any) -> list[float]:
+def generation(es: CMAES | SepCMAES, function: Any) -> list[float]:
     infos = es.ask(es.population)
     values = [function(es.candidate(info).astype(np.float64)) for info in infos]
     es.tell(infos, [-value for value in values])
@@ -106,4 +106,45 @@ def test_integers_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="0 to 2"):
         search(3, integers=[3])
     with pytest.raises(ConfigError, match="CMA_ES"):
-        SepCMAES(np.ones(3), {"solver": {"type": "SEP_CMA_ES", "sampling": {"cma_sampling": {"integers": [1]}}}})
+        LMMAES(np.ones(3), {"solver": {"type": "LM_MA_ES", "sampling": {"cma_sampling": {"integers": [1]}}}})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_separable_form_solves_mixed_problems_too(seed: int) -> None:
+    def separable(x: np.ndarray) -> float:
+        assert (x[:2] == np.rint(x[:2])).all()
+        return float((x[0] - 7) ** 2 + (x[1] + 4) ** 2 + 100 * (x[2] - 0.25) ** 2 + x[3] ** 2)
+
+    gaussian = {"std": 1.0, "seed": seed}
+    sampling = {"gaussian_sampling": gaussian, "cma_sampling": {"integers": [0, 1], "population": 12}}
+    es = SepCMAES(np.full(4, 0.3), {"keys": "COUNTER", "solver": {"type": "SEP_CMA_ES", "sampling": sampling}})
+    assert any(min(generation(es, separable)) < 1e-8 for _ in range(600))
+
+
+def ga(n: int, start: float, **settings: Any) -> GA:
+    sampling = {"gaussian_sampling": {"std": 0.1, "seed": 3}, "ga_sampling": settings}
+    return GA(np.full(n, start), {"keys": "COUNTER", "solver": {"type": "GA", "sampling": sampling}})
+
+
+def test_a_candidate_that_is_better_than_all_children_becomes_the_model_and_breeds() -> None:
+    es = ga(6, 3.0, parents=4, elites=1)
+    for _ in range(3):
+        infos = es.ask(12)
+        es.tell(infos, [-sphere(es.candidate(info)) for info in infos])
+    es.inject([[0.5] * 6, [9.0] * 6], [-1.5, -486.0])
+    infos = es.ask(12)
+    es.tell(infos, [-sphere(es.candidate(info)) for info in infos])
+    assert es.mean.tolist() == [0.5] * 6
+    assert es.sampler.parents is not None
+    assert len(es.sampler.parents) == 4
+    assert not (es.sampler.parents == 9.0).any()
+    resumed = type(es)(es.mean, es.config)
+    resumed.load_state(es.state())
+    for one in (es, resumed):
+        for _ in range(2):
+            infos = one.ask(12)
+            one.tell(infos, [-sphere(one.candidate(info)) for info in infos])
+    assert resumed.mean.tobytes() == es.mean.tobytes()
+    assert sphere(es.mean) <= 1.5
+    with pytest.raises(LayoutMismatch):
+        es.inject(np.zeros((1, 5)), [1.0])

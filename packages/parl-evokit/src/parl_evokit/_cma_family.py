@@ -40,6 +40,7 @@ from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
 from parl_evokit.strategy import Strategy
 
 __all__ = [
+    "LEAST_INTEGER_STD",
     "SMALLEST_STEP",
     "CmaFamily",
     "Promising",
@@ -53,6 +54,7 @@ LARGEST_SPREAD = 1e30  # beyond, float32 parameters would overflow
 RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
 UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12
+LEAST_INTEGER_STD = 0.25  # a whole number then has another value in one sample of twenty
 FLAT = 1e-12  # rewards that differ by no more than this, in the best of many updates, do not differ
 
 
@@ -339,16 +341,25 @@ class Promising(NamedTuple):
     covariance: NDArray[np.float64]
 
 
-def checked_solutions(solutions: ArrayLike, rewards: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def checked_solutions(
+    solutions: ArrayLike, rewards: ArrayLike, n: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return known solutions `[k, n]` and their rewards `[k]`.
 
+    Args:
+        solutions: Parameters.
+        rewards: Larger is better.
+        n: How many parameters there are; 0: any number.
+
     Raises:
-        LayoutMismatch: `solutions` is no table of finite numbers.
+        LayoutMismatch: `solutions` is no table of finite numbers with so many columns.
         InvalidReward: There is not one finite reward a solution.
     """
     table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
     if table.ndim != 2 or not table.size:
         raise LayoutMismatch(f"solutions are finite numbers [k, n], not an array of shape {table.shape}")
+    if n and table.shape[1] != n:
+        raise LayoutMismatch(f"solutions have {n} parameters here, not {table.shape[1]}")
     if not np.isfinite(table).all():
         first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
         raise LayoutMismatch(f"solutions are finite numbers; number {first} has others")

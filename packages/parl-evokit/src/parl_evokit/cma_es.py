@@ -28,17 +28,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily, checked_solutions
+from parl_evokit._cma_family import LEAST_INTEGER_STD, SMALLEST_STEP, CmaFamily, checked_solutions
 from parl_evokit._cma_rates import Recombination, expected_norm, sorted_log_ranks
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Group, Intake
-from parl_evokit.errors import LayoutMismatch
 
 __all__ = ["CMAES"]
 
 Matrix = NDArray[np.float64]
 PATIENCE = 1.0  # of C, learnt anew, may pass before it is decomposed; the tutorial has 0.1, which finds nothing sooner
-LEAST_INTEGER_STD = 0.25  # a whole number then has another value in one sample of twenty
 LARGEST_CONDITION = 1e14  # of C: beyond it, float64 cannot tell its axes apart
 
 
@@ -71,9 +69,7 @@ class CMAES(CmaFamily):
             LayoutMismatch: `solutions` is no table of finite numbers with a column a parameter.
             InvalidReward: There is not one finite reward a solution.
         """
-        table, worth = checked_solutions(solutions, rewards)
-        if table.shape[1] != self.layout.size:
-            raise LayoutMismatch(f"solutions have {self.layout.size} parameters here, not {table.shape[1]}")
+        table, worth = checked_solutions(solutions, rewards, self.layout.size)
         if self._injected is not None:
             table, worth = np.concatenate((self._injected[0], table)), np.concatenate((self._injected[1], worth))
         self._injected = table, worth

@@ -248,7 +248,7 @@ class CmaConfig:
         max_restarts: How often the population is doubled for that at most; 0 or more.
         lower: Sides of the box that no sample leaves: none, one for all parameters, or one for each.
         upper: The same for its upper sides.
-        integers: Numbers of the parameters, from 0, that are whole numbers; of CMA_ES.
+        integers: Numbers of the parameters, from 0, that are whole numbers; of CMA_ES and SEP_CMA_ES.
     """
 
     population: int = 0
@@ -434,8 +434,8 @@ class SolverConfig:
                 raise ConfigError(f"a schedule of std belongs to BASIC_ES and ARS; {self.type.name} has its own")
             if self.update.stale is StaleKind.IMPORTANCE:
                 raise ConfigError("stale: IMPORTANCE takes samples of one std only: leave out the schedule of std")
-        if self.sampling.cma_sampling.integers and self.type is not SolverKind.CMA_ES:
-            raise ConfigError(f"integers belong to CMA_ES, not to {self.type.name}")
+        if self.sampling.cma_sampling.integers and self.type not in {SolverKind.CMA_ES, SolverKind.SEP_CMA_ES}:
+            raise ConfigError(f"integers belong to CMA_ES and SEP_CMA_ES, not to {self.type.name}")
         if self.type is SolverKind.GA and self.guard.max_update_ratio:
             raise ConfigError("max_update_ratio cannot go with GA, whose models are children and not steps")
 

@@ -11,6 +11,7 @@ Differences from the paper: as many children count as came, of which at most hal
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite; here the model, which is
 the best elite, is one of the samples of each `ask`, without noise, and has the mean of all its rewards. An elite that
 kept the reward of its first, lucky evaluation would stay for ever. There is no crossover, as in the paper. After a
+Own candidates (`inject`) are chosen among as children are; chains begin anew where one becomes a parent. After a
 rollback the trusted model stays the model, and the best children of the round become parents beside it.
 """
 
@@ -19,8 +20,9 @@ from math import fsum, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from parl_evokit._cma_family import checked_solutions
 from parl_evokit._params import ParameterLayout
 from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Advance, Sampler
@@ -71,7 +73,24 @@ class GA(Strategy):
         super().__init__(mean0, config, layout)
         self._origins = self.mean[np.newaxis, :].copy()
         self._parents = [_Parent(0, (), -np.inf)]
+        self._injected: list[tuple[float, NDArray[np.float32]]] = []
         self._breed_from(self._origins)
+
+    def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
+        """Have the next update also choose among candidates that were not asked for, as if they were children.
+
+        They are not saved with the search: call this in the process that updates, before `tell`.
+
+        Args:
+            solutions: Parameters `[k, n]`.
+            rewards: Larger is better, `[k]`.
+
+        Raises:
+            LayoutMismatch: `solutions` is no table of finite numbers with a column a parameter.
+            InvalidReward: There is not one finite reward a solution.
+        """
+        table, worth = checked_solutions(solutions, rewards, self.layout.size)
+        self._injected += zip(worth.tolist(), table.astype(np.float32), strict=True)
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""
@@ -152,19 +171,24 @@ class GA(Strategy):
             [(-reward, 1, key, key) for reward, key in children]
             + [(-parent.reward, 0, place, -1) for place, parent in enumerate(self._parents[: settings.elites])]
         )
-        chosen = ranked[: max(1, min(settings.parents, len(children) // 2))]
+        injected, self._injected = self._injected, []
+        ranked = sorted(ranked + [(-reward, 2, place, -2) for place, (reward, _) in enumerate(injected)])
+        chosen = ranked[: max(1, min(settings.parents, (len(children) + len(injected)) // 2))]
         assert sampler.parents is not None
         rows = np.empty((len(chosen), self.layout.size), np.float32)
         parents = []
         for row, (minus_reward, _, number, key) in zip(rows, chosen, strict=True):
-            if key < 0:
+            if key == -2:
+                row[...] = injected[number][1]
+                parents.append(_Parent(0, (), -minus_reward))
+            elif key == -1:
                 row[...] = sampler.parents[number]
                 parents.append(self._parents[number])
             else:
                 sampler.perturb(key, row)
                 parent = self._parents[sampler.parent_of(key)]
                 parents.append(_Parent(parent.origin, (*parent.chain, key), -minus_reward))
-        if max(len(parent.chain) for parent in parents) > LONGEST_CHAIN:
+        if any(kind == -2 for *_, kind in chosen) or max(len(parent.chain) for parent in parents) > LONGEST_CHAIN:
             self._origins = rows.copy()
             parents = [_Parent(place, (), parent.reward, parent.evaluations) for place, parent in enumerate(parents)]
         self._parents = parents

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit._cma_family import LEAST_INTEGER_STD, SMALLEST_STEP, CmaFamily
 from parl_evokit._cma_rates import Rates, expected_norm, log_ranks
 from parl_evokit._params import FlatVector
 from parl_evokit._sampler import Sampler
@@ -102,6 +102,8 @@ class SepCMAES(CmaFamily):
             forget * self._variances + rates.c_1 * self._path_c**2 + rates.c_mu * self._variances * squares
         )
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
+        if (integers := sampler.integers) is not None:
+            self._variances[integers] = np.maximum(self._variances[integers], (LEAST_INTEGER_STD / self._sigma) ** 2)
         return mean, float(np.linalg.norm(y_w))
 
     def _shape(self) -> tuple[FlatVector, None]:
