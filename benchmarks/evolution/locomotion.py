@@ -17,7 +17,7 @@ Settings:
 
 The two episodes of a pair start at random, as in the papers' programs, and not alike as `parallel.sample` has them: on
 Swimmer, where ARS compares one pair an update and its step does not depend on how far the two returns are apart, pairs
-that start alike follow the slope into the local optimum at a return of 40 and stay there.
+that start alike follow the slope into the local optimum at a return of 40 (`RESULTS.md`).
 """
 
 import argparse
