@@ -23,6 +23,14 @@ class Parl:
         model = self._networks.QNetwork(batches.ACT_DIM, (batches.DQN_HIDDEN, batches.DQN_HIDDEN))
         return self._updates("DQN", model, batches.transitions(), gamma=0.99, lr=1e-3, sync_every=batches.SYNC_EVERY)
 
+    def dqn_many(self) -> Run:
+        from parl_core.contracts.batches import Transitions
+
+        model = self._networks.QNetwork(batches.ACT_DIM, (batches.DQN_HIDDEN, batches.DQN_HIDDEN))
+        algorithm = self._algorithms.DQN(model, gamma=0.99, lr=1e-3, sync_every=batches.SYNC_EVERY, **self._options)
+        agent, columns = self._agent(algorithm), batches.transitions()
+        return lambda updates: agent.learn_many([Transitions(*columns) for _ in range(updates)]) and None
+
     def dqn_cnn(self) -> Run:
         model = self._networks.AtariQNetwork(batches.ATARI_ACTIONS)
         return self._updates("DQN", model, batches.frame_transitions(), sync_every=batches.SYNC_EVERY)

@@ -16,6 +16,7 @@ from contender import LIBRARIES, Contender
 
 CASES = {
     "dqn": ("DQN, MLP 2x128, batch 64: updates/s", "small"),
+    "dqn_many": ("the same, 32 updates in one call: updates/s", "small"),
     "ppo": ("PPO, MLP 2x64, minibatch 64: gradient steps/s", "small"),
     "sac": ("SAC, MLP 2x256, batch 256: updates/s", "continuous"),
     "sac_fixed": ("SAC, the temperature fixed: updates/s", "continuous"),

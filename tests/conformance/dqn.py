@@ -208,6 +208,33 @@ class DQNConformance(Conformance):
         with pytest.raises(SpoiledBatchError, match=r"next_obs\[2\] must be finite, got nan in row 7"):
             agent.learn(*batch)
 
+    def test_many_updates_in_a_call_are_those_of_single_calls(self) -> None:
+        weights = random_weights(np.random.default_rng(3), Q_SHAPES)
+        settings = {"lr": 0.01, "sync_every": 2}
+        one, many, below = (
+            self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights), **settings)) for _ in range(3)
+        )
+        rng = np.random.default_rng(4)
+        batches = [Transitions(*_some_batch(rng)) for _ in range(5)]
+        importance = rng.uniform(0.2, 1.0, _BATCH).astype(np.float32)
+        batches.append(Transitions(*_some_batch(rng), weights=importance))
+        expected = [one.learn(batch, 0.02) for batch in batches]
+        found = many.learn_many(batches, learning_rate=0.02)
+        assert found[:-1] == expected[:-1]
+        np.testing.assert_array_equal(found[-1][1], expected[-1][1])
+        below.alg.learn_many([below.alg._on_device(batch) for batch in batches], learning_rate=0.02)
+        for agent in (many, below):
+            assert agent.alg.updates == one.alg.updates == len(batches)
+            assert_weights_close(agent.get_weights(), one.get_weights(), 0.0)
+
+    def test_one_bad_batch_among_many_is_named(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        rng = np.random.default_rng(4)
+        columns = [_some_batch(rng) for _ in range(3)]
+        columns[1][2][5] = np.inf
+        with pytest.raises(SpoiledBatchError, match="reward must be finite, got inf in row 5"):
+            agent.learn_many([Transitions(*batch) for batch in columns])
+
     def test_batches_and_columns_are_learned_from_alike_and_extra_columns_reach_the_loss(self) -> None:
         seen: list[Any] = []
         plain: Any = self.backend.algorithms.DQN

@@ -235,6 +235,26 @@ class Agent:
         """
         return self._update(batch, settings)
 
+    def learn_many(self, batches: Sequence[Batch], **settings: Any) -> list[Any]:
+        """Update the algorithm from several batches, one after the other, and read what they gave after the last.
+
+        Args:
+            batches: each as of `learn`.
+            settings: those of the algorithm's `learn`, for all of them.
+
+        Returns:
+            What `learn` returns of each batch.
+
+        Raises:
+            TypeError: the algorithm's `learn` takes no batches.
+            DivergedError: as of `learn`; the updates after that batch were made all the same.
+            ValueError: arrays do not belong together.
+        """
+        if self._columns is None:
+            raise TypeError(f"{type(self.alg).__name__}.learn takes no batches; call agent.learn for each update")
+        results = [self._update(batch, settings) for batch in batches]
+        return [self.read(result, batch) for result, batch in zip(results, batches, strict=True)]
+
     def read(self, figures: Any, batch: Batch | None = None) -> Any:
         """Return what `learn_unread` returned as floats and arrays.
 

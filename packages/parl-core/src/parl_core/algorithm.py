@@ -224,6 +224,10 @@ class Algorithm:
         """Update the model from one batch of tensors and return the loss, detached from the graph."""
         raise NotImplementedError(f"{type(self).__name__} does not define learn()")
 
+    def learn_many(self, batches: Iterable[Any], **settings: Any) -> list[Any]:
+        """Update the model from several batches of tensors, one after the other; return what `learn` does of each."""
+        return [self.learn(batch, **settings) for batch in batches]
+
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the model says about a batch of observations, without noise."""
         raise NotImplementedError(f"{type(self).__name__} does not define predict()")
