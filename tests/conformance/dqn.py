@@ -217,7 +217,7 @@ class DQNConformance(Conformance):
         rng = np.random.default_rng(4)
         batches = [Transitions(*_some_batch(rng)) for _ in range(5)]
         importance = rng.uniform(0.2, 1.0, _BATCH).astype(np.float32)
-        batches.append(Transitions(*_some_batch(rng), weights=importance))
+        batches.append(Transitions.made(**{**batches[0].named(), "weights": importance}))
         expected = [one.learn(batch, 0.02) for batch in batches]
         found = many.learn_many(batches, learning_rate=0.02)
         assert found[:-1] == expected[:-1]

@@ -22,7 +22,7 @@ def _agent(name: str, compute_dtype: str | None, **options: Any) -> Agent:
     torch.manual_seed(1)
     algorithm = getattr(algorithms, name)(make(ACTIONS), compute_dtype=compute_dtype, device="cpu", **settings)
     agent = Agent(algorithm)
-    agent.predict(np.zeros((1, 4, 36, 36), np.uint8))
+    agent.sample(np.zeros((1, 4, 36, 36), np.uint8))  # which runs both heads, so that all layers have shapes
     return agent
 
 

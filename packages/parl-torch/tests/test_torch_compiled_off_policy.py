@@ -1,9 +1,11 @@
-"""`compile=True` of the off-policy algorithms passes tests of the common suite; without a compiler it is refused."""
+"""`compile=True` of the off-policy algorithms passes tests of the common suite; without a compiler it warns."""
 
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from conformance import (
     CQLConformance,
@@ -15,8 +17,8 @@ from conformance import (
     TD3Conformance,
 )
 from conformance.adapter import FLOAT32, FLOAT64
-from parl_core.errors import HyperparameterError
 from parl_torch import _compiled
+from parl_torch.agent import Agent
 from parl_torch.algorithms import DQN
 from parl_torch.backend import TorchBackend
 from parl_torch.networks import QNetwork
@@ -113,7 +115,17 @@ def test_compiled_offline_q_agrees_with_the_reference() -> None:
     CompiledOfflineQ().test_three_updates_agree_with_the_reference(FLOAT32, heads=1, double=True, extras=True)
 
 
-def test_without_a_compiler_it_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiled.shutil, "which", lambda _name: None)
-    with pytest.raises(HyperparameterError, match=r"needs a C\+\+ compiler .* on the PATH; install one"):
-        DQN(QNetwork(2), device="cpu", compile=True)
+def test_without_a_compiler_it_warns_once_and_learns_as_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_compiled.shutil, "which", lambda _: None)
+    weights = []
+    for compiles in (True, False):
+        torch.manual_seed(1)
+        algorithm = DQN(QNetwork(2, (8,)), device="cpu", compile=compiles)
+        agent, obs = Agent(algorithm), np.ones((4, 3), np.float32)
+        agent.learn(obs, np.zeros(4, np.int64), np.ones(4, np.float32), obs, np.zeros(4, np.float32))
+        weights.append(agent.get_weights())
+    assert [record.message for record in caplog.records if "C++ compiler" in record.message] == [caplog.messages[0]]
+    for name, array in weights[0].items():
+        np.testing.assert_array_equal(array, weights[1][name])

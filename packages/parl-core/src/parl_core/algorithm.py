@@ -160,7 +160,8 @@ class Algorithm:
         device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when there is one, else the CPU) or a name
             the framework knows, such as `"cpu"` or `"cuda:1"`.
         compile: compile losses and their gradients (`torch.compile`; on CUDA with graphs): the first updates take many
-            seconds, later ones less than before. Off by default; paddle refuses it.
+            seconds, later ones less than before. Off by default; where no C++ compiler is found a warning says so and
+            nothing is compiled; paddle refuses it.
         compute_dtype: `"bfloat16"` lets the networks multiply in half the bits, which pays for convolutions where the
             processor or GPU can do it; weights, losses, optimizer and what agents return stay float32. Default:
             float32. Paddle refuses it.
@@ -360,7 +361,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _require_compiler(self) -> bool:
-        """True where the backend compiles; else raise HyperparameterError."""
+        """Return whether the backend can compile here; raise HyperparameterError where it never does."""
         raise NotImplementedError
 
     def _require_bfloat16(self) -> bool:

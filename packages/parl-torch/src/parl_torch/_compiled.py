@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from parl_core import logger
 from parl_core.contracts.batches import Batch
 from parl_core.errors import HyperparameterError
 
@@ -27,20 +28,20 @@ _CALLS_THAT_COMPILE = 8
 
 
 def require_compiler() -> bool:
-    """Return True where `torch.compile` can work.
+    """Return whether `torch.compile` can work; where there is no C++ compiler, a warning says so.
 
     Raises:
-        HyperparameterError: there is no C++ compiler, which it needs for the CPU, or this PyTorch cannot compile
-            gradients.
+        HyperparameterError: this PyTorch cannot compile gradients.
     """
     if not hasattr(_settings(), "trace_autograd_ops"):
         raise HyperparameterError(
             f"compile=True needs a PyTorch whose compiler follows gradients, got {torch.__version__}"
         )
     if not any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++")):
-        raise HyperparameterError(
-            "compile=True needs a C++ compiler (g++ or clang++) on the PATH; install one, or leave it out"
+        logger.warning(
+            "compile=True has no effect, because no C++ compiler (g++ or clang++) is on the PATH; install one to use it"
         )
+        return False
     return True
 
 
