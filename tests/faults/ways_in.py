@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from faults.strange_messages import Dice
+from parl_remote._config import Limits
 from parl_remote._messages import Role
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Channel
@@ -27,6 +28,7 @@ _A_STREAM = 10  # strange pieces for one connection; who is turned away reads no
 _A_CONNECTION = 20  # messages for one connection; the first wrong one ends it
 _A_REQUEST = 20  # HTTP requests for one connection
 _SEND_S = 5.0
+_GREETING_S = 30.0
 _ZMTP = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01CURVE" + bytes(48)
 _CURVE_HELLO = b"\x04\xc8\x05HELLO\x01\0" + bytes(192)
 _CURVE_INITIATE = b"\x06\0\0\0\0\0\0\x02\x51\x08INITIATE" + bytes(500)
@@ -160,6 +162,54 @@ def _relayed(dice: Dice, target: Target, count: int) -> int:
     return thrown
 
 
+def _sealed_link(dice: Dice, target: Target) -> Channel:
+    """Return a sealed link to a node, opened as a program on another host opens it."""
+    from parl_remote._links.handshake import ClientIdentity, greet
+    from parl_remote._messages.parts import OpenSealed, SealedOpened
+    from parl_remote._messages.wire import decode, encode
+    from parl_remote._transport.sealed import SealedChannel
+
+    link = ZmqChannel.connect(f"127.0.0.1:{dice.choice(target.ports)}", target.key)
+    try:
+        greet(link, ClientIdentity("a peer").hello(Role.WORKER), _GREETING_S)
+        link.send([encode(OpenSealed(1, link.found[1]))], _SEND_S)
+        opened = decode(link.receive(_GREETING_S)[0])
+    finally:
+        link.close()
+    if not isinstance(opened, SealedOpened):
+        raise RemoteError("a node without a worker has no sealed connections")
+    ticket, key = bytes.fromhex(opened.ticket), bytes.fromhex(opened.key)
+    return SealedChannel.open("127.0.0.1", opened.port, ticket, key, limits=Limits(), timeout_s=_GREETING_S)
+
+
+def _sealed_member(dice: Dice, target: Target, count: int) -> int:
+    """Over a sealed connection to a node: any message in any order, before and after Hello."""
+    return _speak(dice, lambda: _sealed_link(dice, target), count, dice.message)
+
+
+def _sealed_caller(dice: Dice, target: Target, count: int) -> int:
+    """Over a sealed connection that is passed on to an actor of another program: any call."""
+    from parl_remote._links.handshake import ClientIdentity, greet
+    from parl_remote._messages import AttachActor
+    from parl_remote._messages.wire import encode
+
+    thrown = 0
+    while thrown < count:
+        try:
+            channel = _sealed_link(dice, target)
+        except RemoteError:
+            continue
+        with contextlib.suppress(RemoteError):
+            greet(channel, ClientIdentity("a peer").hello(Role.WORKER), _GREETING_S)
+            channel.send([encode(AttachActor(dice.choice(target.leases)))], _SEND_S)
+            channel.receive(_GREETING_S)
+            for _ in range(_A_CONNECTION):
+                channel.send(dice.frames(dice.call), _SEND_S)
+        channel.close()
+        thrown += _A_CONNECTION
+    return thrown
+
+
 def _monitor(dice: Dice, target: Target, count: int) -> int:
     """At the monitor's port: bent requests, and proper ones without its token."""
     if target.monitor is None:
@@ -214,10 +264,12 @@ def _stream(dice: Dice, paths: tuple[str, ...], count: int, make: Callable[[], b
 
 
 WAYS: dict[str, tuple[Callable[[Dice, Target, int], int], float]] = {
-    "tcp, without the key": (_raw_tcp, 0.25),
+    "tcp, without the key": (_raw_tcp, 0.2),
     "tcp, with another key": (_wrong_key, 0.0002),
-    "tcp, with the key": (_member, 0.2),
+    "tcp, with the key": (_member, 0.15),
     "tcp, with the key, to an actor of another program": (_relayed, 0.1),
+    "sealed, to a node": (_sealed_member, 0.05),
+    "sealed, to an actor of another program": (_sealed_caller, 0.05),
     "unix socket of a node, messages": (_unix_member, 0.15),
     "unix socket of a node, stream": (_unix_stream, 0.15),
     "unix socket of an actor, stream": (_actor_stream, 0.13),

@@ -286,6 +286,12 @@ def forks_again():
 def in_pool(number):
     return cell.put(number)
 
+pool_of_one = parl.ActorPool([again])
+
+def uses_a_pool(number):
+    assert list(pool_of_one.map("put", ["p", "q"])) == [number, number + 1]
+    assert pool_of_one.submit("put", "r").result() == number + 2
+
 def ends():
     quiet.destroy()
 
@@ -294,11 +300,13 @@ child(uses)
 child(meets_futures)
 child(awaits)
 child(forks_again)
+child(lambda: uses_a_pool(2))
+uses_a_pool(5)
 with multiprocessing.get_context("fork").Pool(3) as pool:
     assert sorted(pool.map(in_pool, range(6), 1)) == [10, 11, 12, 13, 14, 15]
 if not sys.argv[1:]:  # actors of a cluster on loopback do not reach each other by TCP
     assert cell.fork_and_put(again, "of an actor's child") == 0
-    assert again.values == ["b", "of an actor's child"]
+    assert again.values == ["b", *"pqrpqr", "of an actor's child"]
 child(ends)
 try:
     quiet.put("d").result()

@@ -18,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -85,10 +87,11 @@ class ActorPool:
             if size is not None or args or kwargs:
                 raise ValueError("size, args and kwargs are for pools that make their actors of a class")
             members = _actors_of(actors)
-        dispatcher = Dispatcher(per_actor, retries, make)
-        self._dispatcher = dispatcher
-        for actor in members:
-            dispatcher.add(actor)
+        self._retries = retries
+        self._make = make
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._dispatcher = self._dispatcher_of(members)
 
     @property
     def actors(self) -> tuple[Any, ...]:
@@ -187,7 +190,7 @@ class ActorPool:
                 and the others raise `ActorError`.
         """
         dispatcher, self._dispatcher = self._dispatcher, None
-        if dispatcher is not None:
+        if dispatcher is not None and self._pid == os.getpid():
             if wait:
                 dispatcher.await_all()
             dispatcher.stop()
@@ -212,7 +215,18 @@ class ActorPool:
     def _open(self) -> Dispatcher:
         if self._dispatcher is None:
             raise ActorError("the pool is closed; make another one")
+        if self._pid != os.getpid():  # its thread is in the process that this one was forked from
+            with self._opening:
+                if self._pid != os.getpid():
+                    self._dispatcher = self._dispatcher_of(self.actors)
+                    self._pid = os.getpid()
         return self._dispatcher
+
+    def _dispatcher_of(self, actors: Iterable[Any]) -> Dispatcher:
+        dispatcher = Dispatcher(self._per_actor, self._retries, self._make)
+        for actor in actors:
+            dispatcher.add(actor)
+        return dispatcher
 
     def _do(
         self, index: int, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
