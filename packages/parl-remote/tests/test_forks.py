@@ -212,7 +212,7 @@ class _Cell:
         return len(self.values)
 
     def wait(self):
-        return self.opened.wait(240)
+        return self.opened.wait()
 
     def open(self):
         self.opened.set()
