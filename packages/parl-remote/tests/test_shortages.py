@@ -131,7 +131,7 @@ def _rounds(
     paths = [path for path in sys.path if path]
     environment = {**os.environ, **shortages.environment, "PYTHONPATH": os.pathsep.join(paths), **variables}
     command = [sys.executable, str(program), target, call.name, str(most), *map(str, cluster)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -146,6 +146,7 @@ def _check(rounds: list[Any], call: Call) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1600)  # some hundred rounds, on a machine that may do much else
 @pytest.mark.parametrize("call", list(Call))
 @pytest.mark.parametrize("target", ["node", "zygote", "spare", "actor"])
 def test_whichever_call_fails_the_process_goes_on(
@@ -157,6 +158,7 @@ def test_whichever_call_fails_the_process_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1600)  # some hundred rounds, on a machine that may do much else
 @pytest.mark.parametrize("call", list(Call))
 @pytest.mark.parametrize("target", ["master", "worker"])
 def test_whichever_call_of_a_node_of_a_real_cluster_fails_it_goes_on(
