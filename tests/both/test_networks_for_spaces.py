@@ -309,6 +309,13 @@ def test_an_agent_takes_the_dimensions_of_its_observations_from_the_model() -> N
     assert agent.predict(batch).shape == (2,)
 
 
+def test_one_pass_of_the_policy_makes_all_weights_of_a_shared_trunk(tmp_path: Path) -> None:
+    agent = parl.Agent(parl.algorithms.PPO(parl.networks.AtariActorCritic(6)))
+    agent.predict(np.zeros((4, 84, 84), np.uint8))
+    agent.save(str(tmp_path / "agent.ckpt"))
+    assert len(agent.get_weights()) == len(list(agent.alg.model.parameters()))
+
+
 def test_agents_of_dictionaries_are_saved_and_restored(tmp_path: Path) -> None:
     agents = [parl.Agent(parl.algorithms.PPO(made("dictionary", "both", "actor-critic"))) for _ in range(2)]
     obs = Anything("dictionary").reset()[0]

@@ -377,7 +377,7 @@ class SharedActorCritic(_Policy):
 
     def policy(self, obs: Any) -> Any:
         """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
-        return self._distributed(self.policy_head(self.trunk(obs)))
+        return self.policy_and_value(obs)[0]  # with the value's head, so that one pass makes all weights
 
     def value(self, obs: Any) -> Any:
         """Values `[batch, 1]`."""
