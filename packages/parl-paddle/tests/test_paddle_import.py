@@ -53,7 +53,7 @@ def test_sigterm_ends_a_process_that_has_no_handler() -> None:
 def test_importing_changes_neither_the_filters_of_warnings_nor_the_number_of_threads() -> None:
     program = """
 import warnings
-import paddle
+import gymnasium, paddle
 before, threads = list(warnings.filters), paddle.get_flags("FLAGS_paddle_num_threads")
 import parl_paddle.agent, parl_paddle.algorithms, parl_paddle.layers, parl_paddle.networks
 print(warnings.filters == before, threads == paddle.get_flags("FLAGS_paddle_num_threads"))

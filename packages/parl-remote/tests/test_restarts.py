@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, submit, with_options
+from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, ResultTimeout, submit, with_options
 
 PATIENCE_S = 60.0
 
@@ -204,6 +204,25 @@ def test_calls_in_flight_say_that_it_is_made_again_and_later_ones_wait_for_that(
         assert "restart 1 of 2" in str(error)
     later = [submit(counter.add) for _ in range(3)]
     assert [future.result(PATIENCE_S) for future in later] == [1, 2, 3]
+
+
+def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2)
+    assert list(parl_remote.map(abs, [-1])) == [1]
+    counter = Counter()  # there is a CPU for it
+    holder = Counter()  # the idle worker of functions makes way for it
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
+        with pytest.raises(TimeoutError):
+            waits.result(0.5)  # it is asked for first
+        kill(counter)
+        later = submit(counter.add)
+        other = waits.result(PATIENCE_S)
+        with pytest.raises(ResultTimeout):
+            later.result(2.0)
+        del other, waits
+    assert later.result(PATIENCE_S) == 1
+    assert holder.add() == 1
 
 
 def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import parl_remote
 from parl_remote._system.processes import tail
-from parl_remote._system.terminal import visible
+from parl_remote._system.texts import visible
 from parl_remote.testing import LoopbackCluster
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -67,9 +67,15 @@ class ActorMaker(Protocol):
         """The address given to `connect`, in its normal form."""
 
     def create(
-        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        at_once: bool = False,
     ) -> ActorRef:
-        """Make an actor and run its constructor."""
+        """Make an actor and run its constructor; `at_once` does not wait for resources, but restarts do."""
 
     def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
         """Return the reference to an actor that another program has made, or this one before; see `proxy`.
@@ -152,11 +158,12 @@ def create(
     free_slots = _state.free_slots
     if free_slots is None or not any((options.n_cpu, options.n_gpu, options.memory, options.labels)):
         return maker.create(spec, options, args, kwargs)
-    try:
-        return maker.create(spec, options.changed({"lease_timeout_s": 0.0}), args, kwargs)
-    except NoResources as error:
-        if error.__cause__ is not None:  # of something that its constructor made
-            raise
+    if not (options.detached and options.max_restarts):  # these are made by a supervisor, which waits
+        try:
+            return maker.create(spec, options, args, kwargs, at_once=True)
+        except NoResources as error:
+            if error.__cause__ is not None:  # of something that its constructor made
+                raise
     free_slots(maker)
     return maker.create(spec, options, args, kwargs)
 

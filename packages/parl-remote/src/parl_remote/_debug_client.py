@@ -230,7 +230,13 @@ class DebugClient(ConnectionDisplay):
         return len(self._paths)
 
     def create(
-        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        at_once: bool = False,  # noqa: ARG002 - nothing ever waits here
     ) -> ActorRef:
         """Make an actor; see `Client.create`. It does not wait for a slot, because none can be freed meanwhile."""
         if self._closed:

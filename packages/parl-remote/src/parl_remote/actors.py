@@ -19,7 +19,7 @@ from parl_remote._object_ref import put
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote._program.proxy import unpacked
-from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable, DeathCause, DeathKind
+from parl_remote.errors import ActorError
 
 __all__ = ["RemoteActors"]
 
@@ -94,15 +94,7 @@ class _RemoteHandle(Reference):
         return self._open(method).call(method, args, kwargs)
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
-        ref = self._open(method)
-        try:
-            return ref.submit(method, args, kwargs)
-        except ClusterUnreachable as error:  # its node does not answer: a caller may be able to use another actor
-            lost = ActorLost(DeathCause(DeathKind.NODE_LOST, detail=str(error)), class_name=ref.spec.name)
-            future: RemoteFuture[Any] = RemoteFuture(None)
-            future.method = method
-            future.settle(None, lost)
-            return future
+        return self._open(method).submit(method, args, kwargs)
 
     def close(self) -> None:
         self._ref = None  # the actor ends when nothing refers to it any more

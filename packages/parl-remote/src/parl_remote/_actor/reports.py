@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from parl_remote._data.answers import text_of
 from parl_remote._links.call_messages import Kind, header_of, pack, payload_of
 from parl_remote._records import Record, record
 from parl_remote._system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
+from parl_remote._system.texts import text_of
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError, ResultTimeout
 
 if TYPE_CHECKING:

@@ -5,21 +5,20 @@
 
 An exception comes back as its own type and as a RemoteCallError at once: its class is a subclass of both, and its
 cause a RemoteCallError with the traceback. Where it cannot be rebuilt, the caller gets the RemoteCallError; where its
-class cannot have a subclass, the exception alone. `text_of` returns what an exception says, cut short however much data
-it holds.
+class cannot have a subclass, the exception alone.
 """
 
 from __future__ import annotations
 
-import reprlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
+from parl_remote._system.texts import cut, is_heavy, text_of
 from parl_remote.errors import (
     RemoteAttributeError,
     RemoteCallError,
@@ -33,19 +32,14 @@ __all__ = [
     "Answer",
     "Failure",
     "both",
-    "cut",
     "describe",
-    "is_heavy",
     "read_answer",
     "rebuild",
     "slots_of",
-    "text_of",
     "unreadable",
 ]
 
 
-_MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
-_HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
 _READ_ONLY = (
     "(an array that came through parl.put lies in memory that others read as well, so it cannot be written to; "
     "make it your own first: array = array.copy())"
@@ -307,53 +301,6 @@ def _short_lines(error: BaseException, trace: TracebackType | None) -> list[str]
 
 def _is_ours(package: str | None) -> bool:
     return package is not None and package.partition(".")[0] == __package__.partition(".")[0]
-
-
-def text_of(error: BaseException) -> str:
-    """Return what an exception says, cut short; never raises."""
-    if is_heavy(error):
-        return ", ".join(map(_Brief().repr, error.args))
-    try:
-        return cut(str(error))
-    except Exception as failure:
-        return f"(its text could not be made: {type(failure).__name__})"
-
-
-class _Brief(reprlib.Repr):
-    """Makes short texts; the standard library's makes the whole text of bytes first."""
-
-    def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002  # as the base class calls it
-        return f"{value[: self.maxother]!r}... ({len(value)} bytes)" if len(value) > self.maxother else repr(value)
-
-    repr_bytearray = repr_bytes
-
-
-def cut(text: str) -> str:
-    """Return a text without its middle if it is long."""
-    if len(text) <= _MOST_TEXT:
-        return text
-    half = _MOST_TEXT // 2
-    return f"{text[:half]} ... ({len(text) - 2 * half} characters are left out) ... {text[-half:]}"
-
-
-def is_heavy(error: BaseException) -> bool:
-    """Return whether making the text of an exception would take long: 100 MB of bytes are 400 MB of text."""
-    return _weight(error.args, _HEAVY) > _HEAVY
-
-
-def _weight(values: Iterable[object], limit: int) -> int:
-    """Return how many characters or bytes are among values and in lists and tuples in them, or more than the limit."""
-    weight = 0
-    for value in values:
-        if isinstance(value, str | bytes | bytearray):
-            weight += len(value)
-        elif isinstance(value, list | tuple | set | frozenset):
-            weight += len(value) + _weight(value, limit)
-        elif isinstance(value, dict):
-            weight += len(value) + _weight(value.keys(), limit) + _weight(value.values(), limit)
-        if weight > limit:
-            break
-    return weight
 
 
 _EMPTY = int(Flag.EMPTY)

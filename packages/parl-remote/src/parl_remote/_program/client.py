@@ -185,9 +185,22 @@ class Client(ConnectionDisplay):
         return len(self.own.records)
 
     def create(
-        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        at_once: bool = False,
     ) -> ActorRef:
         """Make an actor and run its constructor.
+
+        Args:
+            spec: Its class.
+            options: What it needs.
+            args: Positional arguments of the constructor.
+            kwargs: Keyword arguments of the constructor.
+            at_once: Whether it waits for no resources now; its restarts do. A supervisor of detached actors waits.
 
         Raises:
             SerializationError: The class or an argument cannot be sent.
@@ -212,7 +225,7 @@ class Client(ConnectionDisplay):
         arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
         creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
         recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
-        made = self.making.make(recipe)
+        made = self.making.make(recipe, at_once=at_once)
         if options.max_restarts:
             return _restarting_reference(self, recipe, made)
         recipe.references = None

@@ -38,7 +38,16 @@ from parl_remote._program.outbox import Outbox
 from parl_remote._system.facilities import wait_for_input
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import (
+    ActorLost,
+    ChannelClosed,
+    ClusterUnreachable,
+    DeathCause,
+    DeathKind,
+    RemoteError,
+    RemoteProtocolError,
+    ResultTimeout,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -290,6 +299,7 @@ class Connection:
 
         Raises:
             ChannelClosed: They could not be transferred, since the actor is gone.
+            ActorLost: Its node does not take them; a caller may be able to use another actor.
             Exception: They could not be transferred.
         """
         if self._objects is None:
@@ -304,6 +314,12 @@ class Connection:
         def deliver() -> None:
             try:
                 self._deliver(objects, refs)
+            except ClusterUnreachable as unreachable:
+                error = self._make_lost("")
+                if isinstance(error, ActorLost):
+                    cause = DeathCause(DeathKind.NODE_LOST, detail=str(unreachable))
+                    error = ActorLost(cause, class_name=error.class_name)
+                self._undelivered = future, error
             except Exception as error:
                 self._undelivered = future, error
             self._is_delivering = False

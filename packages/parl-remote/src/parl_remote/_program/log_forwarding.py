@@ -22,7 +22,7 @@ from parl_remote._links.requests import arrived_messages
 from parl_remote._messages import LeaseGranted
 from parl_remote._messages.parts import ActorOutput, ActorsWrote, FollowActors
 from parl_remote._messages.wire import encode
-from parl_remote._system.terminal import visible
+from parl_remote._system.texts import visible
 from parl_remote._transport import Channel
 from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
 

@@ -147,21 +147,23 @@ class Making:
         self.lease_timeout_s = lease_timeout_s
         self.logs: LogForwarder | None = None
 
-    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
+    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0, *, at_once: bool = False) -> Made:
         """Make an actor; if its node is lost before its constructor began, make it on another node.
 
         Args:
             recipe: Class, arguments and options.
             replaces: The lease of the actor that it replaces; empty for a new one.
             restarts: The number of restarts, including this one.
+            at_once: Whether it waits for no resources.
 
         Raises:
             RemoteError: As for `Client.create`.
             Exception: Whatever the constructor raised.
         """
         spec, options = recipe.spec, recipe.options
+        timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         for left in reversed(range(_PLACEMENTS)):
-            granted = self._lease(spec.name, options, replaces=replaces, restarts=restarts)
+            granted = self._lease(spec.name, options, 0.0 if at_once else timeout_s, replaces, restarts)
             record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
             self._register(record)
             try:
@@ -220,9 +222,10 @@ class Making:
             connection.keep_states(recipe.keep_state)
         return connection
 
-    def _lease(self, class_name: str, options: ActorOptions, *, replaces: str, restarts: int) -> LeaseGranted:
+    def _lease(
+        self, class_name: str, options: ActorOptions, timeout_s: float | None, replaces: str, restarts: int
+    ) -> LeaseGranted:
         """Return the resources for an actor."""
-        timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         patience = time.monotonic() + NEWS_S
         while True:
             try:

@@ -113,7 +113,13 @@ class RayClient(ConnectionDisplay):
         return len(self._own)
 
     def create(
-        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        at_once: bool = False,
     ) -> ActorRef:
         """Make an actor; see `client.Client.create`."""
         self._check_open()
@@ -144,7 +150,7 @@ class RayClient(ConnectionDisplay):
         handle = self._order(spec, options, message, setup)
         names = AttributeNames()
         try:
-            place = self._await_room(handle, spec, options, lease_timeout_s)
+            place = self._await_room(handle, spec, options, 0.0 if at_once else lease_timeout_s)
             names.set(self._await_object(handle, spec))
         except BaseException:
             with contextlib.suppress(Exception):

@@ -35,7 +35,7 @@ from typing import Any
 from parl_core._config import VARIABLES, chosen_variables
 from parl_remote._portable import processes as portable
 from parl_remote._system.facilities import CLOSE_ON_EXEC, IN, is_portable, missing, wait_once
-from parl_remote._system.terminal import visible
+from parl_remote._system.texts import visible
 from parl_remote.errors import DeathCause, DeathKind
 
 __all__ = [

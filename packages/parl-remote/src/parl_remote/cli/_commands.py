@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from parl_remote._config import BadVariable
-from parl_remote._system.terminal import visible, visible_output
+from parl_remote._system.texts import visible, visible_output
 from parl_remote._version import __version__
 
 __all__ = ["main"]

@@ -27,7 +27,7 @@ from parl_remote._links.requests import Inquiry
 from parl_remote._messages import NodeStatus, Role, Status, StatusRequest
 from parl_remote._messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote._program.rendezvous import ClusterAddress
-from parl_remote._system.terminal import visible
+from parl_remote._system.texts import visible
 from parl_remote._transport.addresses import Address, advertised_by
 from parl_remote._worker.host_check import versions_that_matter
 from parl_remote.cli._session import Target, address_option, key_option, port_option, targets

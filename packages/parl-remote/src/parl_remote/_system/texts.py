@@ -1,0 +1,103 @@
+"""Texts that people read: other users' output, whose control characters no terminal obeys, and what an exception says.
+
+`text_of` is short however much data the exception holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import reprlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+__all__ = ["cut", "is_heavy", "text_of", "visible", "visible_output"]
+
+_MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
+_HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
+# All of C0 and C1 but tabulator and line feed, and what turns the direction of text around.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    r"""Return a text with its control characters as Python writes them, such as `\x1b`; lines stay lines."""
+    return _OBEYED.sub(_as_written, text.replace("\r\n", "\n"))
+
+
+def _as_written(found: re.Match[str]) -> str:
+    return ascii(found[0])[1:-1]
+
+
+class _VisibleOutput:
+    """A text stream that shows control characters."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self._stream.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def visible_output() -> Iterator[None]:
+    """Show control characters in all that is written to `sys.stdout` and `sys.stderr` within the block."""
+    before: Any = sys.stdout, sys.stderr
+    now: Any = [None if stream is None else _VisibleOutput(stream) for stream in before]
+    sys.stdout, sys.stderr = now
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an exception says, cut short; never raises."""
+    if is_heavy(error):
+        return ", ".join(map(_Brief().repr, error.args))
+    try:
+        return cut(str(error))
+    except Exception as failure:
+        return f"(its text could not be made: {type(failure).__name__})"
+
+
+class _Brief(reprlib.Repr):
+    """Makes short texts; the standard library's makes the whole text of bytes first."""
+
+    def repr_bytes(self, value: bytes, level: int) -> str:  # noqa: ARG002  # as the base class calls it
+        return f"{value[: self.maxother]!r}... ({len(value)} bytes)" if len(value) > self.maxother else repr(value)
+
+    repr_bytearray = repr_bytes
+
+
+def cut(text: str) -> str:
+    """Return a text without its middle if it is long."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]} ... ({len(text) - 2 * half} characters are left out) ... {text[-half:]}"
+
+
+def is_heavy(error: BaseException) -> bool:
+    """Return whether making the text of an exception would take long: 100 MB of bytes are 400 MB of text."""
+    return _weight(error.args, _HEAVY) > _HEAVY
+
+
+def _weight(values: Iterable[object], limit: int) -> int:
+    """Return how many characters or bytes are among values and in lists and tuples in them, or more than the limit."""
+    weight = 0
+    for value in values:
+        if isinstance(value, str | bytes | bytearray):
+            weight += len(value)
+        elif isinstance(value, list | tuple | set | frozenset):
+            weight += len(value) + _weight(value, limit)
+        elif isinstance(value, dict):
+            weight += len(value) + _weight(value.keys(), limit) + _weight(value.values(), limit)
+        if weight > limit:
+            break
+    return weight
