@@ -465,11 +465,12 @@ def test_busy_workers_give_their_slot_up_when_they_become_idle(
     os.mkfifo(tmp_path / "gate")
     with Executor(1) as executor, concurrent.futures.ThreadPoolExecutor(1) as other:
         held = executor.submit(hold, str(tmp_path / "gate"))
-        counter = other.submit(Counter)
-        while not any("waits for 1 CPU" in record.getMessage() for record in caplog.records):
-            assert not counter.done()
-            time.sleep(0.001)
-        (tmp_path / "gate").write_text("open")
+        with open(tmp_path / "gate", "w") as gate:  # once the worker has the CPU and opens its end
+            counter = other.submit(Counter)
+            while not any("waits for 1 CPU" in record.getMessage() for record in caplog.records):
+                assert not counter.done()
+                time.sleep(0.001)
+            gate.write("open")
         assert held.result(PATIENCE_S) == "open"
         assert counter.result().add(1) == 1
 

@@ -70,7 +70,8 @@ NEWS_S = 1.0
 """News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
 
 _UNKNOWN = "the connection to it broke without a reported cause; Ctrl-C in the middle of a transfer does that"
-CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death use different links, microseconds apart
+# A closed connection and the report of the death use different links: microseconds apart, seconds where all is busy.
+CAUSE_PATIENCE_S = 10.0
 
 
 def _nobody(names: tuple[str, ...]) -> None:
