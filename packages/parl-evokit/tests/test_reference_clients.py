@@ -344,7 +344,8 @@ def test_rewards_for_bad_tokens_are_refused_and_counted_in_the_log(cpp: Command,
     good, used = (tokens.issue(info) for info in infos(3)[1:])
     with LogWriter(tmp_path / "log", tokens=tokens) as log:
         log.sampled(infos(3)[1])
-    given = f"{good} 1.5\n{good[:-1]}A 1\n{used} nan\n{used} inf\n{used[:-2]} 3\n{used} 2.5\n"
+    changed = good[:-1] + ("A" if good[-1] != "A" else "B")
+    given = f"{good} 1.5\n{changed} 1\n{used} nan\n{used} inf\n{used[:-2]} 3\n{used} 2.5\n"
     assert said(cpp, "feedback", tmp_path / "log", secret, given=given) == ["0", "3", "5", "5", "1", "0"]
     contents = read_log(tmp_path / "log")
     assert sorted(contents.samples.rewards.tolist()) == [1.5, 2.5]
