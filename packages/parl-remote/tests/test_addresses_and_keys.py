@@ -244,7 +244,7 @@ def test_a_key_that_is_named_goes_before_those_that_are_found(here: Environment,
     assert find_key(address, environment(variables), tmp_path / "argument") == keys["argument"]
 
 
-def test_without_a_key_and_with_nobody_there_the_address_is_the_problem(here: Environment) -> None:
+def test_without_a_key_and_with_master_is_away_the_address_is_the_problem(here: Environment) -> None:
     on_record(here, os.getpid(), port=8037)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

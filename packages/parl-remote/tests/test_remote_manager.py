@@ -445,7 +445,7 @@ def test_run_files_are_private_and_gone_at_the_end(manager: RemoteManager, run_d
     assert not directory.exists()
 
 
-def test_nobody_there_is_an_error_that_says_so() -> None:
+def test_master_is_away_is_an_error_that_says_so() -> None:
     with RemoteManager() as manager:
         address = manager.address
     with pytest.raises((ClusterUnreachable, AuthenticationFailed), match=address.rpartition(":")[2]):

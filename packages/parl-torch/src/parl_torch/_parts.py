@@ -45,5 +45,5 @@ class Parts:
         )
 
     def have_hooks(self) -> bool:
-        """Return whether somebody is told of a layer's passes."""
+        """Return whether a hook is told of a pass of a layer."""
         return any(self._hooks)

@@ -179,7 +179,7 @@ class Run:
 Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Do nothing."""
 
 
@@ -226,7 +226,7 @@ class ActorHost:
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
-        self.on_new_names: Callable[[], None] = _nobody
+        self.on_new_names: Callable[[], None] = _ignore
         self.on_state: Callable[[list[Buffer]], None] = _no_one
         self._saves = False
         self._state_references: list[object] = []

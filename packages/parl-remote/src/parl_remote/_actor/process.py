@@ -336,7 +336,7 @@ class ActorProcess:
         elif kind == _HOLD:
             self._holders.expect()
         elif kind == _RELEASE:
-            self._holders.expect_nobody()
+            self._holders.expect_no_more()
             self._end_if_unneeded()
         elif kind == _CALLER:
             self._take_over(caller, frames)
@@ -388,13 +388,13 @@ class ActorProcess:
             self._forget(caller)
 
     def _end_if_unneeded(self) -> None:
-        if self.over or not self._holders.nobody_left:
+        if self.over or not self._holders.is_abandoned:
             return
         self._accept()  # a connection may be waiting, or be announced by the worker
         for other in list(self._callers.values()):
             if other.supervises:
                 self._read(other)
-        if self._holders.nobody_left:
+        if self._holders.is_abandoned:
             self._end()
 
     def _tell_change(self) -> None:

@@ -158,7 +158,7 @@ class Holders:
 
     def __init__(self) -> None:
         self.is_kept = False
-        self._somebody_comes = False
+        self._more_expected = False
         self._here: set[object] = set()
         self._owner_has_left = False
 
@@ -172,11 +172,11 @@ class Holders:
 
     def expect(self) -> None:
         """Expect a borrower to connect."""
-        self._somebody_comes = True
+        self._more_expected = True
 
-    def expect_nobody(self) -> None:
+    def expect_no_more(self) -> None:
         """Expect no borrower any more: it has connected, or will not."""
-        self._somebody_comes = False
+        self._more_expected = False
 
     def left(self, caller: object, *, closed: bool) -> None:
         """Remove a caller that has gone; `closed` if it declared that it needs the actor no more."""
@@ -184,6 +184,6 @@ class Holders:
         self._owner_has_left |= closed
 
     @property
-    def nobody_left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Return whether the actor may end."""
-        return self._owner_has_left and not (self._here or self._somebody_comes or self.is_kept)
+        return self._owner_has_left and not (self._here or self._more_expected or self.is_kept)

@@ -184,7 +184,7 @@ class ActorFinders:
         if lease is not None:
             return [_found(client_id, asked.request_id, lease)]
         if not self._is_expected(sought):
-            raise RemoteError(self._nobody(sought))
+            raise RemoteError(self._not_found(sought))
         self._waiting.setdefault(sought, []).append((client_id, asked.request_id))
         return []
 
@@ -199,13 +199,13 @@ class ActorFinders:
                 if lease is not None:
                     out.append(_found(client_id, request_id, lease))
                 else:
-                    out.append(ToClient(client_id, Failed(request_id, self._nobody(sought))))
+                    out.append(ToClient(client_id, Failed(request_id, self._not_found(sought))))
         return out
 
     def _is_expected(self, sought: str) -> bool:
         return self._tables.names.get(sought) is not None or self._tables.is_coming_back(sought)
 
-    def _nobody(self, sought: str) -> str:
+    def _not_found(self, sought: str) -> str:
         names = self._tables.names.all()
         near = difflib.get_close_matches(sought, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the cluster has {len(names)} named actors (`xparl list`)"

@@ -74,7 +74,7 @@ _UNKNOWN = "the connection to it broke without a reported cause; Ctrl-C in the m
 CAUSE_PATIENCE_S = 10.0
 
 
-def _nobody(names: tuple[str, ...]) -> None:
+def _ignore(names: tuple[str, ...]) -> None:
     """Ignore the names."""
 
 
@@ -148,7 +148,7 @@ class ActorRecord:
         self.channel: Channel | None = None
         self.connection: ActorConnection | None = None
         self.forked = False
-        self.on_names: Callable[[tuple[str, ...]], None] = _nobody
+        self.on_names: Callable[[tuple[str, ...]], None] = _ignore
         self.restarts: RestartPolicy | None = None
         self.outbox: Outbox | None = None
         self._note = ""

@@ -109,7 +109,7 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
     for directory, record in known:
         if record.port == address.port and _is_at(record, address.host):
             return ClusterKey.from_file(directory / "key")
-    _check_somebody_listens(address, environment.limits.connect_timeout_s, [record for _, record in known])
+    _check_listening(address, environment.limits.connect_timeout_s, [record for _, record in known])
     raise AuthenticationFailed(
         f"there is no key for {address}: you (user {own_user()}) have not started a cluster there from this host. "
         "Copy the key file that `xparl start` names there, and pass it by key_file=, PARL_KEY_FILE or PARL_KEY"
@@ -136,7 +136,7 @@ def _is_at(record: ClusterRecord, host: str) -> bool:
     return record.host_name != host_name() and host in {record.host_name, record.host}  # in a shared home directory
 
 
-def _check_somebody_listens(address: Address, timeout_s: float, known: Sequence[ClusterRecord]) -> None:
+def _check_listening(address: Address, timeout_s: float, known: Sequence[ClusterRecord]) -> None:
     try:
         socket.create_connection((address.host, address.port), timeout_s).close()
     except OSError as error:

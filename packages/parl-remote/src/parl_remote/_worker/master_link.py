@@ -266,7 +266,7 @@ class RejoiningLink:
         try:
             threading.Thread(target=self._try, name="parl-rejoin", daemon=True).start()
         except RuntimeError as error:  # there is no thread left
-            self._nobody_there(str(error))
+            self._master_is_away(str(error))
 
     def _try(self) -> None:
         """Try once to connect, on a thread of its own."""
@@ -274,7 +274,7 @@ class RejoiningLink:
             channel = self._connect()
         except Exception as error:  # a refused key as well: a relay whose target is away looks like one
             reason = str(error)
-            self._loop.call_soon(lambda: self._nobody_there(reason))
+            self._loop.call_soon(lambda: self._master_is_away(reason))
         else:
             self._loop.call_soon(lambda: self._back(channel))
 
@@ -285,7 +285,7 @@ class RejoiningLink:
         _log.warning("the master is there again")
         self._link = self._linked(channel)
 
-    def _nobody_there(self, reason: str) -> None:
+    def _master_is_away(self, reason: str) -> None:
         away_s = self._loop.now() - self._lost_at
         if away_s > self._limits.rejoin_timeout_s and not self._joined().leases:
             self._end(f"the master has not answered for {away_s:.0f} s: {reason}")
