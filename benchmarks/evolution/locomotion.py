@@ -4,8 +4,9 @@
     python benchmarks/evolution/locomotion.py run --only ars-swimmer
     python benchmarks/evolution/locomotion.py table                       what the files hold, as a table
 
-A run is a file, `locomotion/<recipe>-<seed>.json`: the settings, and a row for each look at the model without noise
-(environment steps and episodes of the samples until then, mean return of `LOOKS` episodes, which are not counted).
+A run is a file, `locomotion/<recipe>-<seed>.json`: the settings, the commit, and a row for each look at the model
+without noise (environment steps and episodes of the samples until then, mean return of `LOOKS` episodes, which are not
+counted).
 
 Settings:
 
@@ -15,14 +16,14 @@ Settings:
 - ES: two layers of 64 tanh units, mirrored noise of deviation 0.02, centred ranks, Adam at 0.01, weight decay 0.005,
   100,000 steps a batch (Salimans et al. 2017, and the configuration that they published). Actions are continuous.
 
-The two episodes of a pair start at random, as in the papers' programs, and not alike as `parallel.sample` has them: on
-Swimmer, where ARS compares one pair an update and its step does not depend on how far the two returns are apart, pairs
-that start alike follow the slope into the local optimum at a return of 40 (`RESULTS.md`).
+The two episodes of a pair start at random, as in the papers' programs. In `ars-swimmer-alike` both start from the same
+state: ARS compares one pair an update there, and its step does not depend on how far the two returns are apart.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Recipe:
         bonus: What is taken off the reward of a step while samples are compared.
         steps: Of the environment, after which a run ends.
         every: Updates between two looks.
+        alike: Whether the two episodes of a pair start from the same state.
     """
 
     task: str
@@ -70,10 +72,12 @@ class Recipe:
     bonus: float
     steps: int
     every: int
+    alike: bool = False
 
 
 PUBLISHED = {
     "ars-swimmer": "325 after 100 episodes; RL Zoo's ARS on -v3: 355 +- 13, 2 M steps",
+    "ars-swimmer-alike": "as above",
     "ars-hopper": "3,120 after 1,973 episodes; RL Zoo's ARS on -v3: 3,344 +- 6, 7 M steps",
     "ars-halfcheetah": "3,430 after 1,707 episodes; RL Zoo's ARS on -v3: 4,815 +- 1,341, 12 M steps",
     "es-swimmer": "128 after 1.39 M steps",
@@ -81,7 +85,8 @@ PUBLISHED = {
     "es-hopper": "877 after 0.38 M steps, 3,403 after 31.6 M",
 }
 RECIPES = {
-    "ars-swimmer": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 500_000, 10),
+    "ars-swimmer": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 2_000_000, 25),
+    "ars-swimmer-alike": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 2_000_000, 25, alike=True),
     "ars-hopper": Recipe("Hopper-v5", "ARS", 0.01, 0.025, 8, 4, True, 1.0, 3_000_000, 20),
     "ars-halfcheetah": Recipe("HalfCheetah-v5", "ARS", 0.02, 0.03, 32, 4, True, 0.0, 3_000_000, 2),
     "es-swimmer": Recipe("Swimmer-v5", "BASIC_ES", 0.01, 0.02, 50, 0, True, 0.0, 3_000_000, 2),
@@ -165,6 +170,7 @@ def run(name: str, seed: int) -> None:
     seen = ObservationStatistics(env.observation_space.shape[0])
     steps = played = rounds = 0
     curve: list[list[float]] = []
+    commit = commit_of(HERE)
     began = time.process_time()
 
     def look(count: int) -> list[float]:
@@ -177,7 +183,8 @@ def run(name: str, seed: int) -> None:
         infos, rewards, batch = [], [], []
         for sample in range(2 * recipe.pairs):
             info = clone.add_noise()
-            total, length = episodes.play(clone, seed * 10**7 + played, mean, std)
+            start = played // 2 * 2 if recipe.alike else played
+            total, length = episodes.play(clone, seed * 10**7 + start, mean, std)
             infos.append(info)
             rewards.append(total - recipe.bonus * length)
             batch.append(episodes.sums(length))
@@ -191,14 +198,26 @@ def run(name: str, seed: int) -> None:
         if rounds % recipe.every == 0 or steps >= recipe.steps:
             scores = look(LOOKS)
             curve.append([steps, played, round(float(np.mean(scores)), 1)])
-            _write(path, recipe, seed, curve, time.process_time() - began, [])
-    _write(path, recipe, seed, curve, time.process_time() - began, look(LAST_LOOKS))
+            _write(path, recipe, seed, commit, curve, time.process_time() - began, [])
+    _write(path, recipe, seed, commit, curve, time.process_time() - began, look(LAST_LOOKS))
 
 
-def _write(path: Path, recipe: Recipe, seed: int, curve: Any, seconds: float, last: list[float]) -> None:
+def commit_of(folder: Path) -> str:
+    """Return the commit of a folder's repository, `-dirty` where tracked files differ; `unknown` outside of one."""
+    git = ["git", "-C", str(folder.parent)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--stat", "HEAD"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
+
+
+def _write(path: Path, recipe: Recipe, seed: int, commit: str, curve: Any, seconds: float, last: list[float]) -> None:
     path.parent.mkdir(exist_ok=True)
     content = vars(recipe) | {
         "seed": seed,
+        "commit": commit,
         "cpu_seconds": round(seconds),
         "gymnasium": gymnasium.__version__,
         "last": [round(score, 1) for score in last],
@@ -210,31 +229,32 @@ def _write(path: Path, recipe: Recipe, seed: int, curve: Any, seconds: float, la
 
 
 THRESHOLDS = {
-    "ars-swimmer": 325, "ars-hopper": 3120, "ars-halfcheetah": 3430,
+    "ars-swimmer": 325, "ars-swimmer-alike": 325, "ars-hopper": 3120, "ars-halfcheetah": 3430,
     "es-swimmer": 128.25, "es-halfcheetah": 2385.79, "es-hopper": 877.45,
 }  # fmt: skip
 
 
 def table() -> None:
     """Print what the files hold."""
-    print("| run | seeds | score at the end, each seed | median | reached | steps (episodes) until then | published |")
+    print("| run | score at the end, each seed | median | reached | steps (episodes) until then | published | commit |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in RECIPES:
         files = [json.loads(path.read_text()) for path in sorted(HERE.glob(f"{name}-*.json"))]
         done = [found for found in files if found["last"]]
         if not done:
-            print(f"| {name} | not run | | | | | {PUBLISHED[name]} |")
+            print(f"| {name} | not run | | | | {PUBLISHED[name]} | |")
             continue
         scores = [float(np.mean(found["last"])) for found in done]
         goal, reached = THRESHOLDS[name], []
         for found in done:
             rows = [row for row in found["steps_episodes_return"] if row[2] >= goal]
             reached.append(f"{rows[0][0]:,} ({rows[0][1]:,})" if rows else "-")
-        shown = ", ".join(f"{score:,.0f}" for score in scores)
+        shown = ", ".join(f"{found['seed']}: {score:,.0f}" for found, score in zip(done, scores, strict=True))
+        commits = ", ".join(sorted({found["commit"] for found in done}))
         count = sum(text != "-" for text in reached)
         print(
-            f"| {name} | {len(done)} | {shown} | {np.median(scores):,.0f} | {goal:,.0f}: {count} of {len(done)} | "
-            f"{'; '.join(reached)} | {PUBLISHED[name]} |"
+            f"| {name} | {shown} | {np.median(scores):,.0f} | {goal:,.0f}: {count} of {len(done)} | "
+            f"{'; '.join(reached)} | {PUBLISHED[name]} | {commits} |"
         )
 
 
