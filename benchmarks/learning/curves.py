@@ -59,7 +59,7 @@ def _panel(axis: Any, key: str, by_backend: dict[str, list[dict[str, Any]]]) -> 
     wanted = gate.threshold
     if wanted is not None:
         axis.axhline(wanted, color="gray", linestyle="--", linewidth=0.9)
-    axis.set_title(f"{gate.algorithm}, {gate.env}", fontsize=9)
+    axis.set_title(gate.title, fontsize=9)
     axis.set_xlabel("episodes" if gate.algorithm == "PolicyGradient" else "steps", fontsize=8)
     axis.set_xlim(left=0)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1M

@@ -4,10 +4,13 @@ A gate is passed when the lower bound of the 95 % interval over seeds reaches it
 The numbers of a run are those of `parl_core.training.recipes`, for the same algorithm and environment.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from parl_core.replay import Prioritized
 from parl_core.training.recipes import Recipe, find_recipe
-from parl_core.training.results import report_seeds
+from parl_core.training.results import REPORT_SEEDS, report_seeds
 
 __all__ = ["GATES", "Gate"]
 
@@ -26,6 +29,10 @@ class Gate:
         above: another gate, above which this one has to lie, by the same test.
         margin: of `not_below`, in returns.
         steps: of a run, where not the recipe's.
+        variant: what is added to the recipe, as the table calls it.
+        loop: settings of the loop that the variant has.
+        sizes: of the network that the variant has.
+        runs: how many seeds its row reports, on torch alone; None: as many as the cost of a run allows, on both.
         published: what others report, with source and protocol.
         deviations: from the published protocol; those of the hyper-parameters are the recipe's.
     """
@@ -38,6 +45,10 @@ class Gate:
     above: str = ""
     margin: float = 0.0
     steps: int | None = None
+    variant: str = ""
+    loop: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    runs: int | None = None
     published: tuple[str, ...] = ()
     deviations: tuple[str, ...] = field(default=())
 
@@ -45,11 +56,21 @@ class Gate:
     def recipe(self) -> Recipe:
         """The numbers of a run."""
         recipe = find_recipe(self.algorithm, self.env)
-        return recipe if self.steps is None else recipe.with_steps(self.steps)
+        if self.steps is not None:
+            recipe = recipe.with_steps(self.steps)
+        return replace(recipe, loop=replace(recipe.loop, **self.loop), sizes={**recipe.sizes, **self.sizes})
+
+    @property
+    def title(self) -> str:
+        """Algorithm and task, as tables name them."""
+        budget = "" if self.steps is None else f", {self.steps:,} steps"
+        return f"{self.algorithm}{self.variant and f' ({self.variant})'}, {self.env}{budget}"
 
     def seeds(self, backend: str) -> tuple[int, ...]:
         """The seeds that its row reports."""
-        return report_seeds(backend, self.minutes)
+        if self.runs is None:
+            return report_seeds(backend, self.minutes)
+        return REPORT_SEEDS[: self.runs if backend == "torch" else 0]
 
 
 _ZOO = "RL Baselines3 Zoo, single best run"
@@ -60,6 +81,21 @@ _SHORT = "as many steps as fit two CPU hours for five seeds; 1M steps are usual"
 _NO_TABLE = "no table for so few frames is known to us"
 _DQN_PLOTS = f"{_NO_TABLE}; Young & Tian 2019 plot 5M frames, Obando-Ceron & Castro 2021 plot 10M"
 _LIMIT = "games end after 5,000 frames"
+_UNSEEN = "no number was chosen on this game: they are Breakout's"
+_PLAIN = "dqn-acrobot"
+_FEWER_STEPS = "300k steps; published figures are of 1M"
+
+
+def _minatar(algorithm: str, game: str, minutes: float, about: str, *deviations: str) -> Gate:
+    return Gate(algorithm, f"MinAtar/{game}-v1", minutes, published=(about,), deviations=(_LIMIT, *deviations))
+
+
+def _locomotion(algorithm: str, task: str, minutes: float, *published: str) -> Gate:
+    return Gate(
+        algorithm, f"{task}-v5", minutes, steps=300_000, runs=2, published=published, deviations=(_V5, _FEWER_STEPS)
+    )
+
+
 GATES: dict[str, Gate] = {
     "policy_gradient-cartpole": Gate(
         "PolicyGradient",
@@ -74,15 +110,52 @@ GATES: dict[str, Gate] = {
     "dqn-acrobot": Gate(
         "DQN", "Acrobot-v1", 1.7, -100.0, published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})")
     ),
+    "dqn_dueling-acrobot": Gate(
+        "DQN",
+        "Acrobot-v1",
+        1.9,
+        variant="dueling",
+        sizes={"dueling": True},
+        not_below=_PLAIN,
+        margin=10.0,
+        published=("Wang et al. 2016 report Atari",),
+    ),
+    "dqn_prioritized-acrobot": Gate(
+        "DQN",
+        "Acrobot-v1",
+        2.5,
+        variant="prioritised",
+        loop={"prioritized": Prioritized()},
+        not_below=_PLAIN,
+        margin=10.0,
+        published=("Schaul et al. 2016 report Atari",),
+    ),
+    "dqn_n_step-acrobot": Gate(
+        "DQN",
+        "Acrobot-v1",
+        1.8,
+        variant="3-step",
+        loop={"n_step": 3},
+        not_below=_PLAIN,
+        margin=10.0,
+        published=("Hessel et al. 2018 report Atari, with n = 3",),
+    ),
+    "dqn-mountain_car": Gate(
+        "DQN", "MountainCar-v0", 3.0, -110.0, published=(f"-100.8 at 120k ({_ZOO})", f"-195 ({_CLEANRL})")
+    ),
+    "dqn-lunar_lander": Gate("DQN", "LunarLander-v3", 4.0, 200.0, published=(f"154 at 100k ({_ZOO}, v2)",)),
+    "qrdqn-cartpole": Gate("QRDQN", "CartPole-v1", 1.5, 475.0, published=(f"500 at 50k ({_ZOO})",)),
     "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 1.6, not_below="dqn-cartpole", margin=25.0),
     "a2c-cartpole": Gate("A2C", "CartPole-v1", 1.0, 475.0, published=(f"500 at 500k ({_ZOO})",)),
     "a2c-acrobot": Gate("A2C", "Acrobot-v1", 1.0, -100.0, published=(f"-83.4 at 500k ({_ZOO})",)),
+    "a2c-pendulum": Gate("A2C", "Pendulum-v1", 3.0, -200.0, published=(f"-163 at 1M ({_ZOO}, gSDE)",)),
     "ppo-cartpole": Gate(
         "PPO", "CartPole-v1", 0.4, 475.0, published=(f"500 at 100k ({_ZOO})", f"490 +- 6 ({_CLEANRL})")
     ),
     "ppo-acrobot": Gate(
         "PPO", "Acrobot-v1", 1.0, -100.0, published=(f"-73.5 at 1M ({_ZOO})", f"-86.4 +- 1.3 ({_CLEANRL})")
     ),
+    "ppo-lunar_lander": Gate("PPO", "LunarLander-v3", 5.0, 200.0, published=(f"242 at 1M ({_ZOO}, v2)",)),
     "ppo-pendulum": Gate("PPO", "Pendulum-v1", 1.6, -200.0, published=(f"-172 at 100k ({_ZOO}, gSDE)",)),
     "impala-cartpole": Gate(
         "IMPALA",
@@ -92,10 +165,19 @@ GATES: dict[str, Gate] = {
         published=("450 within 2M steps (RLlib's tuned example, which its CI runs)",),
         deviations=("a fifth of RLlib's steps",),
     ),
+    "impala-acrobot": Gate(
+        "IMPALA",
+        "Acrobot-v1",
+        0.7,
+        -100.0,
+        published=("no figure is known to us; the gate is that of the other algorithms",),
+    ),
     "ddpg-pendulum": Gate("DDPG", "Pendulum-v1", 4.4, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
     "td3-pendulum": Gate("TD3", "Pendulum-v1", 4.9, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
     "sac-pendulum": Gate("SAC", "Pendulum-v1", 4.4, -200.0, published=(f"-157 at 20k ({_ZOO})",)),
     "oac-pendulum": Gate("OAC", "Pendulum-v1", 4.6, not_below="sac-pendulum", margin=10.0),
+    "td3-lunar_lander": Gate("TD3", "LunarLanderContinuous-v3", 60.0, 200.0, published=(f"207 at 300k ({_ZOO}, v2)",)),
+    "sac-lunar_lander": Gate("SAC", "LunarLanderContinuous-v3", 65.0, 200.0, published=(f"260 at 500k ({_ZOO}, v2)",)),
     "bc-cartpole": Gate("BC", "CartPole-v1", 0.5),
     "bc-pendulum": Gate("BC", "Pendulum-v1", 0.5),
     "cql-pendulum": Gate("CQL", "Pendulum-v1", 5.7, above="bc-pendulum"),
@@ -146,8 +228,41 @@ GATES: dict[str, Gate] = {
         ),
         deviations=(_V5, _SHORT),
     ),
-    "dqn-breakout": Gate("DQN", "MinAtar/Breakout-v1", 11.8, published=(_DQN_PLOTS,), deviations=(_LIMIT,)),
-    "dqn-space_invaders": Gate("DQN", "MinAtar/SpaceInvaders-v1", 11.1, published=(_DQN_PLOTS,), deviations=(_LIMIT,)),
-    "ppo-breakout": Gate("PPO", "MinAtar/Breakout-v1", 6.1, published=(_NO_TABLE,), deviations=(_LIMIT,)),
-    "ppo-space_invaders": Gate("PPO", "MinAtar/SpaceInvaders-v1", 6.9, published=(_NO_TABLE,), deviations=(_LIMIT,)),
+    "td3-halfcheetah-1m": Gate(
+        "TD3",
+        "HalfCheetah-v5",
+        120.0,
+        8500.0,
+        steps=1_000_000,
+        runs=1,
+        published=(
+            "9637 +- 859 (Fujimoto et al. 2018, 10 seeds)",
+            "9583 +- 126 (CleanRL, 3 seeds)",
+            f"10201 +- 773 ({_TIANSHOU})",
+        ),
+        deviations=(_V5,),
+    ),
+    "sac-halfcheetah-1m": Gate(
+        "SAC",
+        "HalfCheetah-v5",
+        190.0,
+        8500.0,
+        steps=1_000_000,
+        runs=1,
+        published=("9535 (Zoo)", "9635 +- 1424 (CleanRL, 3 seeds)", f"12139 +- 1049 ({_TIANSHOU})"),
+        deviations=(_V5,),
+    ),
+    "td3-hopper": _locomotion("TD3", "Hopper", 36.0, "3564 +- 115 at 1M (Fujimoto et al. 2018, 10 seeds)"),
+    "sac-hopper": _locomotion("SAC", "Hopper", 57.0, "2326 at 1M (Zoo)", "2310 +- 343 at 1M (CleanRL, 3 seeds)"),
+    "td3-walker2d": _locomotion("TD3", "Walker2d", 36.0, "4683 +- 540 at 1M (Fujimoto et al. 2018, 10 seeds)"),
+    "sac-walker2d": _locomotion("SAC", "Walker2d", 57.0, "3863 at 1M (Zoo)", "3591 +- 911 at 1M (CleanRL, 3 seeds)"),
+    "dqn-breakout": _minatar("DQN", "Breakout", 11.8, _DQN_PLOTS),
+    "dqn-space_invaders": _minatar("DQN", "SpaceInvaders", 11.1, _DQN_PLOTS),
+    "dqn-asterix": _minatar("DQN", "Asterix", 12.0, _DQN_PLOTS, _UNSEEN),
+    "dqn-freeway": _minatar("DQN", "Freeway", 12.0, _DQN_PLOTS, _UNSEEN),
+    "ppo-breakout": _minatar("PPO", "Breakout", 6.1, _NO_TABLE),
+    "ppo-space_invaders": _minatar("PPO", "SpaceInvaders", 6.9, _NO_TABLE),
+    "ppo-asterix": _minatar("PPO", "Asterix", 7.0, _NO_TABLE, _UNSEEN),
+    "ppo-freeway": _minatar("PPO", "Freeway", 7.0, _NO_TABLE, _UNSEEN),
+    "impala-breakout": _minatar("IMPALA", "Breakout", 12.0, _NO_TABLE),
 }

@@ -12,7 +12,12 @@ from gymnasium.spaces import Box, Discrete
 
 __all__ = ["GAMES", "MAX_FRAMES", "MinAtarGame"]
 
-GAMES = {"MinAtar/Breakout-v1": "breakout", "MinAtar/SpaceInvaders-v1": "space_invaders"}  # id: the package's name
+GAMES = {  # id: the package's name
+    "MinAtar/Asterix-v1": "asterix",
+    "MinAtar/Breakout-v1": "breakout",
+    "MinAtar/Freeway-v1": "freeway",
+    "MinAtar/SpaceInvaders-v1": "space_invaders",
+}
 
 MAX_FRAMES = 5_000  # twice what Freeway has; a good player of Breakout needs some twenty a brick
 

@@ -16,13 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from gates import GATES, Gate
 
+from parl_core.errors import HyperparameterError
 from parl_core.training.offline import OfflineSettings
+from parl_core.training.recipes import Recipe
 from parl_core.training.results import read_result
 
 __all__ = ["TAKEN", "claimed", "commit_of", "die_with_parent", "has_numbers_of", "is_done", "result_file", "run_one"]
@@ -49,10 +52,22 @@ def is_done(path: Path) -> bool:
 
 
 def has_numbers_of(result: Mapping[str, Any], gate: Gate) -> bool:
-    """Return whether a result was measured with the numbers that the gate's recipe has now."""
-    return bool(
-        result.get("share", 1.0) != 1.0 or result.get("recipe") == json.loads(json.dumps(gate.recipe.as_json()))
-    )
+    """Return whether a result was measured with the numbers that the gate's recipe has now.
+
+    A setting that a record does not have, because it is younger, was at its default. Words and what stops `parl train`
+    are no numbers of a run.
+    """
+    if result.get("share", 1.0) != 1.0:
+        return True
+    try:
+        recorded = Recipe.from_json(result.get("recipe") or {})
+    except HyperparameterError:
+        return False
+    return _numbers(recorded) == _numbers(gate.recipe)
+
+
+def _numbers(recipe: Recipe) -> dict[str, Any]:
+    return replace(recipe, source="", deviations=(), goal=None, evaluate_every=None).as_json()
 
 
 def run_one(
@@ -63,7 +78,7 @@ def run_one(
     Args:
         folder: of all results.
         gate: its key.
-        backend: torch or paddle.
+        backend: torch, paddle, or sb3 for the same recipe in Stable-Baselines3.
         seed: of the run.
         share: of the gate's steps; below 1 only to see that everything runs.
         progress: told the share of the run that is over.
@@ -94,11 +109,15 @@ def die_with_parent() -> None:
 
 
 def _trained(gate: str, backend: str, seed: int, share: float, progress: Callable[[float], None]) -> dict[str, Any]:
-    import parl
+    from parl_core.training.results import logged, machine
 
-    parl.set_backend(backend)
-    from parl_core.training.results import logged, machine, measure
+    if backend == "sb3":
+        from beside_sb3 import measure
+    else:
+        from parl_core.backends import set_backend
+        from parl_core.training.results import measure
 
+        set_backend(backend)
     wanted = GATES[gate]
     recipe = wanted.recipe if share == 1.0 else wanted.recipe.with_steps(max(int(wanted.recipe.steps * share), 1))
     commit = commit_of(Path(__file__).parent)
@@ -133,7 +152,8 @@ def _trained(gate: str, backend: str, seed: int, share: float, progress: Callabl
 def _packages(backend: str) -> list[str]:
     modules = {"torch": "torch", "paddle": "paddlepaddle", "mujoco": "mujoco", "minatar": "minatar"}
     used = [name for module, name in modules.items() if module in sys.modules]
-    return ["parl-core", f"parl-{backend}", "gymnasium", "numpy", *used]
+    library = "stable-baselines3" if backend == "sb3" else f"parl-{backend}"
+    return ["parl-core", library, "gymnasium", "numpy", *used]
 
 
 def commit_of(folder: Path) -> str | None:

@@ -20,6 +20,7 @@ Row = tuple[str, str]  # gate, backend
 Rows = dict[Row, list[dict[str, Any]]]
 Result = dict[str, Any]
 BACKENDS = ("torch", "paddle")
+PEER = "sb3"
 
 _PROTOCOL = """\
 Returns are those of the weights at the end of training, over 100 episodes with the deterministic policy, on seeds that
@@ -35,12 +36,20 @@ _EARLIER = """\
 Seeds 0 to 4, on some of which recipes had been tuned, with the recipes of then (which have changed where a row above
 has other numbers): not evidence for other seeds, and no row above has any of it."""
 
+_BESIDE = """\
+The same numbers in Stable-Baselines3 (`beside_sb3.py` translates a recipe), with the same seeds and the same
+evaluation."""
+
 
 def write(folder: Path) -> str:
     """Write `TABLE.md` and `curves.png` beside the results, and return the former."""
     found = read(folder)
     rows, earlier, left_out = reported(found)
-    parts = [_PROTOCOL, _summary(rows), _verdicts(rows), "## Runs", _runs(rows), "## What others report", _others(rows)]
+    peers = {row: rows.pop(row) for row in list(rows) if row[1] == PEER}
+    parts = [_PROTOCOL, _cost(), _summary(rows), _verdicts(rows)]
+    if peers:
+        parts += ["## Beside Stable-Baselines3", _BESIDE, _beside(rows, peers)]
+    parts += ["## Runs", _runs({**rows, **peers}), "## What others report", _others(rows)]
     if earlier:
         parts += ["## Earlier results", _EARLIER, _runs(earlier)]
     if left_out:
@@ -67,7 +76,7 @@ def read(folder: Path) -> Rows:
         if result["gate"] in GATES:
             found[result["gate"], result["backend"]].append(result)
     order = list(GATES)
-    rows = sorted(found, key=lambda row: (order.index(row[0]), BACKENDS.index(row[1])))
+    rows = sorted(found, key=lambda row: (order.index(row[0]), (*BACKENDS, PEER).index(row[1])))
     return {row: sorted(found[row], key=lambda result: result["seed"]) for row in rows}
 
 
@@ -125,6 +134,29 @@ def _summary(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def _cost() -> str:
+    hours = {
+        backend: sum(len(gate.seeds(backend)) * gate.minutes for gate in GATES.values()) / 60 for backend in BACKENDS
+    }
+    return (
+        f"All rows with all their seeds take about {hours['torch']:.0f} CPU hours on torch; paddle's take "
+        f"{hours['paddle']:.0f} hours times what an update there takes longer, two to three times."
+    )
+
+
+def _beside(rows: Rows, peers: Rows) -> str:
+    lines = []
+    for (key, _), theirs in peers.items():
+        ours = rows.get((key, "torch"))
+        difference = "-"
+        if ours:
+            low, high = bootstrap_difference(_means(ours), _means(theirs))
+            difference = f"[{low:.1f}, {high:.1f}]"
+        cells = [f"{_figure(ours)} ({len(ours)})" if ours else "-", f"{_figure(theirs)} ({len(theirs)})"]
+        lines.append([_task(key), *cells, difference])
+    return _table(["algorithm, task", "ours on torch (seeds)", "Stable-Baselines3 (seeds)", "difference [95 %]"], lines)
+
+
 def _verdicts(rows: Rows) -> str:
     lines = []
     for key in _gates(rows):
@@ -174,7 +206,7 @@ def _gates(rows: Rows) -> list[str]:
 
 
 def _task(key: str) -> str:
-    return f"{GATES[key].algorithm}, {GATES[key].env}"
+    return GATES[key].title
 
 
 def _figure(results: list[Result]) -> str:

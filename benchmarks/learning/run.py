@@ -32,7 +32,7 @@ def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[in
     Args:
         folder: of all results.
         gates: keys of those to run.
-        backend: torch or paddle.
+        backend: torch, paddle, or sb3 for the same recipe in Stable-Baselines3.
         seeds: of the runs; None: those that the row of each gate reports.
     """
     wanted = {gate: GATES[gate].seeds(backend) if seeds is None else tuple(seeds) for gate in gates}
@@ -75,7 +75,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", nargs="+", choices=sorted(GATES), default=sorted(GATES), metavar="GATE")
-    parser.add_argument("--backend", choices=("torch", "paddle"), default="torch")
+    parser.add_argument("--backend", choices=("torch", "paddle", "sb3"), default="torch")
     parser.add_argument(
         "--seeds", type=int, nargs="+", help="of the runs; default: those that the rows report, from 100 on"
     )

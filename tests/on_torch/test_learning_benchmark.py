@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def test_gates_are_judged_by_the_lower_bound_and_a_failed_one_says_so(tmp_path: 
     assert "| Adam, not RMSProp |" in line(table, "A2C, CartPole-v1")
     assert "open (bc-pendulum has not run)" in line(table, "IQL, Pendulum-v1")
     assert "open (dqn-cartpole has not run)" in line(table, "DDQN, CartPole-v1")
-    assert "reported only" in line(table, "SAC, HalfCheetah-v5")
+    assert "reported only" in line(table, "SAC, HalfCheetah-v5, 110,000 steps")
     assert "open (runs of 999 steps, the gate has 100,000)" in line(table, "DQN, Acrobot-v1")
     assert "- passed: 1 of 7 rows\n- FAILED: A2C, CartPole-v1 on torch; PPO, CartPole-v1 on paddle\n" in table
     assert "; TD3, Pendulum-v1; " in table.split("- not run: ")[1].splitlines()[0]
@@ -284,6 +285,44 @@ def test_what_is_no_result_is_named_left_out_and_not_taken_for_done(
     assert one_run.is_done(broken.with_name("torch-0.json"))
     write(tmp_path, result("dqn-cartpole", 2, 500.0, recipe={}))
     assert not one_run.is_done(broken.with_name("torch-2.json"))
+
+
+def test_words_and_settings_younger_than_a_record_make_no_other_numbers(tmp_path: Path, one_run: Any) -> None:
+    recorded = numbers("dqn-cartpole")
+    younger = {name: value for name, value in recorded["loop"].items() if name != "report_every"}
+    write(
+        tmp_path,
+        result("dqn-cartpole", 100, 1.0, recipe={**recorded, "source": "said otherwise", "deviations": ["none"]}),
+        result("dqn-cartpole", 101, 1.0, recipe={**recorded, "loop": younger}),
+        result("dqn-cartpole", 102, 1.0, recipe={**recorded, "loop": {**recorded["loop"], "batch_size": 32}}),
+        result("dqn-cartpole", 103, 1.0, recipe={**recorded, "loop": {**recorded["loop"], "unknown": 32}}),
+    )
+    done = [one_run.is_done(tmp_path / "dqn-cartpole" / f"torch-{seed}.json") for seed in range(100, 104)]
+    assert done == [True, True, False, False]
+
+
+def test_a_row_of_a_variant_has_its_own_numbers_name_and_number_of_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = module("gates", monkeypatch).GATES
+    plain = gates["dqn-acrobot"].recipe
+    assert gates["dqn_dueling-acrobot"].recipe == replace(plain, sizes={**plain.sizes, "dueling": True})
+    assert gates["dqn_n_step-acrobot"].recipe == replace(plain, loop=replace(plain.loop, n_step=3))
+    assert gates["dqn_prioritized-acrobot"].recipe.loop.prioritized is not None
+    assert len({gate.title for gate in gates.values()}) == len(gates)
+    long = gates["sac-halfcheetah-1m"]
+    assert long.title == "SAC, HalfCheetah-v5, 1,000,000 steps"
+    assert (long.seeds("torch"), long.seeds("paddle"), long.recipe.steps) == ((100,), (), 1_000_000)
+
+
+def test_a_row_stands_beside_the_same_recipe_in_stable_baselines3(tmp_path: Path, report: Any) -> None:
+    write(tmp_path, *(result("ppo-cartpole", 100 + seed, 490.0 + seed) for seed in range(4)))
+    write(tmp_path, *(result("ppo-cartpole", 100 + seed, 470.0 + seed, backend="sb3") for seed in range(4)))
+    write(tmp_path, result("a2c-cartpole", 100, 470.0, backend="sb3"))
+    table = report.write(tmp_path)
+    beside = table.split("## Beside Stable-Baselines3")[1].split("## Runs")[0]
+    ours, theirs = "491.5 [490.0, 493.0] (4)", "471.5 [470.0, 473.0] (4)"
+    assert line(beside, "PPO, CartPole-v1").startswith(f"| PPO, CartPole-v1 | {ours} | {theirs} | [")
+    assert line(beside, "A2C, CartPole-v1") == "| A2C, CartPole-v1 | - | 470.0 [470.0, 470.0] (1) | - |"
+    assert "- passed: 1 of 1 rows" in table
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "2"])

@@ -34,6 +34,7 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "IMPALA": "ActorCritic",
         "DQN": "QNetwork",
         "DDQN": "QNetwork",
+        "QRDQN": "QuantileNetwork",
         "OfflineQ": "QNetwork",
         "DDPG": "DeterministicActorCritic",
         "TD3": "TwinActorCritic",
@@ -191,8 +192,10 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
 
 # DQN
 
+_WIDE = {"hidden": (256, 256)}
 _DQN = {"gamma": 0.99}
-_DQN_LOSS = "the squared error, unclipped; Stable-Baselines3's is Huber's, with gradients clipped at 10"
+_ZOO_DQN = {**_DQN, "huber": 1.0, "max_grad_norm": 10.0}  # Stable-Baselines3 has no other loss
+_GLOROT = "layers start from Glorot's uniform weights, not from PyTorch's"
 _DQN_CARTPOLE = Recipe(
     OffPolicySettings(
         total_steps=100_000,
@@ -204,15 +207,35 @@ _DQN_CARTPOLE = Recipe(
         exploration={"epsilon": linear(1.0, 0.04, 16_000)},
         rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
     ),
-    {**_DQN, "sync_every": 128},
-    {"hidden": (256, 256)},
+    {**_ZOO_DQN, "sync_every": 128},
+    _WIDE,
     goal=475.0,
     evaluate_every=2_000,
     deviations=(
-        _DQN_LOSS,
         "twice the Zoo's steps, the learning rate goes to 0",
         "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
-        "layers start from Glorot's uniform weights, not from PyTorch's",
+        _GLOROT,
+    ),
+)
+_QRDQN_CARTPOLE = Recipe(
+    OffPolicySettings(
+        total_steps=50_000,
+        learning_starts=1_000,
+        train_every=256,
+        gradient_steps=128,
+        batch_size=64,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.04, 8_000)},
+        rates={"learning_rate": linear(2.3e-3, 0.0, 50_000)},
+    ),
+    {"gamma": 0.99, "sync_every": 128},
+    {"hidden": (256, 256), "quantiles": 10},
+    goal=475.0,
+    evaluate_every=2_000,
+    deviations=(
+        "the learning rate goes to 0",
+        "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
+        _GLOROT,
     ),
 )
 
@@ -228,18 +251,50 @@ def _box2d_dqn(goal: float) -> Recipe:
             memory_size=100_000,
             exploration={"epsilon": linear(1.0, 0.1, 12_000)},
         ),
-        {**_DQN, "lr": 6.3e-4, "sync_every": 62},
-        {"hidden": (256, 256)},
+        {**_ZOO_DQN, "lr": 6.3e-4, "sync_every": 62},
+        _WIDE,
         goal=goal,
         deviations=(
-            _DQN_LOSS,
             "an update every 4 steps, not 4 of them, and the target copied every 62, not 250",
             "1,000 random steps, not none; a memory of 100,000, not 50,000",
-            "layers start from Glorot's uniform weights, not from PyTorch's",
+            _GLOROT,
         ),
     )
 
 
+def _lunar_lander_dqn() -> Recipe:
+    recipe, steps = _box2d_dqn(goal=200.0), 500_000
+    rates = {"learning_rate": linear(6.3e-4, 0.0, steps)}
+    return replace(
+        recipe,
+        loop=replace(recipe.loop, total_steps=steps, rates=rates),
+        algorithm={name: value for name, value in recipe.algorithm.items() if name != "lr"},
+        evaluate_every=20_000,
+        deviations=("500k steps, not 100k, over which the learning rate goes to 0", *recipe.deviations),
+    )
+
+
+_MOUNTAIN_CAR_DQN = Recipe(
+    OffPolicySettings(
+        total_steps=120_000,
+        learning_starts=1_000,
+        train_every=16,
+        gradient_steps=8,
+        batch_size=128,
+        memory_size=10_000,
+        exploration={"epsilon": linear(1.0, 0.07, 24_000)},
+        rates={"learning_rate": linear(4e-3, 0.0, 120_000)},
+    ),
+    {**_ZOO_DQN, "gamma": 0.98, "sync_every": 300},
+    _WIDE,
+    goal=-110.0,
+    deviations=(
+        "the learning rate goes to 0",
+        "the target is copied every 300 updates, as the Zoo's every 600 steps come to",
+        _GLOROT,
+    ),
+)
+_MINATAR_GAMES = ("Breakout", "SpaceInvaders", "Asterix", "Freeway")  # the last two had no part in any choice
 _MINATAR_DQN = Recipe(
     OffPolicySettings(
         total_steps=1_500_000,
@@ -302,6 +357,18 @@ _A2C = Recipe(
     deviations=("Adam, not RMSProp",),
 )
 
+_A2C_PENDULUM = Recipe(
+    OnPolicySettings(
+        total_steps=1_000_000, n_steps=8, gamma=0.9, gae_lambda=0.9, lr=7e-4, decay=True, entropy_coef=0.0
+    ),
+    {"continuous_action": True},
+    {**_PPO_SIZES, "continuous": True},
+    num_envs=8,
+    normalize=True,
+    goal=-200.0,
+    deviations=("Adam, not RMSProp", "no gSDE: a Gaussian of state-independent deviation"),
+)
+
 # Continuous actions
 
 _PENDULUM = OffPolicySettings(total_steps=20_000, learning_starts=1_000, batch_size=256, memory_size=200_000)
@@ -314,6 +381,7 @@ _DETERMINISTIC_PENDULUM = Recipe(
     evaluate_every=1_000,
     deviations=("1,000 random steps, not 10,000",),
 )
+_LANDER = OffPolicySettings(total_steps=300_000, learning_starts=10_000, batch_size=256, memory_size=300_000)
 _SAC_PENDULUM = Recipe(
     _PENDULUM,
     _PENDULUM_RATES,
@@ -323,7 +391,6 @@ _SAC_PENDULUM = Recipe(
     deviations=("1,000 random steps, not 100",),
 )
 _TIANSHOU = "Tianshou's benchmark, examples/mujoco"
-_WIDE = {"hidden": (256, 256)}
 _SAME_DATA = (
     "no published figure on small tasks; data are recorded here by a scripted policy with noise",
     "the data are the same for all seeds",
@@ -352,10 +419,11 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("DQN", "CartPole-v1"): _DQN_CARTPOLE,
         ("DDQN", "CartPole-v1"): _DQN_CARTPOLE,
+        ("QRDQN", "CartPole-v1"): _QRDQN_CARTPOLE,
         ("DQN", "Acrobot-v1"): _box2d_dqn(goal=-100.0),
-        ("DQN", "LunarLander-v3"): _box2d_dqn(goal=200.0),
-        ("DQN", "MinAtar/Breakout-v1"): _MINATAR_DQN,
-        ("DQN", "MinAtar/SpaceInvaders-v1"): _MINATAR_DQN,
+        ("DQN", "LunarLander-v3"): _lunar_lander_dqn(),
+        ("DQN", "MountainCar-v0"): _MOUNTAIN_CAR_DQN,
+        **{("DQN", f"MinAtar/{game}-v1"): _MINATAR_DQN for game in _MINATAR_GAMES},
         ("DQN", "discrete"): Recipe(
             OffPolicySettings(
                 total_steps=500_000,
@@ -387,6 +455,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("A2C", "Acrobot-v1"): replace(
             _A2C, num_envs=16, goal=-100.0, deviations=("Adam, not RMSProp", "observations are not normalised")
         ),
+        ("A2C", "Pendulum-v1"): _A2C_PENDULUM,
         ("A2C", "discrete"): _A2C,
         ("A2C", "atari"): Recipe(
             _actor_learner(10_000_000, 20, None, 0, 1e-3, entropy_coef=0.01),
@@ -412,6 +481,23 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             num_envs=16,
             goal=-100.0,
             deviations=("300k steps, not 1M", "observations are not normalised"),
+        ),
+        ("PPO", "LunarLander-v3"): Recipe(
+            OnPolicySettings(
+                total_steps=1_000_000,
+                n_steps=1024,
+                epochs=4,
+                minibatch_size=64,
+                gamma=0.999,
+                gae_lambda=0.98,
+                lr=3e-4,
+                clip=0.2,
+                entropy_coef=0.01,
+            ),
+            _PPO,
+            _PPO_SIZES,
+            num_envs=16,
+            goal=200.0,
         ),
         ("PPO", "Pendulum-v1"): Recipe(
             replace(
@@ -439,8 +525,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             normalize=True,
             source="Schulman et al. 2017, table 3; observations and rewards normalised, as CleanRL does",
         ),
-        ("PPO", "MinAtar/Breakout-v1"): _MINATAR_PPO,
-        ("PPO", "MinAtar/SpaceInvaders-v1"): _MINATAR_PPO,
+        **{("PPO", f"MinAtar/{game}-v1"): _MINATAR_PPO for game in _MINATAR_GAMES},
         ("PPO", "discrete"): Recipe(
             OnPolicySettings(lr=3e-4, clip=0.2, entropy_coef=0.0),
             sizes=_PPO_SIZES,
@@ -481,6 +566,30 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             deviations=(
                 "two remote actors, and an order of fragments that does not depend on time",
                 "the learning rate goes to 0",
+            ),
+        ),
+        ("IMPALA", "Acrobot-v1"): Recipe(
+            replace(_actor_learner(500_000, 50, 2, 1, 1e-3, entropy_coeff=-0.01), deterministic=True),
+            {"sample_batch_steps": 50},
+            _PPO_SIZES,
+            goal=-100.0,
+            source="as CartPole's, with half of its rate",
+            deviations=(
+                "two remote actors, and an order of fragments that does not depend on time",
+                "the learning rate goes to 0",
+            ),
+        ),
+        ("IMPALA", "MinAtar/Breakout-v1"): Recipe(
+            replace(_actor_learner(3_000_000, 20, 2, 1, 1e-3, entropy_coeff=-0.01), deterministic=True),
+            {"sample_batch_steps": 20},
+            network="minatar_networks:minatar_actor_critic",
+            environment="minatar_game:MinAtarGame",
+            source="Espeholt et al. 2018, table D.3 (discount, unroll of 20, weights of value and entropy, gradient "
+            "norm); Adam's rate own",
+            deviations=(
+                "two remote actors, and an order of fragments that does not depend on time",
+                "batches of 200 steps, and the learning rate goes to 0",
+                "initial weights as PARL's layers have them",
             ),
         ),
         ("IMPALA", "discrete"): Recipe(
@@ -526,6 +635,20 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
                 "1,000 random steps, not 100",
                 "delta is the paper's 23.53 for each of Humanoid's 17 actions, and here there is one",
             ),
+        ),
+        ("TD3", "LunarLanderContinuous-v3"): Recipe(
+            replace(_LANDER, exploration={"noise": 0.1}),
+            {"gamma": 0.98, **_PENDULUM_RATES},
+            {"hidden": (400, 300)},
+            goal=200.0,
+            deviations=("a memory of 300,000, not 200,000",),
+        ),
+        ("SAC", "LunarLanderContinuous-v3"): Recipe(
+            _LANDER,
+            {"tau": 0.01, "actor_lr": linear(7.3e-4, 0.0, 300_000), "critic_lr": linear(7.3e-4, 0.0, 300_000)},
+            {"hidden": (400, 300)},
+            goal=200.0,
+            deviations=("300k steps, not 500k",),
         ),
         ("DDPG", "HalfCheetah-v5"): Recipe(
             OffPolicySettings(learning_starts=25_000, exploration={"noise": 0.1}),
