@@ -162,6 +162,23 @@ int parameters(char **given) {
     return 0;
 }
 
+// values MODELS QUANTILES, keys on standard input: the perturbed parameters of each, as their bytes
+int values(char **given) {
+    evokit_source *source = evokit_source_open(given[0], given[1]);
+    if (!source) return failed();
+    evokit_sampler *sampler = evokit_sampler_new(source);
+    evokit_info info = {0, 0, evokit_model_iter_id(source), 0};
+    while (std::cin >> info.key) {
+        if (evokit_apply_noise(sampler, &info)) return failed();
+        size_t count;
+        const float *values = evokit_parameters(sampler, &count);
+        std::fwrite(values, sizeof(float), count, stdout);
+    }
+    evokit_sampler_free(sampler);
+    evokit_source_close(source);
+    return 0;
+}
+
 // feedback LOG SECRET, lines "token reward": the result of each
 int feedback(char **given) {
     evokit_tokens *tokens = evokit_tokens_load(given[1], 3600);
@@ -216,7 +233,7 @@ int main(int argc, char **argv) {
     };
     const Command commands[] = {{"noise", 7, noise},   {"record", 4, record},         {"issue", 3, issue},
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
-                                {"speed", 4, speed},   {"feedback", 2, feedback}};
+                                {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_evokit import CMAES, GA, LMMAES, ConfigError, InvalidReward, LayoutMismatch, SepCMAES
+from parl_evokit import CMAES, GA, LMMAES, ConfigError, ESAgent, InvalidReward, LayoutMismatch, SepCMAES
 
 
 def search(n: int, seed: int = 1, start: float = 3.0, std: float = 1.0, **cma: Any) -> CMAES:
@@ -100,6 +100,20 @@ def test_whole_numbers_stay_within_their_bounds() -> None:
             assert es.candidate(info)[0] == row[0]
         es.tell(infos, x[:, 0] - np.abs(x[:, 1]))
     assert np.rint(es.mean[0]) == 2.0
+
+
+def test_the_holdout_arm_serves_whole_numbers_too() -> None:
+    guard = {"rollback": True, "holdout_share": 0.5}
+    solver = {"type": "CMA_ES", "sampling": {"cma_sampling": {"integers": [0]}}, "guard": guard}
+    start = {"x": np.array([0.4, 0.4], np.float32)}
+    agent = ESAgent({"keys": "COUNTER", "solver": solver}, (start, lambda arrays, _: arrays["x"]))
+    agent.update(agent.clone().draw(40), list(range(40)))
+    clone = agent.clone()
+    while clone.add_noise().model_iter_id:  # until the trusted model, number 0, is served
+        pass
+    whole, broken = clone.parameters()["x"].tolist()
+    assert whole == 0.0
+    assert broken == np.float32(0.4)
 
 
 def test_integers_that_cannot_be_are_refused() -> None:

@@ -274,6 +274,100 @@ def test_predictions_in_a_browser_are_those_of_python(javascript: Command, tmp_p
     assert none.startswith("error a token is 56 characters")
 
 
+LIMITS = {"lower": [-1.4], "upper": [1.4], "integers": [1, 3]}  # within which the first weights are
+SHAPED = ("CMA_ES", "LM_MA_ES", "CR_FM_NES")  # their noise goes through a matrix, whose sums each language rounds
+
+
+def updated(kind: str, cma: dict[str, Any], updates: int = 3, std: float = 0.3) -> ESAgent:
+    """An agent of this algorithm whose samples are no longer those of the start."""
+    sampling = {"gaussian_sampling": {"std": std}, "cma_sampling": cma}
+    es = ESAgent({"solver": {"type": kind, "sampling": sampling}}, mlp([2, 4, 2]))
+    clone, dice = es.clone(), np.random.default_rng(0)
+    for _ in range(updates):
+        es.update(clone.draw(16), dice.normal(size=16).tolist())
+    return es
+
+
+def assert_alike(cpp: Command, es: ESAgent, folder: Path, count: int) -> None:
+    """The C++ client perturbs the model as Python does: to the bit, or to rounding where there is a matrix."""
+    es.save(folder)
+    sampler = es._ready("test")[0].sampler
+    keys = np.array([0, *(info.noise_key for info in es.clone().draw(count))], np.uint64)
+    command = [*cpp, "values", str(folder), str(QUANTILES)]
+    given = "".join(f"{key}\n" for key in keys.tolist()).encode()
+    done = subprocess.run(command, input=given, capture_output=True, timeout=240, check=True)
+    found = np.frombuffer(done.stdout, np.float32).reshape(len(keys), -1)
+    wanted = np.empty_like(found)
+    for key, row in zip(keys.tolist(), wanted, strict=True):
+        sampler.perturb(key, row)
+    if es._ready("test")[0].config.solver.type.name in SHAPED:
+        assert np.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    else:
+        assert (found.view(np.uint32) == wanted.view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("kind", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "GA", "CEM"])
+def test_the_cpp_client_makes_the_samples_of_every_algorithm(cpp: Command, tmp_path: Path, kind: str) -> None:
+    assert_alike(cpp, updated(kind, {}), tmp_path / "model", 200)
+
+
+def test_the_cpp_client_keeps_to_bounds_and_whole_numbers(cpp: Command, tmp_path: Path) -> None:
+    assert_alike(cpp, updated("SEP_CMA_ES", LIMITS, std=2.0), tmp_path / "both", 200)
+    assert_alike(cpp, updated("SEP_CMA_ES", {"lower": [-1.4]}, std=2.0), tmp_path / "one", 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "GA"])
+def test_a_hundred_thousand_samples_of_every_algorithm_are_those_of_python(
+    cpp: Command, tmp_path: Path, kind: str
+) -> None:
+    assert_alike(cpp, updated(kind, {}, updates=120), tmp_path / "model", MANY)
+
+
+def test_a_browser_serves_both_arms_without_noise(javascript: Command, tmp_path: Path) -> None:
+    guard = {"rollback": True, "control_share": 0.2, "holdout_share": 0.3}
+    es = ESAgent({"solver": {"sampling": {"gaussian_sampling": {"std": 0.3}}, "guard": guard}}, mlp([4, 20, 2]))
+    es.update(es.clone().draw(20), np.arange(20.0).tolist())
+    es.save(tmp_path / "model")
+    clone, tokens = es.clone(), Tokens([bytes(32)])
+    served: list[SamplingInfo] = []
+    wanted: list[str] = []
+    while {info.model_iter_id for info in served if not info.noise_key} != {0, 1}:
+        served.append(clone.add_noise())
+        wanted.append(str(sums(np.concatenate([part.ravel() for part in clone.parameters().values()])[None])[0]))
+    given = "".join(f"{tokens.issue(info)}\n" for info in served)
+    assert said(javascript, "sample", tmp_path / "model", QUANTILES, "parameters", given=given) == wanted
+
+
+def test_the_cpp_client_serves_both_arms_without_noise(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    guard = {"rollback": True, "control_share": 0.2, "holdout_share": 0.1}
+    es = ESAgent({"solver": {"sampling": {"gaussian_sampling": {"std": 0.3}}, "guard": guard}}, mlp([4, 20, 2]))
+    old = es.parameters()
+    es.update(es.clone().draw(20), np.arange(20.0).tolist())
+    es.save(tmp_path / "model")
+    sampler = es._ready("test")[0].sampler
+    said_rows = said(cpp, "serve", tmp_path / "model", QUANTILES, tmp_path / "log", secret, 5000, 1, 4, 2, 0)
+    rows = [row.split() for row in said_rows]
+    tokens, arms = Tokens.load(secret), Counter[str]()
+    x = np.array([[(k + number % 7 - 3) / 4 for k in range(4)] for number in range(7)], np.float32)
+    for key, model, token, number, *outputs in rows:
+        drawn = int(key) or tokens.redeem(token).identity
+        holdout = sampler.is_holdout(drawn)
+        arms["holdout" if holdout else "control" if sampler.is_control(drawn) else "noise"] += 1
+        assert (key == "0") == sampler.is_control(drawn)
+        assert model == ("0" if holdout else "1")
+        if key == "0" and arms.total() < 1000:
+            served = mlp([4, 20, 2])
+            served.bind(np.concatenate([part.ravel() for part in (old if holdout else es.parameters()).values()]))
+            bits = np.array([int(each, 16) for each in outputs], np.uint32)
+            assert np.allclose(bits.view(np.float32), served.predict(x[int(number) % 7]), rtol=1e-5, atol=1e-6)
+    assert abs(arms["control"] / 5000 - 0.2) < 0.04
+    assert abs(arms["holdout"] / 5000 - 0.1) < 0.03
+    report, _ = es.update_from_log(tmp_path / "log")
+    assert (report.used, report.control, report.holdout) == (arms["noise"], 5000 - arms["noise"], arms["holdout"])
+
+
 SERVED = MANY // 4
 
 
@@ -369,14 +463,6 @@ def test_damaged_models_are_refused_by_name(cpp: Command, tmp_path: Path, damage
     done = subprocess.run(list(map(str, command)), input="", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "params.npz" in done.stderr or "solver.json" in done.stderr
-
-
-def test_algorithms_whose_samples_need_the_solver_are_refused(cpp: Command, tmp_path: Path) -> None:
-    agent(kind="CMA_ES").save(tmp_path / "model")
-    command = [*cpp, "parameters", tmp_path / "model", QUANTILES]
-    done = subprocess.run(list(map(str, command)), input="", capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "CMA_ES" in done.stderr
 
 
 def test_a_full_disk_is_told_and_leaves_whole_records(cpp: Command, tmp_path: Path) -> None:

@@ -215,10 +215,10 @@ class Sampler:
             else:
                 units = self.transform @ units
             out[...] = self.parameters + units * (self.std / UNITS_PER_ONE)
-        self._confine(out)
+        self.confine(out)
 
-    def _confine(self, out: NDArray[np.float32]) -> None:
-        """Mirror samples into the box and round what is whole, in place."""
+    def confine(self, out: NDArray[np.float32]) -> None:
+        """Mirror samples `[n]` or `[k, n]` into the box and round what is whole, in place."""
         if self.bounds is not None:
             self.bounds.fold(out)
         if self.integers is not None:
@@ -238,7 +238,7 @@ class Sampler:
             steps = self.shaped(self.normals(keys))
             steps *= self.std
             np.add(steps, self.parameters, out=out, casting="same_kind")
-        self._confine(out)
+        self.confine(out)
         return out
 
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:

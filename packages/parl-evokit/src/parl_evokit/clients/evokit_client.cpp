@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -186,7 +187,7 @@ std::string hexadecimal(const uint8_t *data, size_t count) {
 
 __extension__ typedef unsigned __int128 Wide;
 constexpr uint64_t key_bits = 62, half_mask = (uint64_t{1} << 31) - 1;
-constexpr uint64_t control_index = (uint64_t{1} << 32) + 1;
+constexpr uint64_t parent_index = uint64_t{1} << 32, control_index = parent_index + 1;
 
 inline void philox4x64_10(uint64_t counter, uint64_t k0, uint64_t k1, uint64_t out[4]) {
     uint64_t c0 = counter, c1 = 0, c2 = 0, c3 = 0;
@@ -416,16 +417,17 @@ class Json {
     size_t place_ = 0;
 };
 
-// The prototxt that parl-evokit writes: `name: value` and `name { ... }`.
+// The prototxt that parl-evokit writes: `name: value` and `name { ... }`. Repeated values stand with blanks between.
 Settings prototxt(const std::string &text) {
     Settings found;
     std::vector<std::string> path;
     std::string name;
     size_t i = 0;
-    auto at = [&](const std::string &last) {
+    auto add = [&](const std::string &value) {
         std::string whole;
         for (const auto &part : path) whole += part + ".";
-        return whole + last;
+        auto [place, first] = found.try_emplace(whole + name, value);
+        if (!first) place->second += " " + value;
     };
     while (i < text.size()) {
         if (std::strchr(" \t\r\n,;", text[i])) {
@@ -442,11 +444,11 @@ Settings prototxt(const std::string &text) {
             size_t from = i;
             if (i < text.size() && text[i] == '"') {
                 for (i++; i < text.size() && text[i] != '"';) i += text[i] == '\\' ? 2 : 1;
-                found[at(name)] = text.substr(from + 1, std::min(i, text.size()) - from - 1);
+                add(text.substr(from + 1, std::min(i, text.size()) - from - 1));
                 i++;
             } else {
                 while (i < text.size() && !std::strchr(" \t\r\n,;}", text[i])) i++;
-                found[at(name)] = text.substr(from, i - from);
+                add(text.substr(from, i - from));
             }
             name.clear();
         } else {
@@ -550,14 +552,77 @@ struct Layer {
     int activation;
 };
 
+using Doubles = std::vector<double>;
+
+double dot(const double *a, const double *b, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+// The matrix that noise is multiplied by, in one of three forms; none of them where a model has none.
+struct Shape {
+    Doubles matrix;              // CMA_ES: [n, n], B times D
+    Doubles rates, vectors;      // LM_MA_ES: [k] and [k, n], a factor (1 - rate) I + rate v v^T each
+    Doubles deviations, direction; // CR_FM_NES: diag(deviations) (I + factor direction direction^T)
+    double factor = 0;
+
+    bool any() const { return !(matrix.empty() && rates.empty() && deviations.empty()); }
+
+    void apply(Doubles &z) const {
+        const size_t n = z.size();
+        if (!matrix.empty()) {
+            Doubles shaped(n);
+            for (size_t row = 0; row < n; row++) shaped[row] = dot(&matrix[row * n], z.data(), n);
+            z = std::move(shaped);
+        }
+        for (size_t k = 0; k < rates.size(); k++) {
+            const double *v = &vectors[k * n];
+            const double along = dot(z.data(), v, n);
+            for (size_t i = 0; i < n; i++) z[i] = (1.0 - rates[k]) * z[i] + along * (rates[k] * v[i]);
+        }
+        if (!deviations.empty()) {
+            const double along = dot(z.data(), direction.data(), n);
+            for (size_t i = 0; i < n; i++) z[i] = (z[i] + along * (factor * direction[i])) * deviations[i];
+        }
+    }
+};
+
+// A box that samples are mirrored into; an infinite side is none.
+struct Box {
+    Doubles lower, upper;
+
+    void fold(std::vector<float> &x) const {
+        for (size_t i = 0; i < lower.size(); i++) {
+            const double low = lower[i], high = upper[i], width = high - low, from = x[i];
+            if (from >= low && from <= high) continue;
+            double to = from < low ? 2 * low - from : 2 * high - from;
+            if (std::isfinite(low) && std::isfinite(high)) {
+                double way = std::fmod(from - low, 2 * width);
+                if (way < 0) way += 2 * width;
+                to = low + (way > width ? 2 * width - way : way);
+            }
+            const double rounded = static_cast<float>(to); // which may have gone a last digit too far
+            x[i] = static_cast<float>(std::min(std::max(rounded, low), high));
+        }
+    }
+};
+
 // One model, never changed once it is made.
 struct Model {
     uint32_t model_iter_id = 0, fingerprint = 0;
     std::vector<float> parameters;
     std::vector<Part> parts;
     std::vector<float> steps; // standard deviations, one for each parameter; empty where all have `std`
-    float std = 0;
-    double control_share = 0;
+    double std = 0;
+    Shape shape;
+    std::vector<std::vector<float>> parents; // of the genetic algorithm, whose samples are their children
+    Box box;
+    std::vector<size_t> integers; // parameters that are whole numbers
+    double control_share = 0, holdout_share = 0;
+    bool has_trusted = false; // else the trusted model is this one
+    uint32_t trusted_id = 0;
+    std::vector<float> trusted; // its parameters
     bool mirrored = true;
     std::shared_ptr<const evokit_noise> noise;
     std::vector<Layer> layers; // of a built-in perceptron
@@ -568,9 +633,41 @@ struct Model {
         return nullptr;
     }
 
-    bool is_control(uint64_t key) const {
-        double limit = std::ceil(control_share * 18446744073709551616.0);
-        return limit >= 18446744073709551616.0 || splitmix64(key >> 1, control_index) < static_cast<uint64_t>(limit);
+    // The arm that a key belongs to; both halves of a pair do.
+    enum class Arm { perturbed, control, holdout };
+    Arm arm(uint64_t key) const {
+        const uint64_t place = splitmix64(key >> 1, control_index);
+        if (!below(place, control_share + holdout_share)) return Arm::perturbed;
+        return has_trusted && !below(place, control_share) ? Arm::holdout : Arm::control;
+    }
+
+    void perturb(uint64_t key, std::vector<float> &out) const {
+        if (shape.any()) {
+            const size_t n = out.size();
+            std::vector<int16_t> units(n);
+            evokit_units(noise.get(), key, 0, n, units.data());
+            Doubles z(units.begin(), units.end());
+            shape.apply(z);
+            for (size_t i = 0; i < n; i++) out[i] = static_cast<float>(parameters[i] + z[i] * (std / 4096.0));
+        } else {
+            const bool child = key && !parents.empty();
+            const auto &from = child ? parents[splitmix64(key >> 1, parent_index) % parents.size()] : parameters;
+            noise->perturb(key, 0, out.size(), steps.empty() ? nullptr : steps.data(), step(), from.data(), out.data());
+        }
+        confine(out);
+    }
+
+    float step() const { return static_cast<float>(std) * (1.0f / 4096.0f); }
+
+    void confine(std::vector<float> &out) const {
+        if (!box.lower.empty()) box.fold(out);
+        for (size_t i : integers) out[i] = std::rint(out[i]);
+    }
+
+  private:
+    static bool below(uint64_t place, double share) {
+        const double limit = std::ceil(share * 18446744073709551616.0);
+        return limit >= 18446744073709551616.0 || place < static_cast<uint64_t>(limit);
     }
 };
 
@@ -593,6 +690,124 @@ void find_layers(Model &model, const std::string &built_in) {
         model.layers.push_back({weights, model.part("b" + std::to_string(i)), hidden});
     }
     if (!model.layers.empty()) model.layers.back().activation = last;
+}
+
+Doubles setting_numbers(const Settings &settings, const std::string &name) {
+    Doubles found;
+    const std::string text = setting(settings, name, "");
+    for (const char *at = text.c_str(); *at;) {
+        char *end;
+        found.push_back(std::strtod(at, &end));
+        if (end == at) throw Failure("the configuration has " + name + ": " + text);
+        at = end;
+    }
+    return found;
+}
+
+// The arrays of solver.npz by their names.
+class State {
+  public:
+    State(const Bytes &file, const std::string &path) : path_(path) {
+        for (Array &array : read_npz(file, path)) arrays_.emplace(array.name, array);
+    }
+
+    const Array *find(const std::string &name) const {
+        auto found = arrays_.find(name);
+        return found == arrays_.end() ? nullptr : &found->second;
+    }
+
+    // An array of so many numbers; 0 for any.
+    template <class Number>
+    std::vector<Number> get(const std::string &name, const char *type, size_t count) const {
+        const Array *array = find(name);
+        if (!array) throw Failure(path_ + " lacks " + name);
+        auto values = numbers<Number>(*array, type);
+        if (count && values.size() != count) throw Failure(path_ + " has " + name + " of another model");
+        return values;
+    }
+    Doubles doubles(const std::string &name, size_t count) const { return get<double>(name, "<f8", count); }
+
+  private:
+    std::map<std::string, Array> arrays_;
+    std::string path_;
+};
+
+// What a genetic algorithm's children are made of: each parent from its origin, by its mutations in their order.
+void build_parents(Model &model, const State &state) {
+    const size_t n = model.parameters.size();
+    const auto origins = state.get<float>("origins", "<f4", 0);
+    const auto origin_of = state.get<int64_t>("origin_of", "<i8", 0);
+    const auto lengths = state.get<int64_t>("chain_lengths", "<i8", origin_of.size());
+    const auto chains = state.get<uint64_t>("chains", "<u8", 0);
+    size_t first = 0;
+    for (size_t k = 0; k < origin_of.size(); k++) {
+        const auto origin = static_cast<uint64_t>(origin_of[k]), length = static_cast<uint64_t>(lengths[k]);
+        if (origin >= origins.size() / n || length > chains.size() - first)
+            throw Failure("the parents in solver.npz are damaged");
+        auto begin = origins.begin() + static_cast<std::ptrdiff_t>(origin * n);
+        std::vector<float> row(begin, begin + static_cast<std::ptrdiff_t>(n));
+        for (size_t i = 0; i < length; i++)
+            model.noise->perturb(chains[first + i], 0, n, nullptr, model.step(), row.data(), row.data());
+        first += length;
+        model.parents.push_back(std::move(row));
+    }
+    if (model.parents.empty()) throw Failure("solver.npz has no parents");
+}
+
+// The distribution of an algorithm's samples; the noise is there already.
+void read_distribution(Model &model, const std::string &algorithm, const State &state) {
+    const size_t n = model.parameters.size();
+    if (algorithm == "BASIC_ES" || algorithm == "ARS") {
+        if (state.find("std")) model.std = state.doubles("std", 1)[0];
+    } else if (algorithm == "PGPE" || algorithm == "SNES" || algorithm == "CEM") {
+        const Doubles wide = state.doubles("std", n);
+        model.steps.assign(wide.begin(), wide.end());
+    } else if (algorithm == "GA") {
+        build_parents(model, state);
+    } else if (algorithm == "CMA_ES") {
+        const Doubles lengths = state.doubles("lengths", n);
+        model.shape.matrix = state.doubles("axes", n * n);
+        for (size_t i = 0; i < n * n; i++) model.shape.matrix[i] *= lengths[i % n];
+    } else if (algorithm == "SEP_CMA_ES") {
+        const double sigma = state.doubles("sigma", 1)[0];
+        for (double variance : state.doubles("variances", n))
+            model.steps.push_back(static_cast<float>(sigma * std::sqrt(variance)));
+    } else if (algorithm == "LM_MA_ES") {
+        Doubles vectors = state.doubles("directions", 0);
+        const auto steps = static_cast<uint64_t>(state.get<int64_t>("steps", "<i8", 1)[0]);
+        const size_t used = static_cast<size_t>(std::min<uint64_t>(steps, vectors.size() / n));
+        double rate = 1.0 / static_cast<double>(n);
+        for (size_t k = 0; k < used; k++, rate /= 1.5) model.shape.rates.push_back(std::min(0.5, rate));
+        vectors.resize(used * n);
+        model.shape.vectors = std::move(vectors);
+    } else if (algorithm == "CR_FM_NES") {
+        const Doubles v = state.doubles("direction", n);
+        const double norm2 = dot(v.data(), v.data(), n);
+        model.shape.deviations = state.doubles("deviations", n);
+        for (double each : v) model.shape.direction.push_back(each / std::sqrt(norm2));
+        model.shape.factor = std::sqrt(1.0 + norm2) - 1.0;
+    } else {
+        throw Failure("the model is of " + algorithm + ", which this client does not know");
+    }
+    if (state.find("sigma")) model.std = state.doubles("sigma", 1)[0];
+}
+
+// Bounds and whole numbers of the CMA family.
+void read_limits(Model &model, const Settings &config) {
+    const size_t n = model.parameters.size();
+    const std::string family = "solver.sampling.cma_sampling.";
+    Doubles lower = setting_numbers(config, family + "lower"), upper = setting_numbers(config, family + "upper");
+    const double none = std::numeric_limits<double>::infinity();
+    if (!lower.empty() || !upper.empty()) {
+        if (lower.size() < 2) lower.assign(n, lower.empty() ? -none : lower[0]);
+        if (upper.size() < 2) upper.assign(n, upper.empty() ? none : upper[0]);
+        if (lower.size() != n || upper.size() != n) throw Failure("the bounds in solver.json are of another model");
+        model.box = {std::move(lower), std::move(upper)};
+    }
+    for (double place : setting_numbers(config, family + "integers")) {
+        if (!(place >= 0 && place < static_cast<double>(n))) throw Failure("the integers in solver.json are of another model");
+        model.integers.push_back(static_cast<size_t>(place));
+    }
 }
 
 // Reads a model directory; `noise` is that of the model before, which is used on where its settings are the same.
@@ -619,26 +834,27 @@ std::shared_ptr<const Model> read_model(const std::string &path, const std::vect
     if (hexadecimal(digest.data(), digest.size()) != setting(summary, "parameters_sha256", ""))
         throw Failure(path + ": solver.json belongs to other weights than params.npz");
 
-    std::string algorithm = setting(config, "solver.type", "BASIC_ES");
+    const std::string algorithm = setting(config, "solver.type", "BASIC_ES"), guard = "solver.guard.";
     const std::string sampling = "solver.sampling.gaussian_sampling.";
-    model->std = static_cast<float>(std::strtod(setting(config, sampling + "std", "1").c_str(), nullptr));
-    if (algorithm != "BASIC_ES" && algorithm != "ARS" && algorithm != "PGPE" && algorithm != "SNES" &&
-        algorithm != "CEM")
-        throw Failure(path + " is a model of " + algorithm + ", whose samples this client does not make");
-    for (const Array &array : read_npz(file_at(directory.number, "solver.npz"), path + "/solver.npz")) {
-        if (array.name != "std") continue; // of all parameters, or of each
-        auto wide = numbers<double>(array, "<f8");
-        if (wide.size() == 1 && array.shape.empty()) model->std = static_cast<float>(wide[0]);
-        else if (wide.size() == start) model->steps.assign(wide.begin(), wide.end());
-        else throw Failure(path + "/solver.npz has standard deviations of another model");
+    const State state(file_at(directory.number, "solver.npz"), path + "/solver.npz");
+    auto share = [&](const char *name) { return std::strtod(setting(config, guard + name, "0").c_str(), nullptr); };
+    model->std = std::strtod(setting(config, sampling + "std", "1").c_str(), nullptr);
+    const bool in_pairs = algorithm != "CMA_ES" && algorithm != "SEP_CMA_ES" && algorithm != "LM_MA_ES" && algorithm != "GA";
+    model->mirrored = in_pairs && setting(config, sampling + "mirrored", "true") != "false";
+    model->control_share = share("control_share"), model->holdout_share = share("holdout_share");
+    if (state.find("guard.parameters")) {
+        model->has_trusted = true;
+        model->trusted_id = static_cast<uint32_t>(state.get<int64_t>("guard.number", "<i8", 1)[0]);
+        model->trusted = state.get<float>("guard.parameters", "<f4", start);
     }
-    model->mirrored = setting(config, sampling + "mirrored", "true") != "false";
-    model->control_share = std::strtod(setting(config, "solver.guard.control_share", "0").c_str(), nullptr);
     uint64_t seed = std::strtoull(setting(config, sampling + "seed", "18").c_str(), nullptr, 10);
     uint64_t table = std::strtoull(setting(config, sampling + "cache_size", "100000").c_str(), nullptr, 10);
     if (setting(config, sampling + "cached", "false") != "true") table = 0;
     if (!noise || noise->seed != seed || noise->table_size != table) noise = make_noise(quantiles, seed, table);
     model->noise = std::move(noise);
+    read_distribution(*model, algorithm, state);
+    read_limits(*model, config);
+    if (model->has_trusted) model->confine(model->trusted);
     find_layers(*model, setting(summary, "model", ""));
     return model;
 }
@@ -740,11 +956,6 @@ struct evokit_sampler {
         if (model->mirrored) waiting = 2 * pair + 1, waiting_for = model->model_iter_id;
         return 2 * pair;
     }
-
-    void perturb(uint64_t key) {
-        model->noise->perturb(key, 0, buffer.size(), model->steps.empty() ? nullptr : model->steps.data(),
-                              model->std * (1.0f / 4096.0f), model->parameters.data(), buffer.data());
-    }
 };
 
 evokit_sampler *evokit_sampler_new(evokit_source *source) {
@@ -762,10 +973,19 @@ void evokit_sampler_free(evokit_sampler *sampler) { delete sampler; }
 int evokit_add_noise(evokit_sampler *sampler, evokit_info *info) {
     return guarded(-1, [&] {
         sampler->model = sampler->source->newest();
-        uint64_t key = sampler->draw();
-        if (sampler->model->is_control(key)) key = 0;
-        sampler->perturb(key);
-        *info = {key, 0, sampler->model->model_iter_id, sampler->model->fingerprint};
+        const Model &model = *sampler->model;
+        const uint64_t key = sampler->draw();
+        const Model::Arm arm = model.arm(key);
+        if (arm == Model::Arm::perturbed) {
+            *info = {key, 0, model.model_iter_id, model.fingerprint};
+            model.perturb(key, sampler->buffer);
+        } else if (arm == Model::Arm::control) {
+            *info = {0, key, model.model_iter_id, model.fingerprint};
+            model.perturb(0, sampler->buffer);
+        } else {
+            *info = {0, key, model.trusted_id, model.fingerprint};
+            sampler->buffer = model.trusted;
+        }
         return 0;
     });
 }
@@ -777,7 +997,7 @@ int evokit_apply_noise(evokit_sampler *sampler, const evokit_info *info) {
         if (info->model_iter_id != model->model_iter_id || (info->fingerprint && info->fingerprint != model->fingerprint))
             throw Failure("the sample is of another model than the newest");
         sampler->model = std::move(model);
-        sampler->perturb(info->key);
+        sampler->model->perturb(info->key, sampler->buffer);
         return 0;
     });
 }

@@ -41,10 +41,10 @@ typedef struct evokit_sampler evokit_sampler;
 typedef struct evokit_log evokit_log;
 typedef struct evokit_tokens evokit_tokens;
 
-/* A sample: which noise a model had. Key 0 is control traffic, which has no noise. */
+/* A sample: which noise a model had. Key 0 is control and holdout traffic, which has no noise. */
 typedef struct {
     uint64_t key;
-    uint64_t identity; /* of a sample without noise, once it has a token; else 0 */
+    uint64_t identity; /* of a sample without noise, which its key does not tell from others; else 0 */
     uint32_t model_iter_id;
     uint32_t fingerprint;
 } evokit_info;
@@ -65,7 +65,7 @@ void evokit_perturb(const evokit_noise *noise, uint64_t key, uint64_t start, siz
 
 /* --- the published model -------------------------------------------------------------------------------------------- */
 
-/* A model directory (params.npz, solver.json), or a warehouse of them, of BASIC_ES, ARS, PGPE, SNES or CEM. */
+/* A model directory (params.npz, solver.json, solver.npz) of any algorithm, or a warehouse of them. */
 evokit_source *evokit_source_open(const char *path, const char *quantiles);
 /* Samplers may be used on after that; they keep the model. */
 void evokit_source_close(evokit_source *source);
@@ -78,7 +78,8 @@ size_t evokit_parameter_count(const evokit_source *source);
 
 evokit_sampler *evokit_sampler_new(evokit_source *source);
 void evokit_sampler_free(evokit_sampler *sampler);
-/* Perturb the newest model with noise of a new key, or serve it as it is where the control share says so. */
+/* Perturb the newest model with noise of a new key; or serve it as it is, where the control share says so, or the trusted
+   model (info->model_iter_id), where the holdout share does. */
 int evokit_add_noise(evokit_sampler *sampler, evokit_info *info);
 /* Perturb the newest model as `info` says; -1 if that is a sample of another model. */
 int evokit_apply_noise(evokit_sampler *sampler, const evokit_info *info);

@@ -145,7 +145,9 @@
     };
   }
 
-  // The arrays of floats of an .npz file as numpy's savez writes it, in their order: [{ name, shape, values }].
+  const TYPES = { "<f4": Float32Array, "<f8": Float64Array, "<i8": BigInt64Array, "<u8": BigUint64Array };
+
+  // The arrays of an .npz file as numpy's savez writes it, in their order: [{ name, shape, values }].
   function readNpz(buffer) {
     const view = new DataView(buffer), bytes = new Uint8Array(buffer), text = new TextDecoder("latin1");
     let end = buffer.byteLength - 22;
@@ -161,13 +163,13 @@
       const long = view.getUint8(npy + 6) > 1;
       const from = npy + (long ? 12 : 10), size = long ? view.getUint32(npy + 8, true) : view.getUint16(npy + 8, true);
       const head = text.decode(bytes.subarray(from, from + size));
-      const type = /'descr': '(<f[48])'/.exec(head), shape = /'shape': \(([^)]*)\)/.exec(head);
-      if (!type) continue; // whole numbers of the solver
+      const type = /'descr': '(<[fiu][48])'/.exec(head), shape = /'shape': \(([^)]*)\)/.exec(head);
+      if (!type || !TYPES[type[1]]) continue; // nothing that is needed here
       if (!shape || !/'fortran_order': False/.test(head)) throw new Error(`array ${name} is of another kind`);
       const sides = shape[1].split(",").filter((side) => side.trim()).map(Number);
-      const count = sides.reduce((a, b) => a * b, 1), wide = type[1] === "<f8";
-      const data = buffer.slice(from + size, from + size + count * (wide ? 8 : 4));
-      arrays.push({ name, shape: sides, values: wide ? new Float64Array(data) : new Float32Array(data) });
+      const count = sides.reduce((a, b) => a * b, 1), Kind = TYPES[type[1]];
+      const data = buffer.slice(from + size, from + size + count * Kind.BYTES_PER_ELEMENT);
+      arrays.push({ name, shape: sides, values: new Kind(data) });
     }
     return arrays;
   }
@@ -214,7 +216,9 @@
       this.flat = new Float32Array(this.arrays.reduce((sum, array) => sum + array.values.length, 0));
       this.arrays.reduce((start, array) => (this.flat.set(array.values, start), start + array.values.length), 0);
       this.std = Number(sampling("std", "1"));
-      const std = state && readNpz(state).find((array) => array.name === "std");
+      const arrays = Object.fromEntries((state ? readNpz(state) : []).map((array) => [array.name, array]));
+      const std = arrays.std, trusted = arrays["guard.parameters"];
+      this.trusted = trusted ? { number: Number(arrays["guard.number"].values[0]), flat: trusted.values } : null;
       if (std) this.std = std.shape.length ? Float32Array.from(std.values) : std.values[0];
       else if (["PGPE", "SNES", "CEM"].includes(algorithm)) throw new Error(`${algorithm} needs state: solver.npz`);
       const table = sampling("cached", "false") === "true" ? Number(sampling("cache_size", "100000")) : 0;
@@ -225,16 +229,22 @@
       this.last = words.includes("logits") ? "linear" : "softmax";
     }
 
-    // The model with the noise of a token.
+    // The model with the noise of a token; the trusted model for a token of the holdout arm, which needs `state`.
     sample(token) {
-      const said = readToken(token);
-      if (said.modelIterId !== this.modelIterId || said.fingerprint !== this.fingerprint)
+      const said = readToken(token), same = said.fingerprint === this.fingerprint;
+      if (same && said.key === 0n && this.trusted && said.modelIterId === this.trusted.number)
+        return this.parts(this.trusted.flat.slice());
+      if (said.modelIterId !== this.modelIterId || !same)
         throw new Error(`the token is of model ${said.modelIterId}, here is ${this.modelIterId}: load it anew`);
       return this.perturbed(said.key);
     }
 
     perturbed(key) {
-      const flat = this.noise.perturbed(this.flat, key, this.std), parameters = {};
+      return this.parts(this.noise.perturbed(this.flat, key, this.std));
+    }
+
+    parts(flat) {
+      const parameters = {};
       let start = 0;
       for (const { name, values } of this.arrays) parameters[name] = flat.subarray(start, (start += values.length));
       return { flat, parameters, predict: (x) => this.predict(parameters, x) };
