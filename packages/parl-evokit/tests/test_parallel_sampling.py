@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from parl_core.errors import LostActor
-from parl_evokit import ESAgent, mlp
+from parl_evokit import AsyncESAgent, ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
 from parl_evokit.parallel._worker import Reply, Worker, seed_of
@@ -82,6 +82,21 @@ def test_every_pool_gives_the_bits_of_one_clone_in_a_loop(pool: Pool) -> None:
         assert (len(sampled), sampled.late, sampled.missing) == (21, 0, 0)
         report = agent.update(*sampled)
     assert report.parameters_sha256 == straight_digest(3, 21)
+
+
+@pytest.mark.parametrize(
+    ("kind", "alike", "wanted"),
+    [("BASIC_ES", None, True), ("ARS", None, False), ("ARS", True, True), ("BASIC_ES", False, False)],
+)
+def test_both_halves_of_a_pair_start_alike_but_for_ars(
+    kind: str, alike: bool | None, wanted: bool, tmp_path: Path
+) -> None:
+    config = {"keys": "COUNTER", "solver": {"type": kind}, "async_es": {"model_warehouse": str(tmp_path)}}
+    for agent in (ESAgent(config, mlp([4, 2])), AsyncESAgent(mlp([4, 2]), config)):
+        sampled = sample(agent, lambda _, seed: float(seed % 2**20), 12, "threads", share=1.0, alike=alike)
+        even, odd = sampled.rewards[::2], sampled.rewards[1::2]
+        assert (even == odd).tolist() == [wanted] * 6
+        assert len(set(even.tolist())) == 6
 
 
 def test_observations_are_normalised_and_counted_as_one_loop_does_it(pool: Pool) -> None:

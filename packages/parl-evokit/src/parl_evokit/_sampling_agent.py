@@ -30,14 +30,21 @@ class SamplerSource(Protocol):
     def takes_stale_samples(self) -> bool:
         """Whether samples of older models can be used."""
 
+    @property
+    def pairs_alike(self) -> bool:
+        """Whether both halves of a mirrored pair are best evaluated from the same start."""
+
 
 class FixedModel:
     """A `SamplerSource` that changes only when its sampler is set: what a clone in another process has."""
 
-    def __init__(self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True) -> None:
+    def __init__(
+        self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True, pairs_alike: bool = True
+    ) -> None:
         self.sampler = sampler
         self.keys = keys
         self.takes_stale_samples = takes_stale_samples
+        self.pairs_alike = pairs_alike
 
 
 class SamplingAgent:
@@ -76,6 +83,7 @@ class SamplingAgent:
         if control and sampler.trusted is not None and sampler.is_holdout(drawn):
             model, parameters = sampler.trusted
             np.copyto(self._buffer, parameters)
+            sampler.confine(self._buffer)
         else:
             sampler.perturb(key, self._buffer)
         self._model.refresh()
@@ -148,7 +156,7 @@ class SamplingAgent:
 
     def _fixed(self) -> FixedModel:
         source = self._source
-        return FixedModel(source.sampler, source.keys, source.takes_stale_samples)
+        return FixedModel(source.sampler, source.keys, source.takes_stale_samples, source.pairs_alike)
 
 
 def _restored(source: FixedModel, model: ModelAdapter, buffer: FlatVector) -> SamplingAgent:

@@ -118,11 +118,12 @@ class Pool:
             self._infos.clear()
             self._job, self._clone = (agent, evaluate), agent.clone
 
-    def model_of(self, sampler: Sampler, normalizer: Normalizer | None) -> Model:
+    def model_of(self, sampler: Sampler, normalizer: Normalizer | None, alike: bool) -> Model:
         """Return what workers get of a model: the same object while nothing has changed, so that it is sent once."""
-        if self._model is None or self._model.sampler is not sampler or self._model.normalizer is not normalizer:
-            self._model = Model(sampler, normalizer)
-        return self._model
+        model = self._model
+        if model is None or (model.sampler, model.normalizer, model.alike) != (sampler, normalizer, alike):
+            model = self._model = Model(sampler, normalizer, alike)
+        return model
 
     def run(
         self,

@@ -53,6 +53,7 @@ def sample(
     share: float | None = None,
     grace_s: float = GRACE_S,
     observations: ObservationStatistics | None = None,
+    alike: bool | None = None,
 ) -> Sampled:
     """Draw `n` samples and evaluate them side by side.
 
@@ -62,8 +63,8 @@ def sample(
     Args:
         agent: An `ESAgent`, or whatever else has clones.
         evaluate: A function (agent) or (agent, seed) that gives a reward; larger is better. The agent's `predict` is
-            that of the perturbed model; the seed, 0 to 2**31 - 1, is the same for both halves of a mirrored pair. Or a
-            class whose instances are such functions: each worker makes one, so that each has an environment of its own.
+            that of the perturbed model; the seed, 0 to 2**31 - 1, is a function of the sample's key. Or a class whose
+            instances are such functions: each worker makes one, so that each has an environment of its own.
         n: How many samples, 1 or more.
         pool: A pool, which serves many rounds; or `threads`, `processes` or `remote` for one that is opened for this
             round only. Default: `threads`, and for models of paddle `processes`.
@@ -73,6 +74,9 @@ def sample(
         grace_s: No worker that has been silent for less than this is left behind, in seconds.
         observations: Have `predict` normalise its inputs by these statistics, which stand still during the round and
             count afterwards what all samples have seen.
+        alike: Whether both halves of a mirrored pair get the same seed, so that what the start decides does not count
+            in their difference. Default: they do, but for ARS, which is published with episodes that all start anew:
+            its step is as long for two returns that hardly differ, and pairs that start alike follow every slope.
 
     Returns:
         Records and rewards.
@@ -92,13 +96,18 @@ def sample(
     drawing: SamplingAgent = agent.clone()
     if not isinstance(pool, Pool):
         with open_pool(pool or _default_kind(drawing)) as opened:
-            return sample(agent, evaluate, n, opened, share=share, grace_s=grace_s, observations=observations)
+            return sample(
+                agent, evaluate, n, opened, share=share, grace_s=grace_s, observations=observations, alike=alike
+            )
     if share is None:
         share = SHARE if drawing.source.takes_stale_samples else 1.0
+    if alike is None:
+        alike = drawing.source.pairs_alike
     infos = drawing.draw(n)
     rows = _Rows(infos)
     pool.assign(agent, evaluate)
-    model = pool.model_of(drawing.source.sampler, None if observations is None else observations.normalizer())
+    normalizer = None if observations is None else observations.normalizer()
+    model = pool.model_of(drawing.source.sampler, normalizer, alike)
     try:
         pool.run(infos, model, share=share, grace_s=grace_s, collect=rows.add)
     except (EvaluationFailed, WorkersLost) as error:

@@ -24,14 +24,22 @@ __all__ = ["Done", "Evaluate", "Failure", "Model", "Reply", "Worker", "seed_of"]
 
 Evaluate = Callable[..., float]
 SEED_INDEX = 2**32 + 2  # blocks of noise, parents and control traffic have the indices below
+OWN_SEED_INDEX = 2**32 + 3
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The model to sample; with a normalizer, observations are normalised and counted."""
+    """The model to sample.
+
+    Attributes:
+        sampler: Parameters and noise.
+        normalizer: Of observations, which are also counted then.
+        alike: Whether both halves of a mirrored pair get the same seed.
+    """
 
     sampler: Sampler
     normalizer: Normalizer | None
+    alike: bool = True
 
 
 class Done(NamedTuple):
@@ -74,9 +82,9 @@ class Reply(NamedTuple):
         return list(map(Done, rewards, self.sums or [None] * len(rewards)))
 
 
-def seed_of(key: int) -> int:
-    """Return the seed of a sample's episodes, 0 to 2**31 - 1: both halves of a mirrored pair have the same."""
-    return splitmix64(key >> 1, SEED_INDEX) >> 33
+def seed_of(key: int, alike: bool = True) -> int:
+    """Return the seed of a sample's episodes, 0 to 2**31 - 1; `alike`: the same for both halves of a mirrored pair."""
+    return (splitmix64(key >> 1, SEED_INDEX) if alike else splitmix64(key, OWN_SEED_INDEX)) >> 33
 
 
 class Worker:
@@ -85,6 +93,7 @@ class Worker:
     def __init__(self) -> None:
         self._clone: SamplingAgent | None = None
         self._source: FixedModel | None = None
+        self._alike = True
         self._call: Callable[[Any, int], float] = _not_equipped
         self._agent: Any = None
         self._counting: NormalizedAgent | None = None
@@ -104,7 +113,7 @@ class Worker:
         if self._source is None:
             self._source = FixedModel(model.sampler, self._clone.source.keys)
             self._clone.follow(self._source)
-        self._source.sampler = model.sampler
+        self._source.sampler, self._alike = model.sampler, model.alike
         self._agent, self._counting = self._clone, None
         if model.normalizer is not None:
             self._agent = self._counting = NormalizedAgent(self._clone, model.normalizer, counts=True)
@@ -122,7 +131,7 @@ class Worker:
                 info.fill(key, sampler.model_iter_id, sampler.fingerprint)
                 try:
                     self._clone.apply_noise(info)
-                    reward = float(self._call(self._agent, seed_of(key)))
+                    reward = float(self._call(self._agent, seed_of(key, self._alike)))
                 except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
                     failure = _failure_of(error)
                     break
