@@ -32,8 +32,8 @@ import numpy as np
 from parl_evokit import AsyncESAgent, EvolutionError, LogWriter, Tokens
 from parl_evokit._samples import IDENTIFIED
 from parl_evokit._solver_dir import read_history, read_summary
-from parl_evokit._warehouse import Warehouse
-from parl_evokit.log._retention import compact, prune
+from parl_evokit.async_agent import Warehouse
+from parl_evokit.log._segments import compact, prune
 
 ROUND_S = 60.0
 CALLS = {

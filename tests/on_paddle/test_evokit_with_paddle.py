@@ -253,7 +253,7 @@ def test_samples_of_paddle_models_are_evaluated_in_processes_unless_told_otherwi
         opened.append(kind)
         return open_pool(kind, 1)
 
-    monkeypatch.setattr("parl_evokit.parallel._sampling.open_pool", one_worker)
+    monkeypatch.setattr("parl_evokit.parallel._pool.open_pool", one_worker)
     agent = ESAgent(SETTINGS, PaddleProgram(program))
     sampled = sample(agent, evaluate, 4)
     assert opened == ["processes"]

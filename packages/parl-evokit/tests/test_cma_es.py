@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parl_evokit import CMAES, ESAgent, NothingToUpdate, mlp
-from parl_evokit._cma_rates import Rates, Recombination, default_population, expected_norm, sorted_log_ranks
+from parl_evokit._cma_family import Rates, Recombination, default_population, expected_norm, sorted_log_ranks
 from parl_evokit.cma_es import PATIENCE
 from parl_evokit.errors import LayoutMismatch
 

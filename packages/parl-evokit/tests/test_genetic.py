@@ -8,7 +8,7 @@ import pytest
 
 from parl_evokit import GA, ConfigError, ESAgent, NothingToUpdate, mlp
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.noise._generators import splitmix64
+from parl_evokit.noise._spec import splitmix64
 
 
 def settings(parents: int = 3, elites: int = 1, std: float = 0.3) -> dict[str, Any]:

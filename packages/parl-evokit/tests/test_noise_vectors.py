@@ -15,15 +15,17 @@ from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.log import read_log
 from parl_evokit.log._frames import frame
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, join_key, split_key
-from parl_evokit.noise._generators import (
+from parl_evokit.noise._spec import (
     KNOWN_ANSWERS,
+    LARGEST_UNIT,
+    UNITS_PER_ONE,
     numpy_is_exact,
     philox_block,
+    quantiles,
     random_bits,
     splitmix64,
     splitmix64_array,
 )
-from parl_evokit.noise._spec import LARGEST_UNIT, UNITS_PER_ONE, quantiles
 
 VECTORS: dict[str, Any] = json.loads(files("parl_evokit.noise").joinpath("vectors_v1.json").read_text())
 
@@ -117,7 +119,7 @@ def test_numpys_philox_passes_the_known_answers_on_this_machine() -> None:
 
 def test_without_an_exact_numpy_plain_integers_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = random_bits(18, 2**61 - 1, 1_000_003, 77)
-    monkeypatch.setattr("parl_evokit.noise._generators.numpy_is_exact", lambda: False)
+    monkeypatch.setattr("parl_evokit.noise._spec.numpy_is_exact", lambda: False)
     assert random_bits(18, 2**61 - 1, 1_000_003, 77).tolist() == fast.tolist()
 
 

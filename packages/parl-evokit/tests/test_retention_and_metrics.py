@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from parl_evokit import AsyncESAgent, InvalidToken, LogError, LogWriter, Tokens, read_log
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
-from parl_evokit.log._retention import compact, prune
+from parl_evokit.log._segments import compact, prune
 from parl_evokit.metrics import Metrics, exposition, page
 
 

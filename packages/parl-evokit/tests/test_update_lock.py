@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from parl_evokit import LogWriter, SolverError, StorageError, UpdateLocked, _locking, mlp, update_lock
-from parl_evokit._directories import clear_leftovers, replacing
-from parl_evokit._locking import open_directory, try_lock
+from parl_evokit import LogWriter, SolverError, StorageError, UpdateLocked, _directories, mlp, update_lock
+from parl_evokit._directories import clear_leftovers, open_directory, replacing, try_lock
 from parl_evokit.agent import ESAgent
 
 HOLDER = """
@@ -185,7 +184,7 @@ def test_a_lock_whose_file_fails_after_its_opening_is_not_left_held(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_locking, "is_same_file", broken)
+        patch.setattr(_directories, "is_same_file", broken)
         with pytest.raises(StorageError), update_lock(tmp_path / "model"):
             pass
     with update_lock(tmp_path / "model"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parl_evokit import parallel as parallel
-    from parl_evokit._locking import update_lock as update_lock
+    from parl_evokit._directories import update_lock as update_lock
     from parl_evokit._params import ParameterLayout as ParameterLayout
     from parl_evokit._records import Record as Record
     from parl_evokit._records import SamplingInfo as SamplingInfo
@@ -111,7 +111,7 @@ _HOMES = {
     "mlp": "models",
     "parallel": "parallel",
     "read_log": "log",
-    "update_lock": "_locking",
+    "update_lock": "_directories",
 }
 
 __all__ = [

@@ -18,11 +18,21 @@ from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
 from parl_evokit.noise._gaussian import GaussianNoise
-from parl_evokit.noise._generators import splitmix64
 from parl_evokit.noise._keys import CONTROL_KEY
-from parl_evokit.noise._spec import UNITS_PER_ONE
+from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
-__all__ = ["Advance", "Best", "Bounds", "Directions", "Sampler", "Stretch", "Transform"]
+__all__ = [
+    "Advance",
+    "Best",
+    "Bounds",
+    "Directions",
+    "Sampler",
+    "Stretch",
+    "Transform",
+]
+
+PARENT_INDEX = 2**32
+CONTROL_INDEX = 2**32 + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +143,6 @@ class Stretch:
 
 
 Transform = NDArray[np.float64] | Directions | Stretch
-PARENT_INDEX = 2**32
-CONTROL_INDEX = 2**32 + 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._cma_rates import log_ranks
+from parl_evokit._cma_family import log_ranks
 from parl_evokit._params import FlatVector, ParameterLayout, under, within
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Group, Intake

@@ -28,8 +28,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_evokit._cma_family import LEAST_INTEGER_STD, SMALLEST_STEP, CmaFamily, checked_solutions
-from parl_evokit._cma_rates import Recombination, expected_norm, sorted_log_ranks
+from parl_evokit._cma_family import (
+    LEAST_INTEGER_STD,
+    SMALLEST_STEP,
+    CmaFamily,
+    Recombination,
+    checked_solutions,
+    expected_norm,
+    sorted_log_ranks,
+)
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Group, Intake
 

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily
-from parl_evokit._cma_rates import log_ranks
+from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily, log_ranks
 from parl_evokit._sampler import Directions, Sampler
 from parl_evokit._samples import Group
 

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit.errors import EvolutionError, InvalidReward, LayoutMismatch
-from parl_evokit.noise._generators import random_bits
-from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
+from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles, random_bits
 
 __all__ = ["MapElites", "MapReport"]
 

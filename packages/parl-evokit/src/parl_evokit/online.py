@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from parl_evokit._directories import read_unchanged
-from parl_evokit._locking import update_lock
+from parl_evokit._directories import read_unchanged, update_lock
 from parl_evokit._records import SamplingInfo
 from parl_evokit._report import UpdateReport
 from parl_evokit.agent import ESAgent
 from parl_evokit.environments import NamedEpisode
 from parl_evokit.errors import NothingToUpdate, StorageError
 from parl_evokit.log import LogContents, LogWriter, write_raw
-from parl_evokit.parallel._sampling import open_pool, sample
+from parl_evokit.parallel._pool import open_pool, sample
 
 __all__ = [
     "Round",

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._cma_family import LEAST_INTEGER_STD, SMALLEST_STEP, CmaFamily
-from parl_evokit._cma_rates import Rates, expected_norm, log_ranks
+from parl_evokit._cma_family import LEAST_INTEGER_STD, SMALLEST_STEP, CmaFamily, Rates, expected_norm, log_ranks
 from parl_evokit._params import FlatVector
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Group

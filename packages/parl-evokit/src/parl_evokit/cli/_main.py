@@ -17,12 +17,12 @@ import click
 from parl_core.atomic_write import atomic_write
 from parl_core.training.curve import draw_curve
 from parl_core.training.events import Episode, Evaluation
-from parl_evokit._locking import update_lock
+from parl_evokit._directories import update_lock
 from parl_evokit._report import UpdateReport
 from parl_evokit._solver_dir import read_history, read_summary
 from parl_evokit._version import __version__
-from parl_evokit._warehouse import Warehouse
 from parl_evokit.agent import ESAgent
+from parl_evokit.async_agent import Warehouse
 from parl_evokit.cli._options import (
     CONFIG_PATH,
     DAMAGED,
@@ -49,8 +49,7 @@ from parl_evokit.environments import NamedEpisode
 from parl_evokit.errors import EvolutionError, LogError
 from parl_evokit.log import LogContents, SegmentReport, read_log
 from parl_evokit.log._frames import SUFFIX
-from parl_evokit.log._retention import compact, prune
-from parl_evokit.log._segments import QUARANTINE
+from parl_evokit.log._segments import QUARANTINE, compact, prune
 from parl_evokit.metrics import exposition, page
 from parl_evokit.models._find import built_in
 from parl_evokit.online import offline_update as update_directory

@@ -1,4 +1,4 @@
-"""The files of a log, and what is new in one segment, of which there may be several copies.
+"""The files of a log: what is new in one segment, of which there may be several copies, and which may go.
 
 Copies are read together: a record that is damaged or missing in one of them is taken from another, and each counts
 once, because its place in the segment says which it is. A file is read piece by piece, so that memory does not grow
@@ -7,11 +7,17 @@ with its size; records of many small segments are decoded together.
     file ─► pieces ─► good frames ─► Batch ─► columns
                            │
                            └─► damage, (start, end)
+
+A segment may go once all of it has been used and no writer has it open. Those that go are removed, or first written
+into an archive: one segment for each fingerprint and run, instead of thousands of small ones. The ledger forgets what
+is gone by itself.
 """
 
 import os
+import secrets
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -19,20 +25,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._locking import try_lock
+from parl_core.atomic_write import atomic_write
+from parl_evokit._directories import try_lock
 from parl_evokit._samples import Decoded, Samples, decode_spans
-from parl_evokit.errors import LogError, RecordError
-from parl_evokit.log._frames import FORMAT_TAG, HEAD, SUFFIX, Frames, Header, find_frames, is_header, scan
+from parl_evokit.errors import LogError, RecordError, StorageError
+from parl_evokit.log._frames import FORMAT_TAG, HEAD, SUFFIX, Frames, Header, find_frames, frame, is_header, scan
 
 __all__ = [
     "QUARANTINE",
     "Batch",
     "LogFile",
+    "Removed",
     "SegmentReport",
+    "compact",
     "files_of",
+    "prune",
     "read_header",
     "read_segment",
     "stretch_of",
+    "used_files",
 ]
 
 
@@ -42,6 +53,7 @@ BATCH = 4 * 2**20  # bytes decoded at a time
 QUARANTINE = "quarantine"
 DIGITS = 12  # of a segment's name at the end of its file's name
 IDLE_S = 60.0  # without a change, after which a file without a whole header is not one that is just being begun
+DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
@@ -388,3 +400,138 @@ def _pieces(path: Path, start: int, limit: int) -> Iterator[tuple[bytes, int, Fr
                     size *= 2  # nothing holds in all of it: look further
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error}") from error
+
+
+@dataclass
+class Removed:
+    """The outcome of retention.
+
+    Attributes:
+        segments: Files that are gone, or would be.
+        size: Their bytes.
+        kept: Files that stay.
+        archives: Segments that were written.
+        records: How many records are in these.
+    """
+
+    segments: list[Path] = field(default_factory=list)
+    size: int = 0
+    kept: int = 0
+    archives: list[Path] = field(default_factory=list)
+    records: int = 0
+
+
+def used_files(
+    paths: Iterable[str | PathLike[str]], ledger: Mapping[str, int], older_than_days: float
+) -> Iterator[tuple[LogFile, Header | None]]:
+    """Yield all segments of logs; with its header one that may go, with None one that has to stay."""
+    latest = time.time() - older_than_days * DAY_S
+    for file in files_of(paths):
+        header, _ = read_header(file) if file.path.suffix == SUFFIX else (None, "")
+        used = header is not None and ledger.get(header.segment, -1) >= file.size
+        yield file, header if used and os.stat(file.path).st_mtime <= latest and not _in_use(file.path) else None
+
+
+def prune(
+    paths: Iterable[str | PathLike[str]],
+    ledger: Mapping[str, int],
+    *,
+    older_than_days: float = 0.0,
+    dry_run: bool = False,
+) -> Removed:
+    """Remove segments of which everything has been used.
+
+    Args:
+        paths: Logs.
+        ledger: Of the newest solver.
+        older_than_days: Those that were written to since stay.
+        dry_run: Only say what would go.
+
+    Raises:
+        LogError: A log cannot be read.
+        StorageError: A file cannot be removed.
+    """
+    result = Removed()
+    for file, header in used_files(paths, ledger, older_than_days):
+        if header is None:
+            result.kept += 1
+            continue
+        result.segments.append(file.path)
+        result.size += file.size
+        if not dry_run:
+            _remove(file.path)
+    return result
+
+
+def compact(
+    paths: Iterable[str | PathLike[str]],
+    ledger: Mapping[str, int],
+    archive: str | PathLike[str],
+    *,
+    older_than_days: float = 0.0,
+) -> Removed:
+    """Write segments of which everything has been used into few large ones elsewhere, and remove them.
+
+    Args:
+        paths: Logs.
+        ledger: Of the newest solver.
+        archive: A directory that is none of the logs; it is made if need be.
+        older_than_days: Those that were written to since stay.
+
+    Raises:
+        LogError: A log cannot be read, or the archive is one of them.
+        StorageError: The archive cannot be written, or a file cannot be removed.
+    """
+    logs = list(paths)
+    target = Path(archive)
+    if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
+        raise LogError(f"{target} is the log itself: its records would be new again; choose another directory")
+    result = Removed()
+    by_print: dict[int, list[LogFile]] = {}
+    for file, header in used_files(logs, ledger, older_than_days):
+        if header is None:
+            result.kept += 1
+        else:
+            by_print.setdefault(header.fingerprint, []).append(file)
+    for fingerprint, files in by_print.items():
+        name = secrets.token_hex(16)
+        path = target / f"archive-{time.strftime('%Y%m%d', time.gmtime())}-{name[:12]}{SUFFIX}"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as out:
+                head = frame(Header(name, fingerprint, time_us=time.time_ns() // 1000).encode())
+                out.write(head + head)
+                for file in files:
+                    payloads = scan(stretch_of(file.path, 0, file.size)).payloads
+                    records = [frame(payload) for payload in payloads if not is_header(payload)]
+                    out.write(b"".join(records))
+                    result.records += len(records)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error}; nothing has been removed for it") from error
+        result.archives.append(path)
+        for file in files:
+            _remove(file.path)
+            result.segments.append(file.path)
+            result.size += file.size
+    return result
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be removed: {error}") from error
+
+
+def _in_use(path: Path) -> bool:
+    """Return whether a writer has the segment open; one that cannot be opened counts as in use."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return True
+    try:
+        return not try_lock(descriptor)
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)

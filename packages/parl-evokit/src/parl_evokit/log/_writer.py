@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._locking import try_lock
+from parl_evokit._directories import try_lock
 from parl_evokit._records import FLOAT, Record, SamplingInfo, decision, encode_sample
 from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError
 from parl_evokit.log._frames import SUFFIX, Header, frame

@@ -21,9 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector
-from parl_evokit.noise._generators import random_bits, random_bits_of, splitmix64, splitmix64_array
 from parl_evokit.noise._keys import CONTROL_KEY, check_key, check_keys
-from parl_evokit.noise._spec import UNITS_PER_ONE, NoiseSpec, quantiles
+from parl_evokit.noise._spec import (
+    UNITS_PER_ONE,
+    NoiseSpec,
+    quantiles,
+    random_bits,
+    random_bits_of,
+    splitmix64,
+    splitmix64_array,
+)
 
 __all__ = ["GaussianNoise", "are_pairs", "chunks"]
 

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from parl_evokit.parallel._observations import ObservationStatistics as ObservationStatistics
     from parl_evokit.parallel._pool import Pool as Pool
     from parl_evokit.parallel._pool import ProcessPool as ProcessPool
+    from parl_evokit.parallel._pool import Sampled as Sampled
     from parl_evokit.parallel._pool import ThreadPool as ThreadPool
-    from parl_evokit.parallel._sampling import Sampled as Sampled
-    from parl_evokit.parallel._sampling import open_pool as open_pool
-    from parl_evokit.parallel._sampling import sample as sample
+    from parl_evokit.parallel._pool import open_pool as open_pool
+    from parl_evokit.parallel._pool import sample as sample
 
 _HOMES = {
     "ObservationStatistics": "_observations",
     "Pool": "_pool",
     "ProcessPool": "_pool",
-    "Sampled": "_sampling",
+    "Sampled": "_pool",
     "ThreadPool": "_pool",
-    "open_pool": "_sampling",
-    "sample": "_sampling",
+    "open_pool": "_pool",
+    "sample": "_pool",
 }
 
 __all__ = ["ObservationStatistics", "Pool", "ProcessPool", "Sampled", "ThreadPool", "open_pool", "sample"]

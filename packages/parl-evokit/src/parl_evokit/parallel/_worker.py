@@ -17,7 +17,7 @@ import numpy as np
 from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Sampler
 from parl_evokit._sampling_agent import FixedModel, SamplingAgent
-from parl_evokit.noise._generators import splitmix64
+from parl_evokit.noise._spec import splitmix64
 from parl_evokit.parallel._observations import NormalizedAgent, Normalizer, ObservationSums
 
 __all__ = ["Done", "Evaluate", "Failure", "Model", "Reply", "Worker", "seed_of"]
