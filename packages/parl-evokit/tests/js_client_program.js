@@ -22,7 +22,8 @@ if (command === "noise" && given.length === 7) {
   const perturbed = hexadecimal(noise.perturbed(theta, key, Number(given[6]), start));
   process.stdout.write(Array.from(units, (unit, i) => `${unit} ${perturbed[i]}\n`).join(""));
 } else if (command === "sample" && given.length === 3) {
-  // DIRECTORY QUANTILES OUTPUTS: for each token on standard input the parameters' sum of bits and the outputs, or the error
+  // DIRECTORY QUANTILES predict|parameters|values: for each token on standard input the parameters' sum of bits and the
+  // outputs of predict, or the bits of all parameters, or the error
   const solver = JSON.parse(fs.readFileSync(`${given[0]}/solver.json`, "utf8"));
   const model = new evokit.Model({
     quantiles: bytes(given[1]),
@@ -34,6 +35,7 @@ if (command === "noise" && given.length === 7) {
     try {
       const sample = model.sample(token);
       const sum = new Uint32Array(sample.flat.buffer).reduce((total, bits) => (Math.imul(total, 31) + bits) >>> 0, 0);
+      if (given[2] === "values") return hexadecimal(sample.flat).join(" ");
       const outputs = given[2] === "predict" ? hexadecimal(sample.predict([0.5, -0.25, 0.125, 1.0])) : [];
       return [sum, ...outputs].join(" ");
     } catch (error) {

@@ -316,6 +316,29 @@ def test_the_cpp_client_keeps_to_bounds_and_whole_numbers(cpp: Command, tmp_path
     assert_alike(cpp, updated("SEP_CMA_ES", {"lower": [-1.4]}, std=2.0), tmp_path / "one", 200)
 
 
+@pytest.mark.parametrize(
+    ("kind", "cma"),
+    [(kind, {}) for kind in ("CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "GA")]
+    + [("SEP_CMA_ES", LIMITS), ("SEP_CMA_ES", {"lower": [-1.4]})],
+)
+def test_a_browser_makes_the_samples_of_every_algorithm(
+    javascript: Command, tmp_path: Path, kind: str, cma: dict[str, Any]
+) -> None:
+    es = updated(kind, cma, std=2.0)
+    es.save(tmp_path / "model")
+    sampler, tokens, infos = es._ready("test")[0].sampler, Tokens([bytes(32)]), es.clone().draw(200)
+    given = "".join(f"{tokens.issue(info)}\n" for info in infos)
+    rows = said(javascript, "sample", tmp_path / "model", QUANTILES, "values", given=given)
+    found = np.array([[int(bits, 16) for bits in row.split()] for row in rows], np.uint32).view(np.float32)
+    wanted = np.empty_like(found)
+    for info, row in zip(infos, wanted, strict=True):
+        sampler.perturb(info.noise_key, row)
+    if kind in SHAPED:
+        assert np.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    else:
+        assert (found.view(np.uint32) == wanted.view(np.uint32)).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES", "GA"])
 def test_a_hundred_thousand_samples_of_every_algorithm_are_those_of_python(

@@ -181,6 +181,71 @@
     return found ? found[1] : otherwise;
   }
 
+  // All numbers of a repeated setting of the CMA family.
+  function settings(config, name) {
+    const inner = (/\bcma_sampling\s*\{([^{}]*)/.exec(config) || ["", ""])[1];
+    const found = inner.matchAll(new RegExp(`\\b${name}\\s*:\\s*(\\S+)`, "g"));
+    return Array.from(found, ([, text]) => Number(text.replace("inf", "Infinity")));
+  }
+
+  const PARENT_INDEX = 1n << 32n;
+  const dot = (a, b, start = 0) => a.reduce((sum, value, i) => sum + value * b[start + i], 0);
+
+  // The matrix that an algorithm multiplies noise by, as a function of the normal numbers; null where it has none.
+  function shapeOf(algorithm, arrays, n) {
+    if (algorithm === "CMA_ES") {
+      const lengths = arrays.lengths.values, matrix = arrays.axes.values.map((value, i) => value * lengths[i % n]);
+      return (z) => z.map((_, row) => dot(z, matrix, row * n));
+    }
+    if (algorithm === "LM_MA_ES") {
+      const vectors = arrays.directions.values, used = Math.min(Number(arrays.steps.values[0]), vectors.length / n);
+      return (z) => {
+        for (let k = 0, rate = 1 / n; k < used; k++, rate /= 1.5) {
+          const along = dot(z, vectors, k * n), part = Math.min(0.5, rate);
+          z = z.map((value, i) => (1 - part) * value + along * (part * vectors[k * n + i]));
+        }
+        return z;
+      };
+    }
+    if (algorithm === "CR_FM_NES") {
+      const v = arrays.direction.values, norm2 = dot(v, v), deviations = arrays.deviations.values;
+      const direction = v.map((value) => value / Math.sqrt(norm2)), factor = Math.sqrt(1 + norm2) - 1;
+      return (z) => {
+        const along = dot(z, direction);
+        return z.map((value, i) => (value + along * (factor * direction[i])) * deviations[i]);
+      };
+    }
+    return null;
+  }
+
+  // The parents of a genetic algorithm: each from its origin, by its mutations in their order.
+  function parentsOf(arrays, noise, std, n) {
+    let first = 0;
+    return Array.from(arrays.origin_of.values, (origin, k) => {
+      let row = arrays.origins.values.slice(Number(origin) * n, (Number(origin) + 1) * n);
+      for (const last = first + Number(arrays.chain_lengths.values[k]); first < last; first++)
+        row = noise.perturbed(row, arrays.chains.values[first], std);
+      return row;
+    });
+  }
+
+  // x mirrored into the box of a low and a high side, which may be infinite.
+  function folded(x, low, high) {
+    if (x >= low && x <= high) return x;
+    let to = x < low ? 2 * low - x : 2 * high - x;
+    if (Number.isFinite(low) && Number.isFinite(high)) {
+      const width = high - low, way = (((x - low) % (2 * width)) + 2 * width) % (2 * width);
+      to = low + (way > width ? 2 * width - way : way);
+    }
+    return Math.min(Math.max(Math.fround(to), low), high);
+  }
+
+  // The nearest whole number, the even one of two.
+  function rounded(x) {
+    const up = Math.round(x);
+    return up - x === 0.5 && up % 2 ? up - 1 : up;
+  }
+
   const ACTIVATIONS = {
     tanh: (y) => y.forEach((value, i) => (y[i] = Math.tanh(value))),
     relu: (y) => y.forEach((value, i) => (y[i] = Math.max(value, 0))),
@@ -203,13 +268,14 @@
     return y;
   }
 
-  // A published model of BASIC_ES, ARS, PGPE, SNES or CEM; the latter three, and schedules, need `state`: solver.npz.
+  const WITHOUT_STATE = ["BASIC_ES", "ARS"]; // but for schedules and for tokens of the holdout arm
+
+  // A published model; other algorithms than these need `state`: solver.npz.
   class Model {
     constructor({ quantiles, parameters, solver, state }) {
       const config = solver.config, sampling = (name, otherwise) => setting(config, "gaussian_sampling", name, otherwise);
       const algorithm = setting(config, "solver", "type", "BASIC_ES");
-      if (!["BASIC_ES", "ARS", "PGPE", "SNES", "CEM"].includes(algorithm))
-        throw new Error(`this is a model of ${algorithm}, whose samples are not made here`);
+      if (!state && !WITHOUT_STATE.includes(algorithm)) throw new Error(`${algorithm} needs state: solver.npz`);
       this.modelIterId = solver.model_iter_id;
       this.fingerprint = solver.fingerprint;
       this.arrays = readNpz(parameters);
@@ -220,13 +286,32 @@
       const std = arrays.std, trusted = arrays["guard.parameters"];
       this.trusted = trusted ? { number: Number(arrays["guard.number"].values[0]), flat: trusted.values } : null;
       if (std) this.std = std.shape.length ? Float32Array.from(std.values) : std.values[0];
-      else if (["PGPE", "SNES", "CEM"].includes(algorithm)) throw new Error(`${algorithm} needs state: solver.npz`);
+      if (arrays.sigma) this.std = arrays.sigma.values[0];
+      if (algorithm === "SEP_CMA_ES") this.std = Float32Array.from(arrays.variances.values, (each) => this.std * Math.sqrt(each));
       const table = sampling("cached", "false") === "true" ? Number(sampling("cache_size", "100000")) : 0;
       this.noise = new Noise(quantiles, BigInt(sampling("seed", "18")), table);
+      const n = this.flat.length;
+      const sides = (name, none) => Object.assign(new Array(n).fill(none), this.each(settings(config, name)));
+      this.shape = shapeOf(algorithm, arrays, n);
+      this.parents = algorithm === "GA" ? parentsOf(arrays, this.noise, this.std, n) : null;
+      this.box = /\b(lower|upper)\s*:/.test(config) ? [sides("lower", -Infinity), sides("upper", Infinity)] : null;
+      this.integers = settings(config, "integers");
+      if (this.trusted) this.confine(this.trusted.flat);
       const [kind, , ...words] = (solver.model || "").split(":");
       this.layers = kind === "mlp" ? this.arrays.filter((array) => /^w\d+$/.test(array.name)).length : 0;
       this.activation = words.find((word) => word in ACTIVATIONS) || "tanh";
       this.last = words.includes("logits") ? "linear" : "softmax";
+    }
+
+    // One number stands for all parameters.
+    each(numbers) {
+      return numbers.length === 1 ? new Array(this.flat.length).fill(numbers[0]) : numbers;
+    }
+
+    confine(flat) {
+      if (this.box) flat.forEach((x, i) => (flat[i] = folded(x, this.box[0][i], this.box[1][i])));
+      for (const i of this.integers) flat[i] = rounded(flat[i]);
+      return flat;
     }
 
     // The model with the noise of a token; the trusted model for a token of the holdout arm, which needs `state`.
@@ -240,7 +325,13 @@
     }
 
     perturbed(key) {
-      return this.parts(this.noise.perturbed(this.flat, key, this.std));
+      if (this.shape) {
+        const z = this.shape(Float64Array.from(this.noise.units(key, 0, this.flat.length)));
+        return this.parts(this.confine(Float32Array.from(z, (value, i) => this.flat[i] + value * (this.std / 4096))));
+      }
+      const child = this.parents && key !== 0n;
+      const number = child ? Number(splitmix64(key >> 1n, PARENT_INDEX) % BigInt(this.parents.length)) : 0;
+      return this.parts(this.confine(this.noise.perturbed(child ? this.parents[number] : this.flat, key, this.std)));
     }
 
     parts(flat) {
