@@ -1,6 +1,6 @@
 """CartPole-v1 to 475 with a population of 20: how many episodes, over seeds, for each algorithm and for the peers.
 
-    python benchmarks/evolution/cartpole.py --jobs 2 --output cartpole.jsonl      ten seeds, forty where they tell
+    python benchmarks/evolution/cartpole.py --jobs 2 --output cartpole.jsonl      twenty seeds, forty where they tell
     python benchmarks/evolution/cartpole.py --only CMA_ES pycma --seeds 30 --output cartpole.jsonl
 
 A run ends when the mean model reaches 475 on average over ten episodes of its own, which are not counted; all
@@ -21,13 +21,14 @@ import numpy as np
 from runs import fill
 from timing import Table
 
-from parl_evokit import ARS, CMAES, ES, GA, PGPE, SNES, SepCMAES
+from parl_evokit import ARS, CEM, CMAES, CRFMNES, ES, GA, LMMAES, PGPE, SNES, SepCMAES
 
 POPULATION, MOST = 20, 4000
 Run = Callable[[int, int, Callable[[np.ndarray, int], float]], int]
 SHAPES = {"linear": [(4, 2), (2,)], "4-20-2": [(4, 20), (20,), (20, 2), (2,)]}
-SEEDS, MORE_SEEDS = 10, 40
+SEEDS, MORE_SEEDS = 20, 40
 OF_MORE = ("BASIC_ES", "CMA_ES", "SEP_CMA_ES", "pycma", "noise-table ES")  # which are compared, and whose seeds differ
+OF_CMA = ("CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES")  # whose peer is pycma
 
 
 class Outcome(NamedTuple):
@@ -77,7 +78,7 @@ def solved(mean: np.ndarray, episode: Callable[[np.ndarray, int], float], seed: 
 def ours(kind: type, solver: dict[str, object], std: float) -> Run:
     def run(seed: int, n: int, episode: Callable[[np.ndarray, int], float]) -> int:
         sampling = {"gaussian_sampling": {"std": std, "seed": seed}}
-        if kind in (CMAES, SepCMAES):
+        if kind in (CMAES, SepCMAES, LMMAES, CRFMNES):
             sampling["cma_sampling"] = {"population": POPULATION}  # type: ignore[assignment]
         es = kind(np.zeros(n), {"keys": "COUNTER", "solver": {**solver, "sampling": sampling}})
         for used in range(POPULATION, MOST + 1, POPULATION):
@@ -129,6 +130,9 @@ RUNS: dict[str, tuple[Run, str]] = {
     "PGPE": (ours(PGPE, ADAM, 0.5), ""),
     "SNES": (ours(SNES, {"optimizer": {"type": "SGD", "base_lr": 1.0}}, 0.5), ""),
     "ARS": (ours(ARS, {"optimizer": {"type": "SGD", "base_lr": 0.5}}, 0.5), ""),
+    "CEM": (ours(CEM, {}, 0.5), ""),
+    "LM_MA_ES": (ours(LMMAES, {}, 0.5), ""),
+    "CR_FM_NES": (ours(CRFMNES, {}, 0.5), ""),
 }
 PEERS: dict[str, Run] = {"pycma": pycma, "noise-table ES": noise_table_es}
 
@@ -187,7 +191,7 @@ def tabulate(table: Table, outcomes: list[Outcome]) -> None:
             peers = {
                 peer: float(median(outcome.episodes for outcome in runs[peer]))
                 for peer in PEERS
-                if peer in runs and (peer == "pycma") == ("CMA" in name)
+                if peer in runs and (peer == "pycma") == (name in OF_CMA)
             }
             table.row(what, "", (median(used), min(used), max(used)), peers, target)
 
@@ -209,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Runs what the output has not got yet, then prints the table.")
     names = [*PEERS, *RUNS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names, help=", ".join(names))
-    parser.add_argument("--seeds", type=int, help="default: 10; 40 for BASIC_ES, the CMA family and the peers")
+    parser.add_argument("--seeds", type=int, help="default: 20; 40 for BASIC_ES, the CMA family and the peers")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("cartpole.jsonl"))
     arguments = parser.parse_args()

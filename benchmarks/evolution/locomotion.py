@@ -236,7 +236,7 @@ THRESHOLDS = {
 
 def table() -> None:
     """Print what the files hold."""
-    print("| run | score at the end, each seed | median | reached | steps (episodes) until then | published | commit |")
+    print("| run | end (best look), each seed | median | reached | steps (episodes) to that | published | commit |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in RECIPES:
         files = [json.loads(path.read_text()) for path in sorted(HERE.glob(f"{name}-*.json"))]
@@ -249,13 +249,19 @@ def table() -> None:
         for found in done:
             rows = [row for row in found["steps_episodes_return"] if row[2] >= goal]
             reached.append(f"{rows[0][0]:,} ({rows[0][1]:,})" if rows else "-")
-        shown = ", ".join(f"{found['seed']}: {score:,.0f}" for found, score in zip(done, scores, strict=True))
+        shown = ", ".join(
+            f"{found['seed']}: {score:,.0f} ({_best(found):,.0f})" for found, score in zip(done, scores, strict=True)
+        )
         commits = ", ".join(sorted({found["commit"] for found in done}))
         count = sum(text != "-" for text in reached)
         print(
             f"| {name} | {shown} | {np.median(scores):,.0f} | {goal:,.0f}: {count} of {len(done)} | "
             f"{'; '.join(reached)} | {PUBLISHED[name]} | {commits} |"
         )
+
+
+def _best(found: dict[str, Any]) -> float:
+    return max(float(row[2]) for row in found["steps_episodes_return"])
 
 
 def main() -> None:
