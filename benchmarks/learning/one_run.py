@@ -145,7 +145,7 @@ def _trained(gate: str, backend: str, seed: int, share: float, progress: Callabl
         "recipe": recipe.as_json(),
     }
     if isinstance(recipe.loop, OfflineSettings):
-        result["data_return"] = float(logged(wanted.env).episode_returns.mean())
+        result["data_return"] = float(logged(wanted.env, recipe.log).episode_returns.mean())
     return result
 
 

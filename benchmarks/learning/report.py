@@ -33,8 +33,8 @@ whose interval and margin stand beside. Every result names a clean commit; `parl
 has the rest."""
 
 _EARLIER = """\
-Seeds 0 to 4, on some of which recipes had been tuned, with the recipes of then (which have changed where a row above
-has other numbers): not evidence for other seeds, and no row above has any of it."""
+Seeds 0 to 4, on some of which recipes had been tuned, and runs of recipes that have other numbers or other logged data
+by now: not evidence for the rows above, which have none of it."""
 
 _BESIDE = """\
 The same numbers in Stable-Baselines3 (`beside_sb3.py` translates a recipe), with the same seeds and the same

@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to this - 1")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--output", type=Path, default=Path("sample_efficiency.jsonl"))
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.jsonl"))
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
     wanted = [

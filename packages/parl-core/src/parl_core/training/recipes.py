@@ -84,6 +84,7 @@ class Recipe:
         environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`.
         num_envs: environments that are stepped together.
         normalize: observations and rewards are divided by running statistics.
+        log: which logged data of `parl_core.training.results.logged` are learned from.
         reward_scale: what the rewards of logged data are multiplied with.
         goal: mean return of an evaluation that counts as solved; None when there is no agreed one.
         evaluate_every: steps between two evaluations; None: the loop's default.
@@ -98,6 +99,7 @@ class Recipe:
     environment: str = ""
     num_envs: int = 1
     normalize: bool = False
+    log: str = "scripted"
     reward_scale: float = 1.0
     goal: float | None = None
     evaluate_every: int | None = None
@@ -194,7 +196,8 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
 
 _WIDE = {"hidden": (256, 256)}
 _DQN = {"gamma": 0.99}
-_ZOO_DQN = {**_DQN, "huber": 1.0, "max_grad_norm": 10.0}  # Stable-Baselines3 has no other loss
+_SB3_LOSS = {"huber": 1.0, "max_grad_norm": 10.0}
+_DQN_LOSS = "the squared error, unclipped; Stable-Baselines3's is Huber's, with gradients clipped at 10"
 _GLOROT = "layers start from Glorot's uniform weights, not from PyTorch's"
 _DQN_CARTPOLE = Recipe(
     OffPolicySettings(
@@ -207,11 +210,12 @@ _DQN_CARTPOLE = Recipe(
         exploration={"epsilon": linear(1.0, 0.04, 16_000)},
         rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
     ),
-    {**_ZOO_DQN, "sync_every": 128},
+    {**_DQN, "sync_every": 128},
     _WIDE,
     goal=475.0,
     evaluate_every=2_000,
     deviations=(
+        _DQN_LOSS,
         "twice the Zoo's steps, the learning rate goes to 0",
         "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
         _GLOROT,
@@ -251,10 +255,11 @@ def _box2d_dqn(goal: float) -> Recipe:
             memory_size=100_000,
             exploration={"epsilon": linear(1.0, 0.1, 12_000)},
         ),
-        {**_ZOO_DQN, "lr": 6.3e-4, "sync_every": 62},
+        {**_DQN, "lr": 6.3e-4, "sync_every": 62},
         _WIDE,
         goal=goal,
         deviations=(
+            _DQN_LOSS,
             "an update every 4 steps, not 4 of them, and the target copied every 62, not 250",
             "1,000 random steps, not none; a memory of 100,000, not 50,000",
             _GLOROT,
@@ -285,7 +290,7 @@ _MOUNTAIN_CAR_DQN = Recipe(
         exploration={"epsilon": linear(1.0, 0.07, 24_000)},
         rates={"learning_rate": linear(4e-3, 0.0, 120_000)},
     ),
-    {**_ZOO_DQN, "gamma": 0.98, "sync_every": 300},
+    {**_SB3_LOSS, "gamma": 0.98, "sync_every": 300},
     _WIDE,
     goal=-110.0,
     deviations=(
@@ -350,11 +355,16 @@ _MINATAR_PPO = Recipe(
     source="CleanRL's ppo_atari.py, without frame stacking and with a smaller network",
     deviations=("initial weights as PARL's layers have them, not orthogonal",),
 )
+_A2C_LOSS = (
+    "Adam, not RMSProp",
+    "an entropy bonus of 0.01, not none",
+    "half of the Zoo's weight of the value loss; gradients are clipped at 40, of losses that are sums",
+)
 _A2C = Recipe(
     OnPolicySettings(total_steps=500_000, n_steps=5, gamma=0.99, gae_lambda=1.0, lr=7e-4, decay=True),
     sizes=_PPO_SIZES,
     num_envs=8,
-    deviations=("Adam, not RMSProp",),
+    deviations=_A2C_LOSS,
 )
 
 _A2C_PENDULUM = Recipe(
@@ -366,7 +376,11 @@ _A2C_PENDULUM = Recipe(
     num_envs=8,
     normalize=True,
     goal=-200.0,
-    deviations=("Adam, not RMSProp", "no gSDE: a Gaussian of state-independent deviation"),
+    deviations=(
+        "Adam, not RMSProp",
+        "the value's squared error weighs 0.25, not 0.4; gradients are clipped at 40, of losses that are sums",
+        "no gSDE: a Gaussian of state-independent deviation",
+    ),
 )
 
 # Continuous actions
@@ -391,6 +405,10 @@ _SAC_PENDULUM = Recipe(
     deviations=("1,000 random steps, not 100",),
 )
 _TIANSHOU = "Tianshou's benchmark, examples/mujoco"
+_RANDOM_DATA = (
+    "no published figure on small tasks; data are recorded here by uniformly random actions",
+    "the data are the same for all seeds",
+)
 _SAME_DATA = (
     "no published figure on small tasks; data are recorded here by a scripted policy with noise",
     "the data are the same for all seeds",
@@ -453,7 +471,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("A2C", "CartPole-v1"): replace(_A2C, goal=475.0),
         ("A2C", "Acrobot-v1"): replace(
-            _A2C, num_envs=16, goal=-100.0, deviations=("Adam, not RMSProp", "observations are not normalised")
+            _A2C, num_envs=16, goal=-100.0, deviations=(*_A2C_LOSS, "observations are not normalised")
         ),
         ("A2C", "Pendulum-v1"): _A2C_PENDULUM,
         ("A2C", "discrete"): _A2C,
@@ -689,8 +707,9 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             OfflineSettings(updates=10_000, batch_size=256),
             {"lr": linear(1e-3, 0.0, 10_000)},
             _PPO_SIZES,
+            log="random",
             source="own: Adam's usual rate, which goes to 0, because the last weights count",
-            deviations=_SAME_DATA,
+            deviations=_RANDOM_DATA,
         ),
         ("BC", "Pendulum-v1"): Recipe(
             OfflineSettings(updates=10_000, batch_size=256),
@@ -733,10 +752,11 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             OfflineSettings(updates=20_000, batch_size=256),
             {"lr": linear(3e-4, 0.0, 20_000), "sync_every": 100, "double": True, "gamma": 0.99},
             _WIDE,
+            log="random",
             reward_scale=0.02,
             source="own: values of about unit size suit the Huber loss; the rate goes to 0, because the last weights "
             "count",
-            deviations=_SAME_DATA,
+            deviations=_RANDOM_DATA,
         ),
     }
 )

@@ -133,7 +133,7 @@ def measure(
         curve = [((i + 1) * every, value) for i, value in enumerate(returns)]
         return Measured(curve, final(episodes, SEED_AFTER).returns, steps)
     if isinstance(loop, OfflineSettings):
-        data = logged(env).scaled_rewards(recipe.reward_scale)
+        data = logged(env, recipe.log).scaled_rewards(recipe.reward_scale)
         ended = train_offline(agent, data, replace(loop, report_every=every), **common)
     elif isinstance(loop, ActorLearnerSettings):
         make = partial(_agent_in_actor, backends.current().name, algorithm, env, recipe, seed)
@@ -334,7 +334,7 @@ def _evaluation(
     agent: Any, algorithm: str, env: str, recipe: Recipe, statistics: list[Any]
 ) -> Callable[[int, int], Evaluation]:
     if algorithm == "DecisionTransformer":
-        wanted = float(np.quantile(logged(env).episode_returns, 0.9))
+        wanted = float(np.quantile(logged(env, recipe.log).episode_returns, 0.9))
         return lambda episodes, seed: evaluate_with_target_return(agent, env, wanted, episodes, seed=seed)
     made = _maker(env, recipe)
 
@@ -345,21 +345,31 @@ def _evaluation(
 
 
 @cache
-def logged(env_id: str, episodes: int = 200) -> OfflineDataset:
-    """Return the logged data of a task, always the same: a scripted policy with noise, every fifth episode at random.
+def logged(env_id: str, log: str = "scripted") -> OfflineDataset:
+    """Return the logged data of a task, always the same.
 
-    Pendulum-v1: energy is pumped in until the pendulum is near the top, where a linear controller holds it, with
-    Gaussian noise; actions lie in [-1, 1]. CartPole-v1: pushes towards where the pole falls, 40 % of them random.
+    Args:
+        env_id: Pendulum-v1: energy is pumped in until the pendulum is near the top, where a linear controller holds it,
+            with Gaussian noise; actions lie in [-1, 1]. CartPole-v1: pushes towards where the pole falls, 40 % of them
+            random.
+        log: `"scripted"`: 200 episodes of that policy, every fifth at random. `"random"`: 1,000 episodes at random.
+
+    Raises:
+        HyperparameterError: there are no such data.
     """
-    rng = np.random.default_rng(1)
+    if log not in _EPISODES or env_id not in _SCRIPTS:
+        raise HyperparameterError(
+            f"there is no log {log!r} of {env_id}: {', '.join(_EPISODES)} of {', '.join(_SCRIPTS)}"
+        )
+    rng, episodes = np.random.default_rng(1), _EPISODES[log]
     env = gymnasium.make(env_id, disable_env_checker=True)
-    act = {"Pendulum-v1": _swing_up, "CartPole-v1": _balance}[env_id]
+    act = _SCRIPTS[env_id]
     rows: list[tuple[Any, ...]] = []
     for episode in range(episodes):
         obs, _ = env.reset(seed=10_000 + episode)
         over = False
         while not over:
-            action = act(obs, rng, at_random=episode % 5 == 0)
+            action = act(obs, rng, at_random=log == "random" or episode % 5 == 0)
             scaled = 2.0 * np.asarray(action, np.float32) if env_id == "Pendulum-v1" else action
             after, reward, terminated, truncated, _ = env.step(scaled)
             rows.append((obs, action, reward, after, terminated, truncated))
@@ -367,7 +377,7 @@ def logged(env_id: str, episodes: int = 200) -> OfflineDataset:
     env.close()
     names = ("obs", "action", "reward", "next_obs", "terminal", "truncated")
     columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    return OfflineDataset.from_arrays(columns, f"scripted {env_id}, {episodes} episodes")
+    return OfflineDataset.from_arrays(columns, f"{log} {env_id}, {episodes} episodes")
 
 
 def _swing_up(obs: Any, rng: np.random.Generator, *, at_random: bool) -> Any:
@@ -387,3 +397,7 @@ def _balance(obs: Any, rng: np.random.Generator, *, at_random: bool) -> int:
     if at_random or rng.random() < 0.4:
         return int(rng.integers(2))
     return int(obs[2] + 0.3 * obs[3] > 0.0)
+
+
+_EPISODES = {"scripted": 200, "random": 1_000}
+_SCRIPTS: Mapping[str, Callable[..., Any]] = {"Pendulum-v1": _swing_up, "CartPole-v1": _balance}
