@@ -96,6 +96,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
     Raises:
         Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
     """
+    by_value = False
     if not _arrays_expected[0] and "torch" not in _modules and "paddle" not in _modules:
         try:
             data = _plain_dumps(value, 5, buffer_callback=_stop)
@@ -104,10 +105,10 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
             pass
         else:
-            named = _MAIN in data or (_by_value and _names_shipped(data))
-            if not named and (references is None or _PACKAGE not in data):
+            by_value = _MAIN in data or bool(_by_value and _names_shipped(data))
+            if not by_value and (references is None or _PACKAGE not in data):
                 return [data]  # as most values are
-    return _dumps_with_buffers(value, references)
+    return _dumps_with_buffers(value, references, by_value=by_value)
 
 
 class _HasArrays(Exception):
@@ -118,8 +119,8 @@ def _stop(_: pickle.PickleBuffer) -> bool:
     raise _HasArrays
 
 
-def _dumps_with_buffers(value: object, references: list[object] | None) -> list[Buffer]:
-    """Return the frames of a value that plain pickle alone does not do."""
+def _dumps_with_buffers(value: object, references: list[object] | None, *, by_value: bool) -> list[Buffer]:
+    """Return the frames of a value that plain pickle alone does not do; `by_value` if its pickle has been looked at."""
     frames: list[Buffer] = [b""]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
@@ -132,10 +133,10 @@ def _dumps_with_buffers(value: object, references: list[object] | None) -> list[
     if "torch" in _modules or "paddle" in _modules:
         frames[0] = pickled(value, keep_outside, reducers(), frames, references)
         return frames
-    try:
-        data = _plainly_pickled(value, keep_outside)
-    except _PLAIN_ERRORS:
-        data = _MAIN
+    data = _MAIN
+    if not by_value:
+        with contextlib.suppress(*_PLAIN_ERRORS):
+            data = _plainly_pickled(value, keep_outside)
     if _MAIN in data or (_by_value and _names_shipped(data)):
         del frames[1:]
         data = _cloudpickled(value, keep_outside, None, references)
