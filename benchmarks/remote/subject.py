@@ -20,7 +20,7 @@ class Subject:
         self._array = np.empty(0, np.uint8)
         self._arrays: list[np.ndarray] = []
         self._weights: dict[str, np.ndarray] = {}
-        self._trajectory = trajectory()
+        self._trajectory: dict[str, np.ndarray] | None = None
 
     def pid(self) -> int:
         return os.getpid()
@@ -62,6 +62,8 @@ class Subject:
         """Take a value and do nothing with it."""
 
     def rollout(self) -> dict[str, np.ndarray]:
+        if self._trajectory is None:  # made here, since an idle actor's memory is measured as well
+            self._trajectory = trajectory()
         return self._trajectory
 
     def spin(self, marker: str, seconds: float) -> None:
