@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,11 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, submit
+from parl_remote._data.calls import Call
+from parl_remote._links.call_messages import Kind, pack
+from parl_remote._links.loop import Loop
+from parl_remote._program.connection import Connection
+from parl_remote._transport.unix import UnixChannel
 
 PATIENCE_S = 120.0
 
@@ -176,6 +182,29 @@ def test_answers_that_nobody_waits_for_do_not_hold_up_the_actor(shared_cluster: 
     del kept
     submit(peer.count).add_done_callback(lambda _: counted.set())
     assert counted.wait(PATIENCE_S)
+
+
+def test_a_program_that_reads_answers_itself_is_not_disturbed_by_the_background() -> None:
+    now = [0.0]
+    loop = Loop(clock=lambda: now[0])
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    connection = Connection(near, background=lambda: loop, lost=lambda _: AssertionError(), on_names=lambda _: None)
+    futures = [connection.submit(Call(Kind.CALL, 0, 0)) for _ in range(2)]
+    connection.tend()
+    loop.run_once(0.0)
+
+    far.send(pack(Kind.RESULT, 0, 0, futures[0].call_id))
+    assert futures[0].result() is None
+    far.send(pack(Kind.RESULT, 0, 0, futures[1].call_id))
+    now[0] += 0.06
+    loop.run_once(0.0)
+    assert not futures[1].settled  # who has read since the last look reads this as well
+    now[0] += 0.06
+    loop.run_once(0.0)
+    assert futures[1].settled
+    connection.hang_up()
+    far.close()
+    loop.close()
 
 
 # -- on event loops ----------------------------------------------------------------------------------------------------

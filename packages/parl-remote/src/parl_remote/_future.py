@@ -237,14 +237,14 @@ class RemoteFuture(concurrent.futures.Future[T]):
     _made_condition: threading.Condition | None = None
     _blocked: list[Any] | None = None
     call_id: int = 0
-    method: str = ""
 
     wait_any = staticmethod(wait_any)
 
-    def __init__(self, carrier: Carrier | None, owner: object = None) -> None:
+    def __init__(self, carrier: Carrier | None, owner: object = None, method: str = "") -> None:
         # Not super().__init__(): making its condition costs as much as the rest of a call.
         self._carrier = carrier
         self._owner = owner  # keeps the actor alive until its result is there
+        self.method = method
 
     def _condition_of(self) -> threading.Condition:
         condition = self._made_condition
@@ -442,17 +442,14 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if type(result) is RemoteIterator:
             owner: Any = self._owner  # the reference to the actor, alone or before what it sent
             result._parl_bind(owner[0] if type(owner) is tuple else owner)
-        condition = self._made_condition
-        if condition is None:
-            # No thread waits on a condition so far. One that is made now finds the future settled: the standard
-            # library's waiters look at the state after they have taken the condition.
-            with _making_condition:
-                condition = self._made_condition
-                if condition is None:
-                    self._set(result, exception, cancelled)
+        state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
+        with _making_condition:
+            condition = self._made_condition
+            if condition is None:  # one that is made now finds the future settled: waiters take it, then look
+                self._result, self._exception, self._state = result, exception, state
         if condition is not None:
             with condition:
-                self._set(result, exception, cancelled)
+                self._result, self._exception, self._state = result, exception, state
                 for waiter in self._waiters:
                     if cancelled:
                         waiter.add_cancelled(self)
@@ -470,8 +467,3 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 waiter.wake()
         if condition is not None:
             self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
-
-    def _set(self, result: T | None, exception: BaseException | None, cancelled: bool) -> None:
-        self._result = result
-        self._exception = exception
-        self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED

@@ -35,7 +35,7 @@ from parl_remote._future import Carrier, RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._links.loop import EventLoopReader, Loop, Writable
 from parl_remote._program.outbox import Outbox
-from parl_remote._system.facilities import wait_for_input
+from parl_remote._system.facilities import wait_for_input, waiting_bytes
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
@@ -69,8 +69,10 @@ _REFUSED = int(Kind.REFUSED)
 _MOST_CALLS = 2**32
 _FULL_POLL_S = 0.002  # between looks at a channel that does not tell when it can be written to
 _TURN_S = 0.005  # how long an event loop reads before its tasks have their turn
-_TEND_S = 0.05
-_TEND_AGAIN_S = 0.001  # after a look that found something
+_TEND_S = 0.05  # a look takes the interpreter from the thread that makes calls, which mostly reads the answers itself
+_TEND_AGAIN_S = 0.01  # after a look that found something
+_TEND_SOON_S = 0.001  # after one that found many bytes
+_MANY_BYTES = 2**15  # an eighth of what a socket takes before its actor has to wait
 _LONGEST_TEND_S = 1.0
 _UNSENT = "what the channel did not take"  # among what is watched: it reads while it cannot write
 _weak = weakref.ref
@@ -140,6 +142,7 @@ class Connection:
         self._undelivered: tuple[RemoteFuture[Any], Exception] | None = None  # the call that they were for
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
         self._tended_s = 0.0  # the time between looks at answers that no thread waits for; 0 without such looks
+        self._was_read = False  # by a thread, since the last look
         self._event_loop: EventLoopReader | None = None
         self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
         self.is_read_out = threading.Event()
@@ -158,11 +161,10 @@ class Connection:
         Raises:
             ChannelClosed: The actor is gone.
         """
-        future: RemoteFuture[Any] = RemoteFuture(None, call.owner)
-        future.method = call.method
+        future: RemoteFuture[Any] = RemoteFuture(None, call.owner, call.method)
         if self._sharing is None and type(call.owner) is tuple and self._objects is not None:
             self._deliver(self._objects(), call.owner)
-        self._post(call, future)
+        self.send(call, future)
         return future
 
     def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
@@ -174,26 +176,16 @@ class Connection:
         """
         if self._is_full or self._is_delivering:
             return False
-        owner = call.owner
-        if self._sharing is None and type(owner) is tuple and not self._is_delivered(owner, future):
-            return False
-        self._post(call, future)
-        return True
-
-    def _post(self, call: Call, future: RemoteFuture[Any]) -> None:
-        """Hand a call to the channel.
-
-        Raises:
-            ChannelClosed: The actor is gone, and the call did not reach it.
-        """
-        kind, flags, index, payload, _, _ = call
+        kind, flags, index, payload, _, owner = call
         call_id = next(self._numbers) % _MOST_CALLS
-        if self._sharing is None:
-            frames = pack(kind, flags, index, call_id, payload)
-        else:
+        if self._sharing is not None:
             frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
             if len(frames) > 1:
                 frames = self._sharing.stow(frames)
+        elif type(owner) is tuple and not self._is_delivered(owner, future):
+            return False
+        else:
+            frames = pack(kind, flags, index, call_id, payload)
         with self._sending:
             if self._is_lost:
                 raise ChannelClosed("the connection to the actor is closed")
@@ -213,6 +205,7 @@ class Connection:
             self._write_soon()
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
+        return True
 
     def is_full(self) -> bool:
         """See `outbox.CallPath`."""
@@ -521,6 +514,7 @@ class Connection:
         arrived = self._arrived
         if not arrived:
             arrived.extend(self._receive_all(timeout_s))
+            self._was_read = True
         while arrived:
             self._dispatch(arrived.popleft())
 
@@ -695,6 +689,7 @@ class Connection:
                 arrived.extend(self._receive_all(0.0))
             except ResultTimeout:
                 return False
+            self._was_read = True
         self._dispatch(arrived.popleft())
         return True
 
@@ -715,14 +710,22 @@ class Connection:
             if not self._pending or self._is_lost:  # looked at again: `tend` may not have seen it
                 return
             self._tended_s = _TEND_S
+        self._tended_s = _TEND_S if self._reader or self._was_read else self._until_next_look()
+        self._was_read = False
+        self._background().call_later(self._tended_s, self._look_after)
+
+    def _until_next_look(self) -> float:
+        """Read the answers that have arrived; return when to do so again, sooner the more there were."""
         try:
-            has_input = not self._reader and bool(wait_for_input([self._channel.fileno()], 0))
+            descriptor = self._channel.fileno()
+            has_input = bool(wait_for_input([descriptor], 0))
+            has_many = has_input and waiting_bytes(descriptor) >= _MANY_BYTES
         except (OSError, ValueError):  # closed a moment ago
-            has_input = True
+            has_input = has_many = True
         if has_input:
             self.look()
-        self._tended_s = _TEND_AGAIN_S if has_input else min(2 * self._tended_s, _LONGEST_TEND_S)
-        self._background().call_later(self._tended_s, self._look_after)
+            return _TEND_SOON_S if has_many else _TEND_AGAIN_S
+        return min(2 * self._tended_s, _LONGEST_TEND_S)
 
     def _watch_soon(self) -> None:
         loop = self._background()

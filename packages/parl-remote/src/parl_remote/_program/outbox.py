@@ -140,8 +140,7 @@ class Outbox:
         slot = None
         if self._machine.limit is not None and call.kind == _CALL:
             call, slot = self._enter(call)
-        future: RemoteFuture[Any] = RemoteFuture(None, call.owner)
-        future.method = call.method
+        future: RemoteFuture[Any] = RemoteFuture(None, call.owner, call.method)
         try:
             path = self._path
             if futures and path is not None and all(one.settled for one in futures):

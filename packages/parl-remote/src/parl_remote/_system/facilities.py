@@ -31,6 +31,7 @@ import select
 import selectors
 import signal
 import socket
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -58,6 +59,7 @@ __all__ = [
     "own_user",
     "wait_for_input",
     "wait_once",
+    "waiting_bytes",
 ]
 
 
@@ -360,6 +362,19 @@ def wait_once(source: socket.socket | int, mask: int, timeout_ms: float | None) 
 def wait_for_input(sources: Sequence[int], timeout_ms: float | None) -> list[int]:
     """Wait until descriptors can be read, or have an error; return those, none if the time has passed."""
     return [descriptor for descriptor, _ in _wait(sources, IN, timeout_ms)]
+
+
+def waiting_bytes(descriptor: int) -> int:
+    """Return how many bytes a descriptor has for its reader; 0 where the system does not tell."""
+    try:
+        import fcntl
+        import termios
+
+        count = bytearray(4)
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    except (ImportError, OSError):  # Windows has neither, and not every descriptor tells
+        return 0
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _wait(sources: Sequence[int], mask: int, timeout_ms: float | None) -> list[tuple[int, int]]:
