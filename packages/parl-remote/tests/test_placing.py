@@ -20,6 +20,7 @@ from parl_remote._messages import (
     NodeJoin,
     RunningLease,
 )
+from parl_remote._messages.links import Heartbeat
 from parl_remote._messages.overview import WhyWaiting
 from parl_remote._resources import Placement, Resources
 
@@ -41,9 +42,13 @@ class Cluster:
         for name, resources in nodes.items():
             self.join(name, resources)
 
-    def join(self, name: str, resources: Resources, *leases: RunningLease) -> None:
-        joined = NodeJoin(name, "host", (f"{name}:1",), "/run", resources, leases, name=name)
+    def join(self, name: str, resources: Resources, *leases: RunningLease, host: str = "host") -> None:
+        joined = NodeJoin(name, host, (f"{name}:1",), "/run", resources, leases, name=name)
         self.note(self.state.node_joined(joined, 0.0))
+
+    def beat(self, name: str, host_memory: int) -> None:
+        """Have a node tell how much memory its host has."""
+        self.state.node_alive(name, Heartbeat(1, 0.0, host_memory, host_memory), 0.0)
 
     def note(self, instructions: list[Instruction]) -> list[LeaseGranted | LeaseRefused]:
         answers = []
@@ -113,6 +118,71 @@ def test_labels_and_memory_are_counted_like_cpus() -> None:
     assert cluster.why() == "short of license: it needs 1 license and no node has more than 0.5 license free"
     assert cluster.ask(cpu=1)
     assert len(cluster.free(one)) == 1
+
+
+def on_one_host(memory: int, **nodes: int) -> Cluster:
+    """Nodes of one host with so many GiB, each of which offers so many."""
+    cluster = Cluster(**{name: Resources(cpu=8, memory=offer * GIB) for name, offer in nodes.items()})
+    for name in nodes:
+        cluster.beat(name, memory * GIB)
+    return cluster
+
+
+def test_nodes_of_one_host_give_no_more_memory_than_it_has() -> None:
+    cluster = on_one_host(24, a=24, b=24)
+    first = cluster.ask(cpu=1, memory=15 * GIB)
+    assert first is not None
+    assert cluster.ask(cpu=1, memory=15 * GIB) is None
+    assert cluster.why() == "short of memory: it needs 15360 MiB memory and no node has more than 9216 MiB memory free"
+    assert cluster.ask(cpu=1), "who wants no memory goes ahead"
+    cluster.join("c", Resources(cpu=8, memory=24 * GIB), host="another host")
+    assert set(cluster.homes.values()) == {"a", "b", "c"}
+    assert cluster.ask(cpu=1, memory=9 * GIB), "the rest of both hosts is there for smaller ones"
+    assert cluster.ask(cpu=1, memory=9 * GIB)
+    assert cluster.ask(cpu=1, memory=GIB) is None
+
+
+def test_nodes_whose_parts_of_a_host_add_up_give_all_of_them() -> None:
+    for offers in ({"a": 12, "b": 12}, {"a": 8, "b": 8, "c": 8}):  # so are containers with limits
+        cluster = on_one_host(24, **offers)
+        for offer in offers.values():
+            assert cluster.ask(cpu=1, memory=offer * GIB)
+        assert len(set(cluster.homes.values())) == len(offers)
+        assert cluster.ask(cpu=1, memory=GIB) is None
+
+
+def test_a_node_that_was_told_to_offer_more_than_its_host_has_offers_it() -> None:
+    cluster = on_one_host(24, a=100)
+    assert cluster.ask(cpu=1, memory=90 * GIB)
+    assert cluster.ask(cpu=1, memory=20 * GIB) is None
+
+
+def test_memory_of_a_host_is_there_again_when_an_actor_or_a_node_of_it_has_ended() -> None:
+    cluster = on_one_host(24, a=24, b=24)
+    first = cluster.ask(cpu=1, memory=20 * GIB)
+    assert first is not None
+    assert cluster.ask(cpu=1, memory=20 * GIB) is None
+    (second,) = cluster.free(first)
+    assert cluster.ask(cpu=1, memory=20 * GIB) is None
+    answers = cluster.note(cluster.state.node_lost(cluster.homes[second], "its power failed", 0.0))
+    assert [type(answer) for answer in answers] == [LeaseGranted]
+
+
+def test_a_request_for_one_node_is_not_starved_by_the_nodes_beside_it() -> None:
+    cluster = on_one_host(24, a=24, b=24)
+    small = cluster.ask(cpu=1, memory=4 * GIB, node="b")
+    assert small is not None
+    assert cluster.ask(cpu=1, memory=24 * GIB, node="a") is None
+    assert cluster.why() == "node a has 8 CPU, 20480 MiB memory free"
+    assert cluster.ask(cpu=1, memory=4 * GIB, node="b") is None, "it would take what the older one waits for"
+    assert len(cluster.free(small)) == 1
+
+
+def test_a_refusal_counts_the_memory_of_one_host_once() -> None:
+    cluster = on_one_host(24, a=24, b=24)
+    cluster.ask(cpu=1, memory=20 * GIB)
+    with pytest.raises(LookupError, match=r"the cluster has 24576 MiB memory on 2 nodes, 4096 MiB memory free"):
+        cluster.ask(memory=20 * GIB, timeout_s=0)
 
 
 def test_what_no_node_can_ever_give_is_said_with_the_largest_that_there_is() -> None:

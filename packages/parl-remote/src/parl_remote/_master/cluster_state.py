@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from parl_remote._master.cluster_tables import ClusterTables, DropNode, Instruction, Lease
@@ -301,7 +300,7 @@ class ClusterView:
     def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
         """Return the cluster's status, see StatusRequest; `dropped` is the reception's count of rejected peers."""
         tables = self._tables
-        total, free = self._amounts()
+        total, free = self._tables.pool.amounts()
         absent = sum(client.is_absent for client in tables.clients.values())
         return Status(
             request_id=request_id,
@@ -380,23 +379,6 @@ class ClusterView:
         return LeaseWaiting(asked.request_id, reason, ahead, round(now - waiting.since, 3), placement)
 
     # -- inner steps ---------------------------------------------------------------------------------------------
-
-    def _amounts(self) -> tuple[Resources, Resources]:
-        """Return the total and the free resources; memory that nodes of one host share is counted once."""
-        pool = self._tables.pool
-        hosts: dict[str, list[Node]] = {}
-        for node in pool:
-            if node.is_open:
-                hosts.setdefault(node.joined.host_id, []).append(node)
-        total = free = 0
-        for nodes in hosts.values():
-            offered = sum(node.total.memory for node in nodes)
-            used = offered - sum(node.free.memory for node in nodes)
-            there = max(node.beat.memory_total for node in nodes)
-            most = min(offered, there) if there and len(nodes) > 1 else offered
-            total += most
-            free += max(0, most - used)
-        return replace(pool.total, memory=total), replace(pool.free, memory=free)
 
     def _lost_status(self, lost: LostNode, now: float) -> NodeStatus:
         return self._node_status(lost.node, now, lost)

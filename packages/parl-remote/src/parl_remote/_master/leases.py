@@ -140,8 +140,9 @@ class LeaseGrants:
         self._tables.names.give_up(waiting.client_id, request)
         code = RefusalCode.TIMEOUT if possible else RefusalCode.TOO_LARGE
         count = len(pool)
-        kinds = request.resources.kinds() or pool.total.kinds()
-        total, free = pool.total.only(kinds), pool.free.only(kinds)
+        total, free = pool.amounts()
+        kinds = request.resources.kinds() or total.kinds()
+        total, free = total.only(kinds), free.only(kinds)
         available = f"{total} on {count} node{'s' * (count != 1)}, {free} free"
         reason = f"{request.class_name or 'an actor'} asked for {request.resources}; the cluster has {available}; {why}"
         if possible and request.timeout_s:

@@ -17,6 +17,8 @@ when it comes to the front.
 Nodes that offer the same kinds of things (CPUs; CPUs and GPUs; ...) form a group; a group sorts its nodes by what they
 have free of each kind. A node that is being drained stays in the pool, but in no group.
 
+Nodes of one host share its memory: together they give no more to actors than the host has, however much each offers.
+
 Whole GPUs go to one actor each; fractions share the fullest GPU that can still hold them, so that whole ones stay free.
 The master decides, because only it knows all actors of a node before they are there, and sums of fractions say too
 little: of two GPUs with 0.4 free each, no actor can have 0.8.
@@ -29,14 +31,14 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from parl_remote._messages.leases import LeaseRequest, NodeJoin
 from parl_remote._messages.links import Heartbeat
 from parl_remote._resources import Placement, Resources
 
-__all__ = ["FreeIndex", "GpuShares", "LeaseQueue", "Node", "NodePool", "Waiting", "next_placement", "reasons"]
+__all__ = ["FreeIndex", "GpuShares", "Host", "LeaseQueue", "Node", "NodePool", "Waiting", "next_placement", "reasons"]
 
 
 _Node = TypeVar("_Node")
@@ -165,8 +167,35 @@ class Shape(NamedTuple):
     node: str = ""
 
 
+class Host:
+    """The memory that the nodes of one host share, in bytes.
+
+    A node offers all of its host's memory unless told otherwise, one in a container what that may use.
+
+    Attributes:
+        nodes: The nodes in the pool.
+    """
+
+    __slots__ = ("nodes",)
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    @property
+    def memory(self) -> int:
+        """The most for actors: what the host has, or one node offers; the sum of offers before the first heartbeat."""
+        there = max(node.beat.memory_total for node in self.nodes)
+        offers = [node.total.memory for node in self.nodes]
+        return max(there, *offers) if there else sum(offers)
+
+    @property
+    def memory_free(self) -> int:
+        """The part of it that no actor has set aside."""
+        return max(0, self.memory - sum(node.total.memory - node.free.memory for node in self.nodes))
+
+
 class Node:
-    """The master's record of one worker; only the pool changes `free` and `is_open`.
+    """The master's record of one worker; only the pool changes `free`, `host` and `is_open`.
 
     Attributes:
         joined: Its NodeJoin message.
@@ -176,11 +205,12 @@ class Node:
         beat: Its last heartbeat.
         leases: The ids of its running leases.
         free: Its free resources.
+        host: Its host, while it is in the pool.
         gpus: The free share of each GPU.
         is_open: Whether it takes actors.
     """
 
-    __slots__ = ("beat", "free", "gpus", "is_open", "joined", "joined_at", "leases", "pid", "versions")
+    __slots__ = ("beat", "free", "gpus", "host", "is_open", "joined", "joined_at", "leases", "pid", "versions")
 
     def __init__(self, joined: NodeJoin, joined_at: float, pid: int, versions: Mapping[str, str]) -> None:
         self.joined = joined
@@ -190,6 +220,7 @@ class Node:
         self.beat = Heartbeat(0)
         self.leases: dict[str, None] = {}
         self.free = joined.resources
+        self.host: Host | None = None
         self.gpus = GpuShares(self.gpu_names)
         self.is_open = True
 
@@ -228,31 +259,44 @@ class Node:
         """Return whether `text` is the worker's id, its name, or its name with its port."""
         return text in (self.joined.node_id, self.joined.name, self.label)
 
+    @property
+    def memory_free(self) -> int:
+        """The largest amount of memory that an actor can get here now, in bytes."""
+        free = self.free.memory
+        return free if self.host is None else min(free, self.host.memory_free)
+
     def can_hold(self, need: Resources) -> bool:
         """Return whether an actor fits here now."""
+        if need.memory and need.memory > self.memory_free:
+            return False
         return self.free.fits(need) and (not need.gpu or self.gpus.has(need.gpu))
 
 
 class NodePool:
-    """All nodes by id, with their free resources.
-
-    Attributes:
-        total: The total resources of the nodes that take actors.
-        free: The total free resources of those nodes.
-    """
+    """All nodes by id, with their free resources."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
+        self._hosts: dict[str, Host] = {}
         self._groups: dict[frozenset[str], _Group] = {}
         self._totals: Counter[Resources] = Counter()
-        self.total = Resources()
-        self.free = Resources()
+        self._total = Resources()
+        self._free = Resources()
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self._nodes.values())
+
+    def amounts(self) -> tuple[Resources, Resources]:
+        """Return the total and the free resources of the nodes that take actors; memory of one host is counted once."""
+        total = free = 0
+        for host in self._hosts.values():
+            nodes = [node for node in host.nodes if node.is_open]
+            total += min(host.memory, sum(node.total.memory for node in nodes))
+            free += min(host.memory_free, sum(node.free.memory for node in nodes))
+        return replace(self._total, memory=total), replace(self._free, memory=free)
 
     def get(self, node_id: str) -> Node | None:
         """Return the node with that id, or None."""
@@ -266,9 +310,11 @@ class NodePool:
     def add(self, node: Node) -> None:
         """Add a new node with all resources free."""
         self._nodes[node.node_id] = node
+        node.host = self._hosts.setdefault(node.joined.host_id, Host())
+        node.host.nodes.append(node)
         self._totals[node.total] += 1
-        self.total += node.total
-        self.free += node.total
+        self._total += node.total
+        self._free += node.total
         kinds = node.total.kinds()
         if kinds not in self._groups:
             self._groups[kinds] = _Group(kinds)
@@ -283,8 +329,8 @@ class NodePool:
         self._totals[node.total] -= 1
         if not self._totals[node.total]:
             del self._totals[node.total]
-        self.total -= node.total
-        self.free -= node.free
+        self._total -= node.total
+        self._free -= node.free
         kinds = node.total.kinds()
         self._groups[kinds].remove(node)
         if not self._groups[kinds].nodes:
@@ -294,6 +340,11 @@ class NodePool:
         """Forget a node and its free and taken resources."""
         self.close(node)
         del self._nodes[node.node_id]
+        host = self._hosts[node.joined.host_id]
+        host.nodes.remove(node)
+        node.host = None
+        if not host.nodes:
+            del self._hosts[node.joined.host_id]
 
     def take(self, node: Node, amount: Resources, gpus: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Take resources that fit, and return the GPUs.
@@ -312,7 +363,7 @@ class NodePool:
             node.gpus.claim(gpus, amount.gpu)
         node.free -= amount
         if node.is_open:
-            self.free -= amount
+            self._free -= amount
             self._groups[node.total.kinds()].changed(node)
         return gpus
 
@@ -321,7 +372,7 @@ class NodePool:
         node.gpus.give(gpus, amount.gpu)
         node.free += amount
         if node.is_open:
-            self.free += amount
+            self._free += amount
             self._groups[node.total.kinds()].changed(node)
 
     def pick(self, shape: Shape, avoid: Collection[Node] = ()) -> Node | None:
@@ -397,6 +448,8 @@ class _Group:
         return next((node for node in nodes if node.can_hold(need) and node not in avoid), None)
 
     def most_free(self, kind: str) -> float:
+        if kind == "memory":
+            return max(node.memory_free for node in self.nodes)
         return self._free[kind].most
 
 
@@ -533,6 +586,8 @@ class _Held:
         if where:
             for node in pool.called(where):
                 self.on.setdefault(node, set()).update(need.kinds())
+                for beside in node.host.nodes if need.memory and node.host is not None else ():
+                    self.on.setdefault(beside, set()).add("memory")
         else:
             for kind in pool.short_of(need):
                 self.kinds.setdefault(kind, waiting)
@@ -594,7 +649,8 @@ def _short(pool: NodePool, shape: Shape) -> str:
     need = shape.resources
     if shape.node:
         bound = [node for node in pool.called(shape.node) if node.is_open]
-        return f"node {shape.node} has {bound[0].free} free"
+        free = replace(bound[0].free, memory=bound[0].memory_free)
+        return f"node {shape.node} has {free} free"
     short = pool.short_of(need)
     if all(pool.most_free(kind) >= need.amount(kind) for kind in short):
         if short == {"gpu"}:
