@@ -59,17 +59,21 @@ _HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
+    A flush that has to wait reads meanwhile. What it reads wakes no poller, so the owner has to look for it.
+
     Attributes:
         held: The replies that are not written yet.
         guarded: Whether the flush timer will flush it.
+        has_to_look: Whether a flush that its owner has not waited for may have read messages.
     """
 
-    __slots__ = ("_channel", "_lock", "guarded", "held")
+    __slots__ = ("_channel", "_lock", "guarded", "has_to_look", "held")
 
     def __init__(self, channel: UnixChannel) -> None:
         self._channel = channel
         self.held: deque[list[Buffer]] = deque()
         self.guarded = False
+        self.has_to_look = False
         self._lock = threading.Lock()  # keeps the order when both flush
 
     def add(self, reply: list[Buffer]) -> None:
@@ -100,6 +104,7 @@ class FlushTimer:
 
     def guard(self, outbox: Outbox) -> None:
         """Ensure that the replies in `outbox` are flushed within a millisecond."""
+        outbox.has_to_look = True
         if outbox.guarded:
             return
         outbox.guarded = True
@@ -206,6 +211,7 @@ class ActorProcess:
         # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._flush_timer = FlushTimer()
+        self._has_to_look = False  # at what was read ahead, before the next wait
         self._leaving = False  # this loop, for good or for another one
         self.over = False
         abandoned_in_children(self)
@@ -432,6 +438,8 @@ class ActorProcess:
 
     def _work(self) -> None:
         """Run the queued calls; replies of quick calls are sent together."""
+        if self._has_to_look:
+            self.flush_all()
         queue = self._queue
         while queue and not self._leaving:
             caller, frames = queue.popleft()
@@ -527,8 +535,11 @@ class ActorProcess:
         """Write one caller's buffered replies, ignoring a closed connection; callable from any thread."""
         with contextlib.suppress(ChannelClosed):  # reading from it finds out
             caller.outbox.flush()
-        if caller.channel.has_read_ahead and self._serving is not None:
-            self._serving.wake()
+        if caller.channel.has_read_ahead:
+            if self._serving is not None:
+                self._serving.wake()
+            else:
+                caller.outbox.has_to_look = self._has_to_look = True
 
     def _sent(self, caller: _Caller) -> None:
         if self._serving is not None and not self._serving.postpones():
@@ -548,15 +559,20 @@ class ActorProcess:
                     self._turn_away(caller, error)
 
     def flush_all(self) -> None:
-        """Write all buffered replies."""
-        for caller in [caller for caller in self._callers.values() if caller.outbox.held]:
+        """Write all buffered replies, and take the messages that came while a flush had to wait."""
+        self._has_to_look = False
+        for caller in [one for one in self._callers.values() if one.outbox.held or one.outbox.has_to_look]:
+            caller.outbox.has_to_look = False
             try:
-                caller.outbox.flush()
+                caller.outbox.flush()  # after that of the flush timer, if there is one
             except ChannelClosed:
                 caller.outbox.held.clear()  # the caller has left; what it sent before is read and run all the same
             else:
                 if caller.channel.has_read_ahead:
-                    self._read(caller)
+                    if self._serving is not None:
+                        self._serving.wake()
+                    else:
+                        self._read(caller)
 
 
 def configure(frames: list[memoryview], host: ActorHost) -> bool:
