@@ -35,3 +35,13 @@ def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkey
         assert maker._named[f"name {number}"] is record
     assert len(maker._named) <= 3
     assert maker._named["alive"] is alive
+
+
+def test_calls_that_fail_together_wait_once_for_a_cause_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = ActorRecord("lease", "node", "Cell")
+    waits: list[float] = []
+    monkeypatch.setattr(record, "_ended", SimpleNamespace(wait=waits.append))
+    texts = {str(record.error("step")) for _ in range(80)}
+    assert len(waits) == 1
+    assert len(texts) == 1
+    assert "without a reported cause" in texts.pop()

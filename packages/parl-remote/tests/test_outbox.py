@@ -337,6 +337,29 @@ def test_a_call_that_the_connection_could_not_send_goes_to_the_next_actor_first(
     assert not waiting.settled
 
 
+def test_a_call_that_a_full_path_refuses_when_it_is_replaced_leaves_by_the_new_one() -> None:
+    """The refusal is about the lost actor's path, which never says that it takes calls again."""
+
+    class ReplacedMeanwhile(Path):
+        def send(self, call: Call, future: RemoteFuture[Any]) -> bool:
+            if is_restart_quick:
+                outbox.lost()
+                outbox.made(second)
+            return super().send(call, future)
+
+    is_restart_quick = False
+    first, second = ReplacedMeanwhile(), Path()
+    outbox = Outbox(first)
+    first.room = 0
+    waiting = submitted(outbox, "waiting")
+    is_restart_quick = True
+    outbox.on_writable()
+    assert [name for name, _ in second.sent] == ["waiting"]
+    assert not waiting.settled
+    submitted(outbox, "next")
+    assert [name for name, _ in second.sent] == ["waiting", "next"]
+
+
 def test_a_call_that_meets_the_loss_is_not_reported_before_the_fate_of_the_actor_is_known() -> None:
     path = Path()
     outbox = Outbox(path)

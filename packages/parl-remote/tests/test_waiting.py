@@ -39,6 +39,13 @@ class Worker:
         return os.getpid()
 
 
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 @pytest.fixture
 def gates(tmp_path: Path) -> Callable[[], Any]:
     """Makes gates; calls `worker.hold(gate.path)` last until `gate.open()`."""
@@ -206,16 +213,32 @@ def test_what_an_actor_answered_before_its_end_is_not_lost_with_it(
 ) -> None:
     worker: Any = Worker()
     connection, pid = connection_of(worker), worker.pid().result(PATIENCE_S)
-    answered, running = worker.note(7), worker.hold(gates().path)
-    assert select.select([connection.channel], [], [], PATIENCE_S)[0]
+    note, hold = worker.note, worker.hold  # looking for a method reads the answers that are there
+    answered, running = note(7), hold(gates().path)
+    assert answered.settled or select.select([connection.channel], [], [], PATIENCE_S)[0]
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while connection.channel.fileno() >= 0:  # until the news of the end has come, by another way than the answer
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: connection.channel.fileno() < 0)  # the news of the end has come, by another way than the answer
     assert answered.result(PATIENCE_S) == 7
     with pytest.raises(ActorLost, match="SIGKILL"):
         running.result(PATIENCE_S)
+
+
+def test_a_callback_runs_although_another_thread_read_while_the_connection_was_closed(
+    shared_cluster: None, gates: Callable[[], Any]
+) -> None:
+    worker: Any = Worker()
+    connection, settled, loop_may_go_on = connection_of(worker), threading.Event(), threading.Event()
+    worker.hold(gates().path).add_done_callback(lambda _: settled.set())
+    loop, loop_is_busy = connection._background(), threading.Event()
+    until(lambda: connection._loop is loop)
+    loop.call_soon(lambda: (loop_is_busy.set(), loop_may_go_on.wait(PATIENCE_S)))
+    assert loop_is_busy.wait(PATIENCE_S)
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+        assert reader.submit(connection.lead).result(PATIENCE_S)
+        connection.hang_up()
+        reader.submit(connection.leave).result(PATIENCE_S)  # it leaves the rest to the loop, which still watches
+    loop_may_go_on.set()
+    assert settled.wait(PATIENCE_S)
 
 
 def test_a_call_that_a_closed_connection_gives_back_is_not_waited_for_there(shared_cluster: None) -> None:

@@ -787,6 +787,8 @@ class Connection:
         self.look()  # if another thread reads, it meets the end itself
         self._channel.close()
         self.look()
+        if loop is not None:  # a thread that read during both looks left it to the loop, which stops to watch
+            loop.call_soon(self.look)
         if self._is_writing and self._end_writing is not None:
             self._background().call_soon(self._end_writing)
         if self._sharing is not None:

@@ -155,6 +155,7 @@ class ActorRecord:
         self._comes_back = False
         self._cause: DeathCause | None = None
         self._ended = threading.Event()
+        self._stays_unknown = False
 
     @property
     def cause(self) -> DeathCause | None:
@@ -219,8 +220,8 @@ class ActorRecord:
 
     def error(self, running: str) -> ActorLost | NotConnected:
         """Return the error for a call that will not be answered; see `Connection`."""
-        if not self.forked:
-            self.await_end()
+        if not self.forked and not self._stays_unknown:  # many calls may fail together, and one wait is for all
+            self._stays_unknown = not self.await_end()
         return self._error_of(running)
 
     def _error_of(self, running: str) -> ActorLost | NotConnected:

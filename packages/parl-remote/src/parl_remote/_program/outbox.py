@@ -348,8 +348,12 @@ class Outbox:
                     raise
             if is_full:
                 with self._lock:
-                    machine.on(OutboxEvent.REFUSED)
+                    is_replaced = live is not self._live
+                    if not is_replaced:
+                        machine.on(OutboxEvent.REFUSED)
                 self._stays(future)
+                if is_replaced:
+                    continue  # nobody will say that the lost actor's path takes calls again
                 if not live.is_full():  # it was, and the thread that emptied it found the call still leaving
                     self.on_writable()
                 return
