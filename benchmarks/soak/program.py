@@ -19,6 +19,7 @@ from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
+import late
 import numpy as np
 from ledger import Calls, Count, carried_out
 
@@ -129,7 +130,7 @@ class Caller:
                 concurrent.futures.wait([one.future for one in burst], HUNG_S)
             lost = refused
             while burst:
-                lost |= self._settle(burst.popleft(), calls)
+                lost |= self._settle(actor, burst.popleft(), calls)
             if lost and restarts:
                 restarts -= 1  # calls that were in flight are lost; the next ones wait for it to be made again
             elif lost:
@@ -153,10 +154,10 @@ class Caller:
             return text, text
         return number * 3, number * 3
 
-    def _settle(self, sent: _Sent, calls: Calls) -> bool:
+    def _settle(self, actor: Any, sent: _Sent, calls: Calls) -> bool:
         """Wait for one call; whether its actor was lost."""
         try:
-            answered, back = sent.future.result(HUNG_S)
+            answered, back = self._result(actor, sent.future)
         except concurrent.futures.CancelledError:
             calls.add(Count.WITHDRAWN)
             return False
@@ -180,6 +181,15 @@ class Caller:
         sent.answer = answered, back
         calls.add(Count.ANSWERED if sent.is_right() else Count.WRONG)
         return False
+
+    def _result(self, actor: Any, future: Any) -> Any:
+        """Return what a call answers, or raise; have one that is late examined."""
+        try:
+            return future.result(late.LATE_S)
+        except parl.ResultTimeout:
+            self._notes["late"] += 1
+            late.report(actor, future)
+        return future.result(HUNG_S - late.LATE_S)
 
     def _must_stay_lost(self, actor: Any) -> None:
         began = time.monotonic()

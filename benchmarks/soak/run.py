@@ -98,7 +98,7 @@ class Soak:
             over_tcp = {**cluster.environment, "PARL_FORCE_TCP": "1"}
             programs = [
                 Program("far", cluster.address, 4, self._home, over_tcp),
-                Program("near", cluster.address, 3, self._home, cluster.environment),
+                Program("near", cluster.address, 3, self._home, over_tcp if self._options.tcp else cluster.environment),
                 Program("private", "local", 3, self._home, {}),
                 Program("mortal", cluster.address, 2, self._home, over_tcp),
             ]
@@ -236,6 +236,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--every", type=float, default=5.0, help="mean seconds between faults")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tcp", action="store_true", help="over TCP for every program with a shared cluster")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
