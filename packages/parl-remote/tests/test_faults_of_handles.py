@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, DeathKind, with_options
-from parl_remote.testing import LoopbackCluster, Process
+from parl_remote.testing import Direction, LoopbackCluster, Process
 
 PATIENCE_S = 60.0
 
@@ -66,6 +67,41 @@ def cluster() -> Iterator[LoopbackCluster]:
         one.connect()
         yield one
         parl_remote.disconnect()
+
+
+def test_actors_of_all_nodes_reach_each_other_over_tcp() -> None:
+    parl_remote.disconnect()
+    with LoopbackCluster(2, cpus=4) as cluster:
+        cluster.connect()
+        one, two = cluster.nodes.values()
+
+        def with_cpus() -> list[str]:
+            return [node.node_id for node in cluster.status().nodes if node.total.cpu]
+
+        ids = with_cpus()
+        actors = {node: (with_options(Counter, node=node)(), with_options(Holder, node=node)()) for node in ids}
+        for counter, _ in actors.values():
+            for _, holder in actors.values():
+                holder.put(counter)
+                holder.add(1)
+        assert [counter.add(0) for counter, _ in actors.values()] == [2, 2]
+        passed = {pair: line.passed(Direction.BOTH) > 0 for pair, line in cluster._between.items()}
+        assert passed == dict.fromkeys([(a.name, b.name) for a in (one, two) for b in (one, two)], True)
+        two.kill()
+        cluster.start_node(two)
+        deadline = time.monotonic() + PATIENCE_S
+        while not (again := [node for node in with_cpus() if node not in ids]):
+            assert time.monotonic() < deadline, "the node that was started again has not joined"
+        survivor = next(holder for node, (_, holder) in actors.items() if _is_alive(holder))
+        survivor.put(with_options(Counter, node=again[0])())
+        assert survivor.add(1) == 1
+        parl_remote.disconnect()
+
+
+def _is_alive(actor: Any) -> bool:
+    with contextlib.suppress(ActorLost):
+        return bool(actor.process())
+    return False
 
 
 def node_of(cluster: LoopbackCluster, pid: int) -> Any:

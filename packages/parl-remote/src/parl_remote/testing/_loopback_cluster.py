@@ -3,6 +3,7 @@
     this program --127.0.2.1:port--> Line --> master, 127.0.0.1:port
                  --127.0.2.1:w1----> Line --> node 1, 127.0.0.1:w1 --127.0.3.1:port--> Line --> master
                  --127.0.2.1:w2----> Line --> node 2, 127.0.0.1:w2 --127.0.3.2:port--> Line --> master
+    actors of node 1 --127.0.3.1:w2--> Line --> node 2            and so from every node to every node
 
 All connections use encrypted TCP, as between hosts, so that results carry over. A guard process ends the cluster when
 this program ends for any reason. Linux, where all of 127.0.0.0/8 is this machine.
@@ -85,6 +86,7 @@ class LoopbackCluster:
     ) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="parl-test-"))
         self.nodes: dict[str, Member] = {}
+        self._between: dict[tuple[str, str], Line] = {}  # by the nodes that a line leads from and to
         self._port = _free_port()
         self._variables = {
             "PARL_RUN_DIR": str(self.home / "run"),
@@ -138,7 +140,7 @@ class LoopbackCluster:
         upward = Line((_HERE, self._port), listen=(f"{_TO_MASTER}{self._numbers}", self._port))
         connect = ("connect", "--address", upward.address, "--cpu_num", f"{cpus:g}", "--foreground")
         environment_ = {**self._environment(), "PARL_KEY_FILE": str(self.key_file)}
-        node = Member(name, (*_XPARL, *connect), environment_, self.home / f"{name}.log")
+        node = Member(name, (*_XPARL, *connect), environment_, self.home / f"{name}.log", self._between)
         node.upward = upward
         self.nodes[name] = node
         self.start_node(node)
@@ -154,6 +156,21 @@ class LoopbackCluster:
         if node.toward is not None:
             node.toward.close()
         node.toward = Line((_HERE, port), listen=(_TO_NODES, port))
+        for source in self.nodes.values():
+            self._link(source, node, port)
+            if source is not node and source.toward is not None:
+                self._link(node, source, source.toward.port)
+
+    def _link(self, source: Member, target: Member, port: int) -> None:
+        """Lead a line from a node's actors to the port of a node."""
+        former = self._between.get((source.name, target.name))
+        if former is not None and former.port == port:
+            return
+        if former is not None:
+            former.close()
+        assert source.upward is not None  # actors know the host at its near end, and look for other nodes there
+        host = source.upward.address.rpartition(":")[0]
+        self._between[source.name, target.name] = Line((_HERE, port), listen=(host, port))
 
     def restart_master(self) -> float:
         """Start the master again after `master.kill()`, on the same port and with the same key.
@@ -215,6 +232,8 @@ class LoopbackCluster:
             process.kill()
         for member in (*self.nodes.values(), *([self.master] if hasattr(self, "master") else [])):
             member.close()
+        for line in self._between.values():
+            line.close()
         shutil.rmtree(self.home, ignore_errors=True)
         if names:
             raise RuntimeError(f"left behind after the cluster's end: {', '.join(names)}")
@@ -253,8 +272,16 @@ class Member:
         upward: The line that leads from it to the master; None for the master itself.
     """
 
-    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        between: Mapping[tuple[str, str], Line] | None = None,
+    ) -> None:
         self.name = name
+        self._between = {} if between is None else between  # lines between nodes; the cluster's own table
         self.toward: Line | None = None
         self.upward: Line | None = None
         self.said = ""
@@ -380,7 +407,7 @@ class Member:
     @property
     def lines(self) -> tuple[Line, ...]:
         """The lines to and from the node."""
-        return tuple(line for line in (self.toward, self.upward) if line is not None)
+        return tuple(line for line, _ in self._lines(Direction.BOTH))
 
     def close(self) -> None:
         """Close the node's lines and forget its process, which the cluster ends."""
@@ -389,12 +416,18 @@ class Member:
         self._reap()
 
     def _lines(self, direction: Direction) -> Iterator[tuple[Line, Direction]]:
-        """Yield each line with the direction seen from the node, which is the client on its line to the master."""
+        """Yield each line that leaves the node's host, with the direction seen from the node.
+
+        It is the client on its line to the master, and on those to other nodes.
+        """
+        turned = {Direction.IN: Direction.OUT, Direction.OUT: Direction.IN}.get(direction, direction)
         if self.toward is not None:
             yield self.toward, direction
         if self.upward is not None:
-            turned = {Direction.IN: Direction.OUT, Direction.OUT: Direction.IN}
-            yield self.upward, turned.get(direction, direction)
+            yield self.upward, turned
+        for (source, target), line in self._between.items():
+            if source != target and self.name in (source, target):
+                yield line, direction if target == self.name else turned
 
     def _reap(self) -> None:
         if self._running is not None:
