@@ -235,10 +235,16 @@ class WorkerClients:
             link = self._connect_worker(granted)
             link.send([request])
             return RelayedChannel(link)
-        sealed.send([request])
-        answer = decode(sealed.receive(self._limits.connect_timeout_s)[0])
-        if not isinstance(answer, ActorAttached):
-            raise RemoteProtocolError(f"a worker answered AttachActor with {type(answer).__name__}")
+        try:
+            sealed.send([request])
+            answer = decode(sealed.receive(self._limits.connect_timeout_s)[0])
+            if not isinstance(answer, ActorAttached):
+                raise RemoteProtocolError(f"a worker answered AttachActor with {type(answer).__name__}")
+        except BaseException as error:
+            sealed.close()
+            if isinstance(error, ResultTimeout):
+                raise ClusterUnreachable(f"a worker does not lead to its actor: {error}") from error
+            raise
         return sealed
 
     def _connect_sealed(self, at: LeaseGranted) -> SealedChannel | None:
