@@ -137,11 +137,35 @@ def test_what_an_exception_was_caused_by_is_in_the_text(anywhere: str) -> None:
     assert "ZeroDivisionError" in raised.value.__cause__.remote_traceback
 
 
-def test_an_exception_that_cannot_be_pickled_becomes_a_remote_call_error(anywhere: str) -> None:
+class Unreduced(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("nobody pickles this")
+
+
+def with_a_lock() -> Exception:
+    error = ValueError("has parts", threading.Lock())
+    error.place, error.lock = "the shelf", threading.Lock()  # type: ignore[attr-defined]
+    error.add_note("a note of the user's")
+    return error
+
+
+def test_parts_of_an_exception_that_cannot_be_pickled_are_left_out(anywhere: str) -> None:
     raiser = Raiser()
-    with pytest.raises(RemoteCallError, match=r"unpicklable\(\) raised .*Unpicklable in the actor: holds a lock"):
+    with pytest.raises(ValueError, match="has parts") as raised:
+        raiser.throw(with_a_lock)
+    error: Any = raised.value
+    assert isinstance(error, RemoteCallError)
+    assert (error.args[0], error.args[1][:17]) == ("has parts", "<unlocked _thread")
+    assert (error.place, hasattr(error, "lock")) == ("the shelf", False)
+    assert error.__notes__ == ["a note of the user's", "(without lock, which cannot be sent)"]
+    with pytest.raises(Unpicklable, match="holds a lock"):
         raiser.unpicklable()
-    assert raiser.count() == 0
+    with pytest.raises(Unreduced, match="as its own type"):
+        raiser.throw(lambda: Unreduced("as its own type"))
+    with pytest.raises(ExceptionGroup, match="several") as group:
+        raiser.throw(lambda: ExceptionGroup("several", [with_a_lock(), KeyError("whole")]))
+    assert [type(inner).__name__ for inner in group.value.exceptions] == ["ValueError", "KeyError"]
+    assert raiser.count() == 3
 
 
 def test_sys_exit_in_a_method_is_raised_as_itself_and_the_actor_lives_on(anywhere: str) -> None:

@@ -4,12 +4,13 @@
     at the caller  read_answer(frames)     -> Answer: the value, or the error that `rebuild` makes of a Failure
 
 An exception comes back as its own type and as a RemoteCallError at once: its class is a subclass of both, and its
-cause a RemoteCallError with the traceback. Where it cannot be rebuilt, the caller gets the RemoteCallError; where its
-class cannot have a subclass, the exception alone.
+cause a RemoteCallError with the traceback. Parts of it that cannot be pickled are left out. Where it cannot be rebuilt,
+the caller gets the RemoteCallError; where its class cannot have a subclass, the exception alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -55,8 +56,7 @@ class Failure(NamedTuple):
         text: Its text.
         traceback: As the actor formatted it, without the frames of parl_remote.
         pickled: Frames of the exception, or of its `(class, args, attributes)` if its class does not customize
-            pickling;
-            empty if it could not be pickled.
+            pickling, or that fails; empty if not even its class can be pickled.
     """
 
     method: str
@@ -240,6 +240,40 @@ def _taken_apart(error: BaseException) -> object:
     return kind, args, {**error.__dict__, **slots}
 
 
+def _what_can_be_sent(error: BaseException) -> tuple[type[BaseException], tuple[object, ...], dict[str, object]]:
+    """Return class, arguments and attributes of an exception of which some cannot be pickled.
+
+    Their places are taken by texts and by a note, so that it is caught as what it is.
+    """
+    kind = getattr(type(error), "_parl_kind", type(error))
+    args = tuple(one if _can_be_sent(one) else _text_in_place_of(one) for one in error.args)
+    if isinstance(error, BaseExceptionGroup):
+        args = (error.message, [_what_can_be_sent(inner) for inner in error.exceptions])
+    attributes = {**error.__dict__, **{name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}}
+    missing = [name for name, value in attributes.items() if not _can_be_sent(value)]
+    for name in missing:
+        del attributes[name]
+    if missing:
+        note = f"(without {', '.join(missing)}, which cannot be sent)"
+        attributes["__notes__"] = [*attributes.get("__notes__", ()), note]
+    return kind, args, attributes
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        serialize.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _text_in_place_of(value: object) -> str:
+    try:
+        return cut(repr(value))
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
 def _put_together(parts: object) -> object:
     """Make the exception that `_taken_apart` took apart."""
     if not isinstance(parts, tuple):
@@ -255,10 +289,10 @@ def _pickled(error: BaseException, references: list[object] | None) -> tuple[byt
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and isinstance(error, asyncio.CancelledError):
         return ()  # at the caller it would say that the caller's own task is cancelled
-    try:
-        return tuple(bytes(frame) for frame in serialize.dumps(_taken_apart(error), references))
-    except Exception:
-        return ()
+    for take_apart in (_taken_apart, _what_can_be_sent):
+        with contextlib.suppress(Exception):
+            return tuple(bytes(frame) for frame in serialize.dumps(take_apart(error), references))
+    return ()
 
 
 def _name(kind: type[BaseException]) -> str:
