@@ -153,8 +153,8 @@ def test_parts_of_an_exception_that_cannot_be_pickled_are_left_out(anywhere: str
     raiser = Raiser()
     with pytest.raises(ValueError, match="has parts") as raised:
         raiser.throw(with_a_lock)
+    assert isinstance(raised.value, RemoteCallError)
     error: Any = raised.value
-    assert isinstance(error, RemoteCallError)
     assert (error.args[0], error.args[1][:17]) == ("has parts", "<unlocked _thread")
     assert (error.place, hasattr(error, "lock")) == ("the shelf", False)
     assert error.__notes__ == ["a note of the user's", "(without lock, which cannot be sent)"]

@@ -45,6 +45,9 @@ class Amount:
     def __or__(self, other: object) -> Any:
         return NotImplemented
 
+    def __format__(self, how: str) -> str:
+        return f"{self.value:{how or 'd'}} EUR"
+
 
 @parl_remote.remote_class
 class Bare:
@@ -66,6 +69,12 @@ def test_operators_of_all_kinds_are_the_object_s_own(anywhere: str) -> None:
     assert (1 + amount, amount**2, -amount) == (4, 9, -3)
     with pytest.raises(TypeError, match="unsupported operand"):
         amount | 1
+
+
+def test_a_class_says_how_its_objects_are_formatted(anywhere: str) -> None:
+    assert f"{Amount(7):>4}" == "   7 EUR"
+    assert f"{Amount(7)}" == "7 EUR"
+    assert "Bare" in f"{Bare()}", "a handle of a class that says nothing is shown as ever"
 
 
 def test_an_operator_that_changes_the_object_leaves_the_handle_what_it_was(anywhere: str) -> None:

@@ -109,3 +109,16 @@ def test_a_value_that_holds_itself_and_a_lock_is_refused(shared_cluster: None) -
     own["own"] = own
     with pytest.raises(SerializationError, match=r"config\['lock'\] is a lock"):
         Taker().take(own)
+
+
+def test_what_refuses_to_travel_is_named_and_not_what_it_holds(shared_cluster: None) -> None:
+    with pytest.raises(SerializationError, match=r"config\.left is a Refuses; TypeError: this one stays here"):
+        Taker().take(Pair(Refuses(), 1))
+
+
+class Refuses:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("this one stays here")

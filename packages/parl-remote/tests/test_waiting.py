@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import os
 import select
 import signal
@@ -197,6 +198,14 @@ def test_ctrl_c_leaves_nobody_waiting(shared_cluster: None, monkeypatch: pytest.
         assert other.submit(future.result, PATIENCE_S).result(PATIENCE_S) == 1
 
 
+def test_an_endless_time_is_as_none(shared_cluster: None) -> None:
+    worker: Any = Worker()
+    futures = [worker.note(1), parl_remote.Executor(1).submit(abs, -1)]
+    assert parl_remote.wait(futures, num_returns=2, timeout=math.inf) == (futures, [])
+    again = [worker.note(1), parl_remote.Executor(1).submit(abs, -1)]
+    assert [future.result(math.inf) for future in again] == [1, 1]
+
+
 def test_a_connection_that_is_closed_meanwhile_ends_it(shared_cluster: None, gates: Callable[[], Any]) -> None:
     worker: Any = Worker()
     future = worker.hold(gates().path)
@@ -231,7 +240,8 @@ def test_a_callback_runs_although_another_thread_read_while_the_connection_was_c
     worker.hold(gates().path).add_done_callback(lambda _: settled.set())
     loop, loop_is_busy = connection._background(), threading.Event()
     until(lambda: connection._loop is loop)
-    loop.call_soon(lambda: (loop_is_busy.set(), loop_may_go_on.wait(PATIENCE_S)))
+    loop.call_soon(loop_is_busy.set)
+    loop.call_soon(lambda: loop_may_go_on.wait(PATIENCE_S))
     assert loop_is_busy.wait(PATIENCE_S)
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
         assert reader.submit(connection.lead).result(PATIENCE_S)

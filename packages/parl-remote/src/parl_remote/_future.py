@@ -435,7 +435,9 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def _wait_on_condition(self, timeout: float | None) -> bool:
         condition = self._condition_of()
         with condition:
-            return condition.wait_for(lambda: self.settled, timeout)
+            return condition.wait_for(
+                lambda: self.settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+            )
 
     def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
         """Set the outcome and wake all waiters; called once, by the carrier."""

@@ -158,6 +158,7 @@ FORWARDED = [
     "__float__",
     "__complex__",
     "__index__",
+    "__format__",
 ]
 
 # Found on the class, these give something that is called, although they cannot be called themselves.

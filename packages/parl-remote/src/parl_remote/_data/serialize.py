@@ -518,6 +518,8 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, object]]:
             yield f"{path}.args[{index}]", part
         for key, part in value.keywords.items():
             yield f"{path}.keywords[{key!r}]", part
+    if _refuses(value):
+        return
     for attribute, part in list(getattr(value, "__dict__", {}).items()):
         yield f"{path}.{attribute}", part
     for kind in type(value).__mro__:
@@ -525,6 +527,18 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, object]]:
         for slot in (slots,) if isinstance(slots, str) else slots:
             if not slot.startswith("__") and hasattr(value, slot):
                 yield f"{path}.{slot}", getattr(value, slot)
+
+
+def _refuses(value: Any) -> bool:
+    """Return whether an object refuses to be pickled, so that nothing that it holds is in the way."""
+    kind: Any = type(value)
+    if kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__:
+        return False
+    try:
+        value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        return True
+    return False
 
 
 def _kind_of(value: object) -> str:

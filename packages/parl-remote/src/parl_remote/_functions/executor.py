@@ -566,7 +566,7 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
                 waiter.count()
             else:
                 one._waiters.append(waiter)
-    waiter.over.wait(timeout)
+    waiter.over.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
     done: list[Any] = []
     others: list[Any] = []
     for one in futures:
