@@ -372,4 +372,4 @@ def test_many_calls_in_flight_cost_few_round_trips(tmp_path: Path) -> None:
         line.close()
         here.xparl("stop", "--all")
     assert value == "1000"
-    assert 0.02 <= float(seconds) < 1.0  # one after the other they would take 20 seconds
+    assert 0.02 <= float(seconds) < 10.0  # one after the other they would take 20 seconds

@@ -235,8 +235,8 @@ import timeit, numpy, parl_remote, json
 from parl_remote._data import serialize
 args = (1, "a")
 serialize.dumps_arguments(args, {}, "Actor.run", list)
-looks = timeit.timeit(serialize.look_at_new_modules, number=20_000)
-dumps = timeit.timeit(lambda: serialize.dumps(args), number=20_000)
+looks = min(timeit.repeat(serialize.look_at_new_modules, number=1000, repeat=50))
+dumps = min(timeit.repeat(lambda: serialize.dumps(args), number=1000, repeat=50))
 print(looks / dumps)
 """
     done: subprocess.CompletedProcess[str] = run_program(program=program)
