@@ -126,7 +126,9 @@ def test_a_call_that_the_flush_timer_reads_while_it_writes_is_carried_out(
 def test_a_call_that_is_read_while_a_state_is_written_to_its_caller_is_carried_out(serving: Serving) -> None:
     others = [serving.connect(), serving.connect()]
     others[0].send(pack(Kind.CALL, 0, SAVES, 5))
-    until(lambda: wait_once(serving.owner.fileno(), IN, 0))  # the state has begun to come, and the owner reads none of it
+    until(
+        lambda: wait_once(serving.owner.fileno(), IN, 0)
+    )  # the state has begun to come, and the owner reads none of it
     serving.owner.send(pack(Kind.CALL, 0, SMALL_ONE, 6))
     until(lambda: serving.owners_end.has_read_ahead)
     assert serving.answers(serving.owner, 2) == [0, 6]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from parl_remote._data.class_spec import dumps_class
 from parl_remote._data import ownership
+from parl_remote._data.class_spec import dumps_class
 from parl_remote._data.ownership import importable_elsewhere
 from parl_remote.errors import SerializationError
 
@@ -83,6 +83,13 @@ def test_a_module_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert importable_elsewhere(functools)
     monkeypatch.setattr(ownership, "_find", None)
     assert importable_elsewhere(functools)
+
+
+def test_a_finalizer_that_runs_when_the_interpreter_ends_finds_no_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", None)
+    found = ownership.new_unshared_modules()
+    monkeypatch.undo()
+    assert found == []
 
 
 def test_a_module_is_looked_for_again_once_the_path_has_changed(

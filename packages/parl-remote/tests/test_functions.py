@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import gc
 import itertools
@@ -14,7 +15,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,18 @@ class TestExecutor:
         shutdown.join(PATIENCE_S)
         assert not shutdown.is_alive()
         assert next(items) == 4
+
+    @pytest.mark.parametrize(("items", "refused"), [(itertools.count(), True), (range(7), False), (range(100), True)])
+    def test_results_that_are_half_read_hold_no_shutdown_up(
+        self, shared_cluster: None, items: Iterable[int], refused: bool
+    ) -> None:
+        with Executor(2) as executor:
+            results = executor.map(square, items, buffersize=4)
+            read = [next(results) for _ in range(3)]
+        with pytest.raises(RuntimeError, match="after shutdown") if refused else contextlib.nullcontext():
+            for result in results:
+                read.append(result)  # noqa: PERF402  # those before the error count
+        assert read == [square(number) for number in range(7)]
 
     def test_a_late_result_raises_timeout(self, executor: Executor, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")

@@ -43,7 +43,7 @@ _looked_at: set[str] = set()
 
 def new_unshared_modules() -> list[ModuleType]:
     """Return the unshared modules among those loaded since the last call."""
-    if getattr(sys, "modules", None) is None:  # a finalizer calls an actor while the interpreter ends
+    if getattr(sys, "path", None) is None:  # a finalizer calls an actor while the interpreter ends
         return []
     places = {os.path.abspath(place) for place in sys.path}
     found = []

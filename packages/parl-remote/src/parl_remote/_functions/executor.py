@@ -152,7 +152,7 @@ class Executor(concurrent.futures.Executor):
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work.
+        """Take no more work, nor items of a map that has a `buffersize`: iterating past those raises `RuntimeError`.
 
         Args:
             wait: Whether to wait until all work is done.
@@ -162,6 +162,8 @@ class Executor(concurrent.futures.Executor):
             self._shut_down = True
             calls, workers = self._calls, self._workers
             maps = list(self._maps)
+        for job in maps:
+            job.shut_down()
         if cancel_futures:
             if calls is not None:
                 calls.cancel_waiting()

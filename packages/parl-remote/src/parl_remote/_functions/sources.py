@@ -236,6 +236,7 @@ class Items:
         self._arrived = threading.Condition(workers.lock)
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
         self._closed = False
+        self._cut_short = False  # by the executor's end
         self._begun = False
 
     def __len__(self) -> int:
@@ -303,6 +304,8 @@ class Items:
                 self.fill()
                 part = self._part(timeout_s, deadline)
                 if part is None:
+                    for _ in self._items if self._cut_short else ():
+                        raise RuntimeError("cannot schedule new futures after shutdown")
                     return
                 values, failures = part
                 del part
@@ -380,6 +383,12 @@ class Items:
         with self.workers.lock:
             self._exhausted = True
         self._end_if_idle()
+
+    def shut_down(self) -> None:
+        """Take no more items; who iterates past those that are taken gets an error, unless that is all of them."""
+        with self.workers.lock:
+            self._cut_short |= not self._exhausted
+        self.take_no_more()
 
     def _end_if_idle(self) -> None:
         with self.workers.lock:
