@@ -171,7 +171,7 @@ class Soak:
 
     def _settle(self, programs: list[Program], *, over: bool) -> None:
         for program in programs:
-            for folder, killed in program.folders.items():
+            for folder, killed in list(program.folders.items()):  # a killed program may be started again meanwhile
                 if killed and not over:
                     continue  # its actors may be about to end
                 for calls in folder.glob("*.calls"):
