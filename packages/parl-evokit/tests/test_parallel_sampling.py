@@ -84,18 +84,13 @@ def test_every_pool_gives_the_bits_of_one_clone_in_a_loop(pool: Pool) -> None:
     assert report.parameters_sha256 == straight_digest(3, 21)
 
 
-@pytest.mark.parametrize(
-    ("kind", "alike", "wanted"),
-    [("BASIC_ES", None, True), ("ARS", None, False), ("ARS", True, True), ("BASIC_ES", False, False)],
-)
-def test_both_halves_of_a_pair_start_alike_but_for_ars(
-    kind: str, alike: bool | None, wanted: bool, tmp_path: Path
-) -> None:
-    config = {"keys": "COUNTER", "solver": {"type": kind}, "async_es": {"model_warehouse": str(tmp_path)}}
+@pytest.mark.parametrize("alike", [True, False])
+def test_both_halves_of_a_pair_start_alike_or_each_on_its_own(alike: bool, tmp_path: Path) -> None:
+    config = {"keys": "COUNTER", "async_es": {"model_warehouse": str(tmp_path)}}
     for agent in (ESAgent(config, mlp([4, 2])), AsyncESAgent(mlp([4, 2]), config)):
         sampled = sample(agent, lambda _, seed: float(seed % 2**20), 12, "threads", share=1.0, alike=alike)
         even, odd = sampled.rewards[::2], sampled.rewards[1::2]
-        assert (even == odd).tolist() == [wanted] * 6
+        assert (even == odd).tolist() == [alike] * 6
         assert len(set(even.tolist())) == 6
 
 

@@ -30,21 +30,14 @@ class SamplerSource(Protocol):
     def takes_stale_samples(self) -> bool:
         """Whether samples of older models can be used."""
 
-    @property
-    def pairs_alike(self) -> bool:
-        """Whether both halves of a mirrored pair are best evaluated from the same start."""
-
 
 class FixedModel:
     """A `SamplerSource` that changes only when its sampler is set: what a clone in another process has."""
 
-    def __init__(
-        self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True, pairs_alike: bool = True
-    ) -> None:
+    def __init__(self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True) -> None:
         self.sampler = sampler
         self.keys = keys
         self.takes_stale_samples = takes_stale_samples
-        self.pairs_alike = pairs_alike
 
 
 class SamplingAgent:
@@ -156,7 +149,7 @@ class SamplingAgent:
 
     def _fixed(self) -> FixedModel:
         source = self._source
-        return FixedModel(source.sampler, source.keys, source.takes_stale_samples, source.pairs_alike)
+        return FixedModel(source.sampler, source.keys, source.takes_stale_samples)
 
 
 def _restored(source: FixedModel, model: ModelAdapter, buffer: FlatVector) -> SamplingAgent:

@@ -339,11 +339,6 @@ class _Newest:
         """See `SamplerSource`."""
         return self._agent._ready("clone")[0].takes_stale_samples
 
-    @property
-    def pairs_alike(self) -> bool:
-        """See `SamplerSource`."""
-        return self._agent._ready("clone")[0].pairs_alike
-
 
 def _paths(logs: Logs) -> list[Path]:
     return [Path(log) for log in ([logs] if isinstance(logs, str | PathLike) else logs)]

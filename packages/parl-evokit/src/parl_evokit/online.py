@@ -37,7 +37,7 @@ Write = Callable[[SamplingInfo, float], None]
 
 
 def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Write, workers: int = 1) -> list[float]:
-    """Evaluate perturbed models, each in one episode; the halves of a mirrored pair get the same one, but for ARS.
+    """Evaluate perturbed models, each in one episode; the halves of a mirrored pair get the same one.
 
     Args:
         agent: With a solver.
@@ -61,7 +61,7 @@ def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Wr
     seed = 0
     for number in range(count):
         info = clone.add_noise()
-        if number % 2 == 0 or not clone.source.pairs_alike:
+        if number % 2 == 0:
             seed = secrets.randbits(31)
         rewards.append(episode(clone, seed))
         write(info, rewards[-1])

@@ -244,11 +244,6 @@ class ARS(ES):
         layout: Names and shapes of the vector's parts.
     """
 
-    @property
-    def pairs_alike(self) -> bool:
-        """See `Strategy.pairs_alike`; the paper's program starts every episode at random."""
-        return False
-
     def _utilities(self, group: Group) -> shaping.Utilities:
         return shaping.top_directions(group.rewards, group.keys, self.config.solver.update.top_k)
 

@@ -389,11 +389,6 @@ class Strategy(ABC):
         return self._max_age > 0
 
     @property
-    def pairs_alike(self) -> bool:
-        """Whether both halves of a mirrored pair are best evaluated from the same start."""
-        return True
-
-    @property
     def _max_age(self) -> int:
         return self.config.solver.update.max_age
 

@@ -395,7 +395,7 @@ def sample(
     share: float | None = None,
     grace_s: float = GRACE_S,
     observations: ObservationStatistics | None = None,
-    alike: bool | None = None,
+    alike: bool = True,
 ) -> Sampled:
     """Draw `n` samples and evaluate them side by side.
 
@@ -417,8 +417,7 @@ def sample(
         observations: Have `predict` normalise its inputs by these statistics, which stand still during the round and
             count afterwards what all samples have seen.
         alike: Whether both halves of a mirrored pair get the same seed, so that what the start decides does not count
-            in their difference. Default: they do, but for ARS, which is published with episodes that all start anew:
-            its step is as long for two returns that hardly differ, and pairs that start alike follow every slope.
+            in their difference. The papers of OpenAI-ES and ARS start all episodes at random.
 
     Returns:
         Records and rewards.
@@ -443,8 +442,6 @@ def sample(
             )
     if share is None:
         share = SHARE if drawing.source.takes_stale_samples else 1.0
-    if alike is None:
-        alike = drawing.source.pairs_alike
     infos = drawing.draw(n)
     rows = _Rows(infos)
     pool.assign(agent, evaluate)
