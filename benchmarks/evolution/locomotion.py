@@ -76,10 +76,10 @@ class Recipe:
 
 
 PUBLISHED = {
-    "ars-swimmer": "325 after 100 episodes; RL Zoo's ARS on -v3: 355 +- 13, 2 M steps",
+    "ars-swimmer": "325 after 100 episodes (mean of 3 seeds); sb3-contrib, 8 seeds on -v2: 242 +- 50",
     "ars-swimmer-alike": "as above",
-    "ars-hopper": "3,120 after 1,973 episodes; RL Zoo's ARS on -v3: 3,344 +- 6, 7 M steps",
-    "ars-halfcheetah": "3,430 after 1,707 episodes; RL Zoo's ARS on -v3: 4,815 +- 1,341, 12 M steps",
+    "ars-hopper": "3,120 after 1,973 episodes; sb3-contrib, 8 seeds on -v2: 3,520, 7 M steps",
+    "ars-halfcheetah": "3,430 after 1,707 episodes; sb3-contrib, 8 seeds on -v2: 4,439 +- 233, 12 M steps",
     "es-swimmer": "128 after 1.39 M steps",
     "es-halfcheetah": "2,386 after 2.88 M steps",
     "es-hopper": "877 after 0.38 M steps, 3,403 after 31.6 M",
@@ -239,7 +239,7 @@ def table() -> None:
     print("| run | end (best look), each seed | median | reached | steps (episodes) to that | published | commit |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in RECIPES:
-        files = [json.loads(path.read_text()) for path in sorted(HERE.glob(f"{name}-*.json"))]
+        files = [json.loads(path.read_text()) for path in sorted(HERE.glob(f"{name}-[0-9]*.json"))]
         done = [found for found in files if found["last"]]
         if not done:
             print(f"| {name} | not run | | | | {PUBLISHED[name]} | |")
