@@ -74,3 +74,7 @@ def test_a_run_is_resumed_with_a_larger_budget(tmp_path: Path) -> None:
 
 def test_any_observations_and_actions(tmp_path: Path) -> None:
     run(program_of("spaces.md", total_steps="2_000"), tmp_path)
+
+
+def test_memory(tmp_path: Path) -> None:
+    run(program_of("memory.md", total_steps="1_024"), tmp_path)

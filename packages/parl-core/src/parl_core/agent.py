@@ -6,6 +6,7 @@ exploration, several algorithms.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
@@ -17,7 +18,7 @@ import numpy as np
 
 from parl_core import _agent_file, logger
 from parl_core._agent_file import SavedAgent
-from parl_core._nested import holds_tensors, leaves, map_nested
+from parl_core._nested import holds_tensors, leaves, map_nested, rows_of
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
@@ -148,7 +149,13 @@ class Agent:
 
     def _chosen(self, batch: Any, options: Mapping[str, Any]) -> Any:
         """Return the actions that the algorithm chooses on the host; of tensors they become one again."""
-        output = self._forward(self.alg.predict, batch)
+        if self.alg.remembers:
+            options = dict(options)
+            output, state = self._forward(self.alg.predict, batch, state=options.pop("state"))
+            return self._choice(output, batch, options), state
+        return self._choice(self._forward(self.alg.predict, batch), batch, options)
+
+    def _choice(self, output: Any, batch: Any, options: Mapping[str, Any]) -> Any:
         if not holds_tensors(batch):
             return self.alg.choose(output, **options)
         return self._tensors(np.asarray(self.alg.choose(self._arrays(output), **options)))
@@ -171,15 +178,40 @@ class Agent:
         options = self._options(options, batch, single)
         return _unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
 
-    def value(self, obs: Any) -> Any:
-        """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one."""
-        batch, single = self._batched(obs)
-        return _unbatched(self._forward(self.alg.value, batch), single)
+    def value(self, obs: Any, **state: Any) -> Any:
+        """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one.
 
-    def logits(self, obs: Any) -> Any:
-        """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, of algorithms that offer them (IMPALA)."""
+        Args:
+            obs: one observation or a batch `[n, ...]`.
+            state: `state=` of a model with a memory.
+        """
         batch, single = self._batched(obs)
-        return _unbatched(self._forward(self.alg.logits, batch), single)
+        if self.alg.remembers:
+            return _unbatched(self._forward(self.alg.value, batch, **self._with_state(state, batch, single))[0], single)
+        return _unbatched(self._forward(self.alg.value, batch, **state), single)
+
+    def logits(self, obs: Any, **state: Any) -> Any:
+        """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, of algorithms that offer them (IMPALA).
+
+        Args:
+            obs: one observation or a batch `[n, ...]`.
+            state: `state=` of a model with a memory; (logits, the state after) is returned then.
+        """
+        batch, single = self._batched(obs)
+        if self.alg.remembers:
+            state = self._with_state(state, batch, single)
+        return _unbatched(self._forward(self.alg.logits, batch, **state), single)
+
+    def initial_state(self, rows: int | None = None) -> dict[str, np.ndarray[Any, Any]] | None:
+        """Return the state before the first step of an episode; None where the model has no memory.
+
+        Args:
+            rows: of so many environments, `[rows, ...]` by name; None: of one, `[...]`.
+        """
+        if not self.alg.remembers:
+            return None
+        state = self.alg.model.initial_state(1 if rows is None else rows)
+        return {name: array[0] if rows is None else array for name, array in state.items()}
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
@@ -463,6 +495,8 @@ class Agent:
         if single:
             arrays = {k: np.asarray(v)[None] for k, v in options.items() if isinstance(v, (np.ndarray, list))}
             options = options | arrays
+        if self.alg.remembers:
+            options = self._with_state(options, batch, single)
         mask = mask_of(batch, options.get("action_mask"))
         if mask is None:
             return options
@@ -470,6 +504,38 @@ class Agent:
         # Networks find a mask among their observations; a choice on the host has to be told of it.
         told = "action_mask" in options or type(self.alg).choose is not Algorithm.choose
         return {**options, "action_mask": checked} if told else options
+
+    def _with_state(self, options: Mapping[str, Any], batch: Any, single: bool) -> dict[str, Any]:
+        """Return options with the state of a batch, all zeros where none was given.
+
+        Raises:
+            ValueError: it is not that of such a batch.
+        """
+        rows = rows_of(batch)
+        expected = self.alg.model.initial_state(rows)
+        given = options.get("state")
+        if given is None:
+            return {**options, "state": expected}
+        if not isinstance(given, Mapping) or set(given) != set(expected):
+            raise ValueError(f"state must be a dictionary of {', '.join(expected)}, as agents return it, got {given!r}")
+        state = {name: given[name][None] if single else given[name] for name in expected}
+        for name, array in state.items():
+            if tuple(array.shape) != expected[name].shape:
+                raise ValueError(
+                    f"state[{name!r}] must have shape {list(expected[name].shape)} for {rows} observations, got "
+                    f"{list(array.shape)}"
+                )
+        return {**options, "state": state}
+
+    def _through_memory(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of features as one of an observation and the state, which also returns the state after."""
+
+        @functools.wraps(method)
+        def through(obs: Any, *, state: Any, **options: Any) -> tuple[Any, Any]:
+            features, after = self.alg.model.remember(obs, state)
+            return method(features, **options), after
+
+        return through
 
     def _batched(self, obs: Any) -> tuple[Any, bool]:
         if self.alg.NEEDS_HISTORY:
@@ -498,6 +564,8 @@ class Agent:
                     self._acted_on = {"obs": batch.shape[1:]}
                     self._threads_settled = self.alg._settle_threads()
                 return found
+        if self.alg.remembers:
+            method = self._through_memory(method)
         if self._by_mode is None:
             self._by_mode = self.alg._layers_by_mode()
         learning = [layer for layer in self._by_mode if layer.training] if self._by_mode else ()
@@ -538,7 +606,9 @@ class Agent:
 
     def _arrays(self, result: Any) -> Any:
         if isinstance(result, tuple):
-            return tuple(self.alg._array(part) for part in result)
+            return tuple(map(self._arrays, result))
+        if type(result) is dict:
+            return {name: self.alg._array(part) for name, part in result.items()}
         return self.alg._array(result)
 
 
@@ -628,6 +698,8 @@ def _unbatched(actions: Any, single: bool) -> Any:
         return actions
     if isinstance(actions, tuple):
         return tuple(_unbatched(part, single) for part in actions)
+    if isinstance(actions, dict):
+        return {name: array[0] for name, array in actions.items()}
     row = actions[0]
     if holds_tensors(row):
         return row

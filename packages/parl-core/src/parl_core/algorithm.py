@@ -21,6 +21,7 @@ from parl_core._hanging import Holder, attributes, decode, encode, holder_of
 from parl_core._nested import map_nested
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.model import Model, Weights, check_names, check_weights
+from parl_core.recurrent import has_memory
 
 __all__ = ["Algorithm", "AlgorithmState", "Optimizer"]
 
@@ -168,7 +169,8 @@ class Algorithm:
 
     Raises:
         ModelContractError: the model keeps layers where the framework does not find them.
-        HyperparameterError: the device is unknown or not there, or the backend does not compile, or not compute so.
+        HyperparameterError: the device is unknown or not there, or the backend does not compile, or not compute so; or
+            the model has a memory, and the algorithm does not learn from sequences.
     """
 
     model: Any
@@ -189,8 +191,14 @@ class Algorithm:
     NEEDS_HISTORY: ClassVar[bool] = False
     """Whether `predict` takes the steps before as well, so that an agent cannot act on an observation alone."""
 
+    LEARNS_SEQUENCES: ClassVar[bool] = False
+    """Whether models with a memory (`parl_core.recurrent`) can be learned with; others are refused."""
+
     RECORDED: ClassVar[bool] = False
     """Whether updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
+
+    remembers: bool = False
+    """Whether the model has a memory (`parl_core.recurrent`)."""
 
     _compiles: bool = False
     _reduces: bool = False
@@ -214,6 +222,7 @@ class Algorithm:
             self.model = self._place(model, self._device)
             if isinstance(model, Model):
                 model.require_found_layers()
+                self.remembers = self._learns_with_memory(model)
 
     @property
     def device(self) -> Any:
@@ -542,6 +551,45 @@ class Algorithm:
             )
         return [self._given_or_adam(found.get(part), rates[part], part=listed) for part, listed in parts.items()]
 
+    def _learns_with_memory(self, model: Model) -> bool:
+        """Return whether the model has a memory.
+
+        Raises:
+            HyperparameterError: it has, and this algorithm does not learn so.
+        """
+        if not has_memory(model):
+            return False
+        name = f"{type(model).__name__} has a memory (it defines `remember`)"
+        if not self.LEARNS_SEQUENCES:
+            raise HyperparameterError(
+                f"{name}, and {type(self).__name__} learns from single steps: with memories learn PPO, A2C, A3C and "
+                "IMPALA; an algorithm of your own says LEARNS_SEQUENCES = True"
+            )
+        if self._compiles:
+            raise HyperparameterError(f"{name}, and compile=True compiles losses of single steps: leave it out")
+        return True
+
+    def _features(self, obs: Any, state: Any, begins: Any, *, model: Any = None) -> Any:
+        """Return what the heads of a model take: observations, or what a memory makes of sequences of them.
+
+        Args:
+            obs: tensors `[rows * T, ...]`, or a dictionary of such.
+            state: before each sequence, `[rows, ...]` by name.
+            begins: `[rows * T]`, not zero where a step is the first of its episode; None: none is.
+            model: whose memory; default `self.model`.
+
+        Raises:
+            ValueError: the model has a memory, and there is no state.
+        """
+        if not self.remembers:
+            return obs
+        if state is None:
+            raise ValueError(
+                f"{type(self.model).__name__} has a memory, so a batch needs state=, that before the first step of "
+                "each of its sequences, and begins= (docs/how-to/memory.md)"
+            )
+        return (model or self.model).remember(obs, state, begins)[0]
+
     def _main_model(self) -> Any:
         model = getattr(self, "model", None)
         if model is None:
@@ -688,7 +736,11 @@ class Algorithm:
             layer.training = False
         try:
             with self._no_gradients(), self._drawing_from(0):
-                yield map_nested(repeated, obs), repeated(action), rows
+                tensors = map_nested(repeated, obs)
+                if self.remembers:
+                    state = {name: self._tensor(array) for name, array in self.model.initial_state(rows).items()}
+                    tensors = self.model.remember(tensors, state)[0]
+                yield tensors, repeated(action), rows
         finally:
             for layer in switched:
                 layer.training = True

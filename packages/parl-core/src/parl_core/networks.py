@@ -8,6 +8,7 @@
     ActorCritic                vectors   -> policy and value                     PPO (own trunks for both)
     SharedActorCritic          vectors   -> policy and value                     PPO (one trunk, one pass)
     AtariActorCritic           images    -> policy and value                     PPO (one trunk, one pass)
+    RecurrentActorCritic       vectors, state -> policy and value, state         PPO, A2C, A3C, IMPALA
     PolicyNetwork              vectors   -> probabilities, or a Gaussian         PolicyGradient
     DeterministicActorCritic   vectors   -> action; its value                    DDPG
     TwinActorCritic            vectors   -> action; its value by two critics     TD3
@@ -18,11 +19,11 @@ Actor-critics start from orthogonal weights (Saxe et al. 2014) with the gains of
 the policy nearly at zero, so that it begins close to uniform.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import sqrt
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
 from parl_core.checks import check_int
@@ -31,6 +32,7 @@ from parl_core.encoders import Layer, SpacePart
 from parl_core.errors import HyperparameterError
 from parl_core.layers import Normal, Orthogonal
 from parl_core.model import Model
+from parl_core.recurrent import MemoryKind, State, zeros_of
 
 __all__ = [
     "MLP",
@@ -46,6 +48,7 @@ __all__ = [
     "PolicyNetwork",
     "QNetwork",
     "QuantileNetwork",
+    "RecurrentActorCritic",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
@@ -166,6 +169,7 @@ class Parts:
         dueling_head: `DuelingHead` as a layer of the framework.
         simba: `SimBa` likewise.
         space_encoder: `SpaceEncoder` of `parl_core.encoders` likewise.
+        memories: the layers of `parl_core.recurrent` likewise, by kind.
     """
 
     layers: ModuleType
@@ -176,6 +180,7 @@ class Parts:
     dueling_head: Callable[..., Any]
     simba: Callable[..., Any]
     space_encoder: Callable[..., Any]
+    memories: Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -396,6 +401,86 @@ class AtariActorCritic(SharedActorCritic):
 
     def _one_trunk(self, body: Body) -> Any:  # noqa: ARG002 - there are no hidden layers besides
         return self._parts.nature_cnn()
+
+
+class _Remembering(_Network):
+    """What is in front of the heads of a model with a memory; `parl_core.recurrent` has the protocol."""
+
+    def _set_memory(self, memory: MemoryKind, memory_size: int, body: Body, options: Mapping[str, Any]) -> None:
+        if memory not in self._parts.memories:
+            known = ", ".join(map(repr, self._parts.memories))
+            raise HyperparameterError(f"memory must be one of {known}, got {memory!r}")
+        self.encoder = self._trunk(body)
+        self.memory = self._parts.memories[memory](memory_size, body.act, **options)
+
+    def initial_state(self, rows: int) -> dict[str, Any]:
+        """Return the state before the first step of an episode: zeros by name, `[rows, ...]`."""
+        return zeros_of(self.memory.shapes, rows)
+
+    def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return the features that the heads take, and the state after the last step.
+
+        Args:
+            obs: `[rows * T, ...]`, or a dictionary of such, one sequence's steps after another's.
+            state: before the first step of each sequence, `[rows, ...]` by name.
+            begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
+        """
+        features, after = self.memory(self.encoder(obs), state, begins)
+        if isinstance(obs, Mapping) and "action_mask" in obs:
+            return {"features": features, "action_mask": obs["action_mask"]}, after
+        return features, after
+
+
+def _of_memory(features: Any) -> Any:
+    """Return the array of what `remember` returned."""
+    return features["features"] if isinstance(features, Mapping) else features
+
+
+class RecurrentActorCritic(_Remembering, _Policy):
+    """Policy and value over one memory.
+
+    Args:
+        act_dim: as of `ActorCritic`, like `continuous` and `numbers`.
+        memory: "gru", "lstm", or "transformer" for attention to the last steps.
+        memory_size: units of the memory, and of the layer in front of it.
+        hidden: sizes of further layers (tanh) in front of that.
+        continuous: the policy is a Gaussian.
+        numbers: how many outputs are means.
+        memory_options: further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        memory: MemoryKind = "gru",
+        memory_size: int = 128,
+        hidden: Sequence[int] = (),
+        *,
+        continuous: bool = False,
+        numbers: int | None = None,
+        memory_options: Mapping[str, Any] = MappingProxyType({}),
+        body: Body | None = None,
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        self._set_memory(memory, memory_size, body or Body(hidden, "tanh", orthogonal=True), memory_options)
+        self.policy_head = self._orthogonal(act_dim, 0.01)
+        self.value_head = self._orthogonal(1, 1.0)
+        self._set_std(act_dim, continuous, numbers)
+
+    def policy_and_value(self, features: Any) -> tuple[Any, Any]:
+        """(what `policy` returns, values `[batch, 1]`) of the features that `remember` returns."""
+        array = _of_memory(features)
+        return self._distributed(self.policy_head(array)), self.value_head(array)
+
+    def policy(self, features: Any) -> Any:
+        """Logits `[batch, act_dim]`, or (mean `[batch, act_dim]`, standard deviation `[act_dim]`), or all three."""
+        return self.policy_and_value(features)[0]  # with the value's head, so that one pass makes all weights
+
+    def value(self, features: Any) -> Any:
+        """Values `[batch, 1]` of the features that `remember` returns."""
+        return self.value_head(_of_memory(features))
 
 
 class PolicyNetwork(_Policy):

@@ -6,10 +6,10 @@
 Vectors need no encoder: of them the model is the one that is made by hand, with the same names and first weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
-from typing import Any, Literal
+from types import MappingProxyType, ModuleType
+from typing import Any, Literal, get_args
 
 import gymnasium
 
@@ -19,6 +19,7 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Channels, parts_of
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body
+from parl_core.recurrent import MemoryKind
 from parl_core.spaces import action_size, dimensions_of, kind_of
 
 __all__ = ["Kind", "for_spaces"]
@@ -59,6 +60,9 @@ def for_spaces(
     shared: bool | None = None,
     dueling: bool = False,
     quantiles: int = 200,
+    memory: MemoryKind | None = None,
+    memory_size: int = 128,
+    memory_options: Mapping[str, Any] = MappingProxyType({}),
     channels: Channels = "auto",
     networks: ModuleType | None = None,
 ) -> Any:
@@ -76,13 +80,20 @@ def for_spaces(
         action_space: as the kind's table says; MultiBinary counts as choices of two.
         kind: what the algorithm needs.
         hidden: sizes of the hidden layers; default (64, 64) of actor-critics and policies, (128, 128) of action values,
-            (256, 256) of the others; none where actor-critics and action values see one image and nothing else.
+            (256, 256) of the others; none where actor-critics and action values see one image and nothing else, or
+            remember.
         activation: after each; default tanh of actor-critics and policies, else relu.
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
         dueling: of action values, separate value and advantage.
         quantiles: how many, of the kind "quantile".
+        memory: of "actor-critic", the layer that remembers earlier steps: "gru", "lstm", or "transformer" for attention
+            to the last steps. It is behind the encoder and the `hidden` layers, of which there are none by
+            default, and in front of the heads. `parl_core.recurrent` says what such a model takes and gives.
+        memory_size: units of the memory, and of the layer in front of it.
+        memory_options: further arguments of the memory: `reach` (steps that it sees, 16), `blocks` (1) and `heads` (2)
+            of the transformer.
         channels: where images have their channels; by default that is seen from their shape.
         networks: those of which backend; default the current one's.
 
@@ -98,15 +109,22 @@ def for_spaces(
         ("normalisation", normalisation, (None, "layer")),
         ("blocks", blocks, ("mlp", "simba")),
         ("channels", channels, ("auto", "first", "last")),
+        ("memory", memory, (None, *get_args(MemoryKind))),
     ):
         if given not in allowed:
             raise HyperparameterError(f"{name} must be one of {allowed}, got {given!r}")
+    if memory is not None and kind != "actor-critic":
+        raise HyperparameterError(
+            f"memory={memory!r} is for networks of the kind 'actor-critic' (PPO, A2C, A3C, IMPALA), got {kind!r}"
+        )
+    if memory is not None and shared is False:
+        raise HyperparameterError("policy and value of a network with a memory share it, so shared=False is no choice")
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
     masked = bool(choices) and _has_mask(observation_space, choices)
     parts = parts_of(observation_space, channels, masked=masked)
     images = [part for part in parts if part.image is not None]
-    body = _default_body(kind, images_alone=len(images) == len(parts))
+    body = _default_body(kind, without_layers=len(images) == len(parts) or memory is not None)
     changes: dict[str, Any] = {
         "hidden": None if hidden is None else tuple(check_int(f"hidden[{i}]", size) for i, size in enumerate(hidden)),
         "act": activation,
@@ -117,6 +135,10 @@ def for_spaces(
     body = replace(body, **{name: value for name, value in changes.items() if value is not None})
     if kind in _CONTINUOUS:
         model = getattr(networks, _CONTINUOUS[kind])(numbers, body=body)
+    elif memory is not None:
+        model = networks.RecurrentActorCritic(
+            choices + numbers, memory, memory_size, numbers=numbers, memory_options=memory_options, body=body
+        )
     elif kind == "actor-critic":
         cls = networks.SharedActorCritic if (bool(images) if shared is None else shared) else networks.ActorCritic
         model = cls(choices + numbers, numbers=numbers, body=body)
@@ -132,11 +154,11 @@ def for_spaces(
     return model
 
 
-def _default_body(kind: str, *, images_alone: bool) -> Body:
+def _default_body(kind: str, *, without_layers: bool) -> Body:
     if kind in _ON_POLICY:
-        return Body(() if images_alone else (64, 64), "tanh", orthogonal=True)
+        return Body(() if without_layers else (64, 64), "tanh", orthogonal=True)
     if kind in _VALUES:
-        return Body(() if images_alone else (128, 128))
+        return Body(() if without_layers else (128, 128))
     return Body((256, 256))
 
 

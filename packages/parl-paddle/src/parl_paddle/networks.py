@@ -1,20 +1,28 @@
 """Ready-made models on PaddlePaddle; `parl_core.networks` describes and defines them."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial, update_wrapper
+from typing import Any
 
-from paddle import nn
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor, nn
 
-from parl_core import encoders, space_networks
+from parl_core import encoders, recurrent, space_networks
 from parl_core import networks as contract
 from parl_paddle import layers
 from parl_paddle.model import Model
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "MLP",
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "CausalTransformer",
     "DeterministicActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
@@ -22,6 +30,7 @@ __all__ = [
     "PolicyNetwork",
     "QNetwork",
     "QuantileNetwork",
+    "RecurrentActorCritic",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
@@ -54,8 +63,63 @@ class _SpaceEncoder(encoders.SpaceEncoder, nn.Layer):
     _layers, _layer_list, _image_encoder = layers, nn.LayerList, _ImageEncoder
 
 
+class _Recurrent(nn.Layer):
+    _layers = layers
+
+    cell: Any
+
+    def _steps_with_any(self, begins: Tensor) -> Sequence[int]:
+        found: list[int] = np.flatnonzero(np.asarray(begins).any(axis=0)).tolist()
+        return found
+
+
+class GRU(recurrent.GRU, _Recurrent):
+    def _made_cell(self, size: int) -> nn.Layer:
+        return nn.GRU(size, size, **_start())
+
+    def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        outputs, hidden = self.cell(steps, parts[0].unsqueeze(0))
+        return outputs, (hidden[0],)
+
+
+class LSTM(recurrent.LSTM, _Recurrent):
+    def _made_cell(self, size: int) -> nn.Layer:
+        return nn.LSTM(size, size, **_start())
+
+    def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        outputs, after = self.cell(steps, tuple(part.unsqueeze(0) for part in parts))
+        return outputs, tuple(part[0] for part in after)
+
+
+def _start() -> dict[str, Any]:
+    names = dict.fromkeys(("weight_ih_attr", "weight_hh_attr"), nn.initializer.Orthogonal())
+    return names | dict.fromkeys(("bias_ih_attr", "bias_hh_attr"), nn.initializer.Constant(0.0))
+
+
+class _Attention(recurrent._Attention, nn.Layer):
+    _layers = layers
+
+
+class CausalTransformer(recurrent.CausalTransformer, nn.Layer):
+    _layers, _layer_list, _attention = layers, nn.LayerList, _Attention
+
+    def _constant(self, array: NDArray[Any], like: Tensor) -> Tensor:
+        tensor = paddle.to_tensor(array, place=like.place)
+        return tensor.astype(like.dtype) if tensor.is_floating_point() else tensor
+
+
 class _Network(Model):
-    _parts = contract.Parts(layers, nn.Sequential, nn.LayerList, MLP, NatureCNN, DuelingHead, SimBa, _SpaceEncoder)
+    _parts = contract.Parts(
+        layers,
+        nn.Sequential,
+        nn.LayerList,
+        MLP,
+        NatureCNN,
+        DuelingHead,
+        SimBa,
+        _SpaceEncoder,
+        {"gru": GRU, "lstm": LSTM, "transformer": CausalTransformer},
+    )
 
 
 class QNetwork(contract.QNetwork, _Network):
@@ -95,6 +159,10 @@ class SharedActorCritic(contract.SharedActorCritic, _Network):
 
 
 class AtariActorCritic(contract.AtariActorCritic, SharedActorCritic):
+    pass
+
+
+class RecurrentActorCritic(contract.RecurrentActorCritic, _Network):
     pass
 
 

@@ -1,20 +1,27 @@
 """Ready-made models on PyTorch; `parl_core.networks` describes and defines them."""
 
 import sys
+from collections.abc import Sequence
 from functools import partial, update_wrapper
+from typing import Any
 
-from torch import nn
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from parl_core import encoders, space_networks
+from parl_core import encoders, recurrent, space_networks
 from parl_core import networks as contract
 from parl_torch import layers
 from parl_torch.model import Model
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "MLP",
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "CausalTransformer",
     "DeterministicActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
@@ -22,6 +29,7 @@ __all__ = [
     "PolicyNetwork",
     "QNetwork",
     "QuantileNetwork",
+    "RecurrentActorCritic",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
@@ -54,8 +62,67 @@ class _SpaceEncoder(encoders.SpaceEncoder, nn.Module):
     _layers, _layer_list, _image_encoder = layers, nn.ModuleList, _ImageEncoder
 
 
+class _Recurrent(nn.Module):
+    _layers = layers
+
+    cell: Any
+
+    def _steps_with_any(self, begins: Tensor) -> Sequence[int]:
+        found: list[int] = begins.bool().any(0).nonzero().flatten().tolist()
+        return found
+
+
+class GRU(recurrent.GRU, _Recurrent):
+    def _made_cell(self, size: int) -> nn.RNNBase:
+        return _orthogonal(nn.GRU(size, size, batch_first=True))
+
+    def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        outputs, hidden = self.cell(steps, parts[0].unsqueeze(0).contiguous())
+        return outputs, (hidden[0],)
+
+
+class LSTM(recurrent.LSTM, _Recurrent):
+    def _made_cell(self, size: int) -> nn.RNNBase:
+        return _orthogonal(nn.LSTM(size, size, batch_first=True))
+
+    def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        outputs, after = self.cell(steps, tuple(part.unsqueeze(0).contiguous() for part in parts))
+        return outputs, tuple(part[0] for part in after)
+
+
+def _orthogonal(cell: nn.RNNBase) -> nn.RNNBase:
+    for name, parameter in cell.named_parameters():
+        if name.startswith("weight"):
+            nn.init.orthogonal_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+    return cell
+
+
+class _Attention(recurrent._Attention, nn.Module):
+    _layers = layers
+
+
+class CausalTransformer(recurrent.CausalTransformer, nn.Module):
+    _layers, _layer_list, _attention = layers, nn.ModuleList, _Attention
+
+    def _constant(self, array: NDArray[Any], like: Tensor) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
+
+
 class _Network(Model):
-    _parts = contract.Parts(layers, nn.Sequential, nn.ModuleList, MLP, NatureCNN, DuelingHead, SimBa, _SpaceEncoder)
+    _parts = contract.Parts(
+        layers,
+        nn.Sequential,
+        nn.ModuleList,
+        MLP,
+        NatureCNN,
+        DuelingHead,
+        SimBa,
+        _SpaceEncoder,
+        {"gru": GRU, "lstm": LSTM, "transformer": CausalTransformer},
+    )
 
 
 class QNetwork(contract.QNetwork, _Network):
@@ -95,6 +162,10 @@ class SharedActorCritic(contract.SharedActorCritic, _Network):
 
 
 class AtariActorCritic(contract.AtariActorCritic, SharedActorCritic):
+    pass
+
+
+class RecurrentActorCritic(contract.RecurrentActorCritic, _Network):
     pass
 
 

@@ -68,6 +68,7 @@ class A2C(OnPolicy):
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    LEARNS_SEQUENCES: ClassVar[bool] = True
 
     optimizer: Optimizer
 

@@ -106,7 +106,7 @@ class Batch:
 
     NUMBERS: ClassVar[tuple[str, ...]] = ()
     """Columns with one number a row; `[n, 1]` becomes `[n]`, whole numbers and flags become float32."""
-    ELSEWHERE: ClassVar[frozenset[str]] = frozenset({"extra"})
+    ELSEWHERE: ClassVar[frozenset[str]] = frozenset({"extra", "state"})
     """Columns that do not have one entry a row."""
     RANGES: ClassVar[Mapping[str, tuple[float, str]]] = {}
     """Of columns whose numbers begin at 0: the largest, and what to pass. Numbers outside learn without a word."""
@@ -141,6 +141,8 @@ class Batch:
                 raise self._unequal()
         if columns.get("extra"):
             self._check_extra(rows)
+        if columns.get("state") is not None:
+            self._check_state(rows)
         if self.SAME_SHAPE:
             one, other = columns[self.SAME_SHAPE[0]], columns[self.SAME_SHAPE[1]]
             if isinstance(one, dict) or isinstance(other, dict) or one.shape != other.shape:
@@ -153,6 +155,16 @@ class Batch:
                     raise ValueError(
                         f"{leaf} must have {rows} rows, one for each of the batch, got {tuple(array.shape)}"
                     )
+
+    def _check_state(self, rows: int | None) -> None:
+        state = self.__dict__["state"] = map_nested(_as_array, self.state)
+        counts = {name: array.shape[0] if array.shape else 0 for name, array in state.items()}
+        for name, count in counts.items():
+            if count != next(iter(counts.values())) or not count or (rows or 0) % count:
+                raise ValueError(
+                    f"state[{name!r}] must have one row for each sequence, all of {rows} rows divided by their number, "
+                    f"got {count}"
+                )
 
     @classmethod
     def made(cls, **columns: Any) -> Self:
@@ -175,6 +187,27 @@ class Batch:
     def rows(self, index: Any) -> Self:
         """Return the batch of some rows: a slice, or whole numbers of the columns' kind."""
         return self.map(lambda column: column[index])
+
+    @property
+    def sequence_count(self) -> int:
+        """Return the number of sequences of a batch with a `state`."""
+        return int(next(iter(self.__dict__["state"].values())).shape[0])
+
+    def sequences(self, index: Any) -> Self:
+        """Return the batch of some of its sequences, of a batch with a `state`: one before each sequence.
+
+        Args:
+            index: whole numbers of the columns' kind, counted in sequences.
+        """
+        count = self.sequence_count
+
+        def taken(column: Any) -> Any:
+            by_sequence = column.reshape([count, -1, *column.shape[1:]])[index]
+            return by_sequence.reshape([-1, *column.shape[1:]])
+
+        found = {name: column for name, column in self.__dict__.items() if column is not None and name != "checked"}
+        state = {name: array[index] for name, array in found.pop("state").items()}
+        return self.made(**{name: map_nested(taken, column) for name, column in found.items()}, state=state)
 
     def named(self) -> dict[str, Any]:
         """Return the columns that there are, also the extra ones, by name."""
@@ -294,6 +327,9 @@ class Rollout(Batch):
         advantage: float `[n]`.
         action_mask: bool `[n, act_dim]`, True where an action was possible; None where all were, or where the
             observations have it.
+        begins: bool `[n]`, of a model with a memory: True where a row is the first of its episode.
+        state: of a model with a memory, that before each sequence, `[sequences, ...]` by name. The rows of a sequence
+            follow each other, and all have equally many.
         extra: further columns.
     """
 
@@ -305,6 +341,8 @@ class Rollout(Batch):
     advantage: Any = None
     action_mask: Any = None
     extra: Any = None
+    begins: Any = None
+    state: Any = None
 
     NUMBERS = ("value", "return_", "log_prob", "advantage")
 
@@ -326,6 +364,9 @@ class Fragment(Batch):
         last_obs: `[n, ...]`, the observation that each fragment's last step led to.
         final_rows: int64 `[k]`, the rows of truncated steps.
         final_obs: `[k, ...]`, the last observation of each of these episodes.
+        state: of a model with a memory, that before each fragment, `[n, ...]` by name.
+        last_state: that before each of `last_obs`.
+        final_state: that before each of `final_obs`.
         extra: further columns.
     """
 
@@ -338,10 +379,13 @@ class Fragment(Batch):
     final_rows: Any = None
     final_obs: Observations = None
     extra: Any = None
+    state: Any = None
+    last_state: Any = None
+    final_state: Any = None
 
     NUMBERS = ("reward", "done")
     RANGES = MappingProxyType({"done": _FLAG})
-    ELSEWHERE = frozenset({"extra", "last_obs", "final_rows", "final_obs"})
+    ELSEWHERE = frozenset({"extra", "last_obs", "final_rows", "final_obs", "state", "last_state", "final_state"})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -85,6 +85,8 @@ class IMPALA(CountingUpdates):
         HyperparameterError: a setting is missing, out of range, unknown or given twice.
         ModelContractError: the model lacks `policy` or `value`.
     """
+
+    LEARNS_SEQUENCES: ClassVar[bool] = True
 
     optimizer: Optimizer
 
@@ -233,6 +235,9 @@ class IMPALA(CountingUpdates):
                 raise ValueError(
                     f"last_obs must have one row a fragment, {rows // steps}, got {rows_of(columns['last_obs'])}"
                 )
+        for name in ("state", "last_state", "final_state"):
+            if getattr(batch, name) is not None:
+                columns[name] = observations(getattr(batch, name))
         if (batch.final_rows is None) != (batch.final_obs is None):
             raise ValueError("final_rows and final_obs belong together: give both or none")
         if batch.final_rows is not None and not len(batch.final_rows):

@@ -144,6 +144,7 @@ class PPO(_SeparateMethods, OnPolicy):
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    LEARNS_SEQUENCES: ClassVar[bool] = True
 
     SEPARATE_FORM: "ClassVar[type[PPO] | None]" = None
     """The class of PARL 1.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
@@ -331,7 +332,8 @@ class PPO(_SeparateMethods, OnPolicy):
         """Learn several epochs from one rollout.
 
         The rollout goes to the device once and is permuted once an epoch; minibatches are slices, the last one is
-        smaller where the size does not divide the rollout. Nothing is read from the device before the end of an epoch
+        smaller where the size does not divide the rollout. Of a model with a memory they are whole sequences, as many
+        as have at most `minibatch_size` rows, at least one. Nothing is read from the device before the end of an epoch
         (with `target_kl`) or of the call.
 
         Args:
@@ -357,12 +359,16 @@ class PPO(_SeparateMethods, OnPolicy):
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
         count = len(batch)
         tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
+        taken = Rollout.rows
+        if self.remembers:
+            sequences = tensors.sequence_count
+            count, size, taken = sequences, max(1, size * sequences // count), Rollout.sequences
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
-            shuffled = tensors.rows(self._tensor(rng.permutation(count)))
+            shuffled = taken(tensors, self._tensor(rng.permutation(count)))
             first = len(steps)
             for start in range(0, count, size):
-                minibatch = shuffled.rows(slice(start, start + size))
+                minibatch = taken(shuffled, slice(start, start + size))
                 figures = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
                 steps.append(tuple(figures[name] for name in FIGURES))
             if target_kl is not None and self._means(steps[first:])[3] > 1.5 * target_kl:

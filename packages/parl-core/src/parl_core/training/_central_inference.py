@@ -10,7 +10,8 @@ weights never change within a pass and nothing has to be locked.
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.env._group_step import Ending, GroupSpaces, GroupStep, Rows
 from parl_core.training._environment_workers import Arrival, Call, EnvironmentWorkers
-from parl_core.training._experience import Experience
+from parl_core.training._experience import Experience, begun_after
 from parl_core.training._fragment_source import FragmentOrder
 from parl_core.training._group_actor import stream_seed
 from parl_core.training.acting import acts_in_unit_box, into_space
@@ -30,6 +31,17 @@ __all__ = ["CentralInference", "GroupSlot", "step_of", "step_state"]
 _ARRAYS = ("observations", "rewards", "terminated", "truncated")
 
 
+class Chosen(NamedTuple):
+    """What was chosen for a group: as the arguments of `FragmentWriter.add`, but for the environments' answer."""
+
+    version: int
+    obs: Observations
+    action: NDArray[Any]
+    policy: Mapping[str, NDArray[Any]]
+    before: Mapping[str, NDArray[Any]] = {}
+    after: Mapping[str, NDArray[Any]] = {}
+
+
 class GroupSlot:
     """A group of environments as the learner sees it: it waits for actions, or its step is under way."""
 
@@ -39,8 +51,10 @@ class GroupSlot:
         self.writer: FragmentWriter | None = None
         self.obs: Observations = None
         """`[size, *obs]`, what actions are chosen from; None before the environments have begun."""
-        self.chosen: tuple[int, Observations, NDArray[Any], dict[str, NDArray[Any]]] | None = None
-        """Of the step that is under way: version of the weights, observations, actions, what else the policy said."""
+        self.state: Mapping[str, NDArray[Any]] = {}
+        """Of a model with a memory, the state before `obs`, `[size, ...]` by name."""
+        self.chosen: Chosen | None = None
+        """Of the step that is under way."""
         self.under_way = False
 
     @property
@@ -48,11 +62,11 @@ class GroupSlot:
         """Return whether it waits for actions."""
         return self.writer is not None and not self.under_way and self.obs is not None
 
-    def begin_again(self, obs: Observations) -> None:
+    def begin_again(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> None:
         """Forget the fragment that was being made, because the environments were reset."""
         if self.writer is not None:
             self.writer = FragmentWriter(self.writer.task, self.writer.n_steps)
-        self.obs, self.chosen, self.under_way = obs, None, False
+        self.obs, self.state, self.chosen, self.under_way = obs, state, None, False
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
@@ -60,7 +74,8 @@ class GroupSlot:
             "tasks": list(self.tasks),
             "writer": None if self.writer is None else self.writer.get_state(),
             "obs": self.obs,
-            "chosen": self.chosen,
+            "state": dict(self.state),
+            "chosen": None if self.chosen is None else tuple(self.chosen),
             "under_way": self.under_way,
         }
 
@@ -68,8 +83,8 @@ class GroupSlot:
         """Go on from what `get_state` returned."""
         self.tasks = deque(Task(*task) for task in state["tasks"])
         self.writer = None if state["writer"] is None else FragmentWriter.from_state(state["writer"])
-        self.obs, self.under_way = state["obs"], state["under_way"]
-        self.chosen = None if state["chosen"] is None else tuple(state["chosen"])
+        self.obs, self.state, self.under_way = state["obs"], state.get("state", {}), state["under_way"]
+        self.chosen = None if state["chosen"] is None else Chosen(*state["chosen"])
 
 
 def step_state(step: GroupStep) -> dict[str, Any]:
@@ -142,7 +157,7 @@ class CentralInference:
     def begin_again(self, observations: Sequence[Observations]) -> None:
         self._held = []
         for slot, obs in zip(self._slots, observations, strict=True):
-            slot.begin_again(obs)
+            slot.begin_again(obs, self._experience.begin(rows_of(obs)))
 
     def get_state(self) -> dict[str, Any]:
         held = [
@@ -200,17 +215,18 @@ class CentralInference:
             slot.writer, slot.obs, slot.chosen = FragmentWriter(slot.writer.task, self._n_steps), None, None
             self._submit(group, "begin")
         elif arrival.call.method == "begin":
-            slot.obs = arrival.answer
+            slot.obs, slot.state = arrival.answer, self._experience.begin(rows_of(arrival.answer))
         else:
             self._write(slot, group, arrival.answer)
 
     def _write(self, slot: GroupSlot, group: int, step: GroupStep) -> None:
         assert slot.writer is not None
         assert slot.chosen is not None
-        slot.writer.add(*slot.chosen, step)
-        slot.obs = step.observations
+        chosen = slot.chosen
+        slot.writer.add(chosen.version, chosen.obs, chosen.action, chosen.policy, step, chosen.before, chosen.after)
+        slot.obs, slot.state = step.observations, begun_after(chosen.after, step)
         if slot.writer.is_full:
-            fragment = self._experience.complete(slot.writer.finish(slot.obs))
+            fragment = self._experience.complete(slot.writer.finish(slot.obs, slot.state))
             self._workers.succeeded(group)
             self._order.arrived(fragment)
             slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps) if slot.tasks else None
@@ -221,14 +237,16 @@ class CentralInference:
         if not ready:
             return
         obs = [self._slots[group].obs for group in ready]
+        states = [self._slots[group].state for group in ready]
         bounds = np.cumsum([0, *map(rows_of, obs)])
+        together, state = (map_nested(lambda *parts: np.concatenate(parts), *each) for each in (obs, states))
         with self._experience.drawing_from(stream_seed(self._seed, self._passes)):
-            choice = self._experience.choose(map_nested(lambda *parts: np.concatenate(parts), *obs))
+            choice = self._experience.choose(together, state)
         self._passes += 1
         valid = self._valid(choice.action)
         for group, start, stop in zip(ready, bounds, bounds[1:], strict=False):
             slot = self._slots[group]
             rows = slice(start, stop)
-            policy = {name: values[rows] for name, values in choice.policy.items()}
-            slot.chosen = self._version, slot.obs, choice.action[rows], policy
+            policy, after = (map_nested(itemgetter(rows), named) for named in (choice.policy, choice.state))
+            slot.chosen = Chosen(self._version, slot.obs, choice.action[rows], policy, slot.state, after)
             self._submit(group, "step", Rows(valid[rows]))

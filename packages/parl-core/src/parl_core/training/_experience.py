@@ -15,20 +15,34 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations
 from parl_core.contracts import batches
+from parl_core.env._group_step import GroupStep
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.seeding import make_generator
 from parl_core.training._requirements import learns_from_batches
+from parl_core.training.acting import Acting, begun, paired
 from parl_core.training.fragment import FragmentBatch, FragmentSteps
 
-__all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "experience_of"]
+__all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "begun_after", "experience_of"]
 
 
 class Choice(NamedTuple):
-    """Actions `[n, *act]` as the policy drew them, and what else it said, by name, `[n, ...]`."""
+    """What a policy said of observations.
+
+    Attributes:
+        action: `[n, *act]`, as the policy drew them.
+        policy: what else it said, by name, `[n, ...]`.
+        state: of a model with a memory, that after the step, `[n, ...]` by name; else empty.
+    """
 
     action: NDArray[Any]
     policy: Mapping[str, NDArray[Any]]
+    state: Mapping[str, NDArray[Any]]
+
+
+def begun_after(state: Mapping[str, NDArray[Any]], step: GroupStep) -> Mapping[str, NDArray[Any]]:
+    """Return the state after a step, before the next one: where an episode ended, that of a new one."""
+    return begun(state, [ending.env_index for ending in step.endings]) if step.endings else state
 
 
 class Experience(Protocol):
@@ -37,8 +51,11 @@ class Experience(Protocol):
     def drawing_from(self, seed: int) -> AbstractContextManager[None]:
         """Provide a context in which `choose` draws what `seed` decides; no other generator is touched."""
 
-    def choose(self, obs: Observations) -> Choice:
-        """Draw actions for `[n, *obs]`."""
+    def begin(self, rows: int) -> Mapping[str, NDArray[Any]]:
+        """Return the state before the first step of an episode, `[rows, ...]` by name; empty without a memory."""
+
+    def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:
+        """Draw actions for `[n, *obs]`, with the state before them."""
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
         """Return it with the columns that only the actor can compute, and without those that learning does not need."""
@@ -50,7 +67,17 @@ class Experience(Protocol):
         """Update the weights and return losses by name."""
 
 
-class VTraceExperience:
+class _Acted:
+    """What both share: the agent, and the state of its memory, which the loop holds between two calls."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent, self._acting = agent, Acting(agent, 1)
+
+    def begin(self, rows: int) -> Mapping[str, NDArray[Any]]:
+        return Acting(self._agent, rows).state
+
+
+class VTraceExperience(_Acted):
     """Of IMPALA, whose targets correct for the lag.
 
     Args:
@@ -58,7 +85,7 @@ class VTraceExperience:
     """
 
     def __init__(self, agent: Any) -> None:
-        self._agent = agent
+        super().__init__(agent)
         self._rng = np.random.default_rng()
 
     @contextmanager
@@ -69,10 +96,12 @@ class VTraceExperience:
         finally:
             self._rng = before
 
-    def choose(self, obs: Observations) -> Choice:
+    def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:
         # Drawn on the host: for a few rows a framework takes five times as long (Gumbel-max: Maddison et al. 2014).
-        logits = self._agent.logits(obs)
-        return Choice((logits + self._rng.gumbel(size=logits.shape)).argmax(axis=1), {"logits": logits})
+        self._acting.state = dict(state)
+        logits = self._acting.logits(obs)
+        action = (logits + self._rng.gumbel(size=logits.shape)).argmax(axis=1)
+        return Choice(action, {"logits": logits}, self._acting.state)
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
         return fragment
@@ -92,6 +121,9 @@ class VTraceExperience:
         optional = {"last_obs": batch.last_obs}
         if batch.final_obs is not None:
             optional |= {"final_rows": batch.final_rows, "final_obs": batch.final_obs}
+        if batch.state:
+            optional |= {"state": batch.state, "last_state": batch.last_state}
+            optional |= {"final_state": batch.final_state} if batch.final_state else {}
         if learns_from_batches(self._agent):
             losses, kl = self._agent.learn(batches.Fragment.made(**columns, **optional), **rates)
         else:
@@ -99,7 +131,7 @@ class VTraceExperience:
         return {**losses._asdict(), "kl": kl}
 
 
-class RolloutExperience:
+class RolloutExperience(_Acted):
     """Of algorithms that learn from advantages: A2C, A3C and PPO.
 
     Args:
@@ -118,7 +150,7 @@ class RolloutExperience:
         passes: tuple[int | None, int | None],
         rng: np.random.Generator,
     ) -> None:
-        self._agent = agent
+        super().__init__(agent)
         self._gamma, self._gae_lambda, self._rng = gamma, gae_lambda, rng
         self._epochs, self._minibatch_size = passes
 
@@ -126,19 +158,21 @@ class RolloutExperience:
         found: AbstractContextManager[None] = getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed)
         return found
 
-    def choose(self, obs: Observations) -> Choice:
-        value, action, log_prob = self._agent.explore(obs)
-        return Choice(np.asarray(action), {"value": value, "log_prob": log_prob})
+    def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:
+        self._acting.state = dict(state)
+        value, action, log_prob = self._acting.explore(obs)
+        return Choice(np.asarray(action), {"value": value, "log_prob": log_prob}, self._acting.state)
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
         value = fragment.policy["value"]
         next_value = np.empty_like(value)
         next_value[:, :-1] = value[:, 1:]
-        next_value[:, -1] = self._agent.value(fragment.last_obs)
+        next_value[:, -1] = self._acting.value(paired(fragment.last_obs, fragment.last_state))
         if fragment.final_obs is not None:
-            next_value.reshape(-1)[fragment.final_rows] = self._agent.value(fragment.final_obs)
+            values = self._acting.value(paired(fragment.final_obs, fragment.final_state))
+            next_value.reshape(-1)[fragment.final_rows] = values
         policy = {**fragment.policy, "next_value": next_value}
-        return replace(fragment, policy=policy, last_obs=None, final_obs=None)
+        return replace(fragment, policy=policy, last_obs=None, final_obs=None, last_state={}, final_state={})
 
     def warm_up(self, obs: Observations) -> None:
         with self.drawing_from(0):
@@ -149,6 +183,11 @@ class RolloutExperience:
         columns = batch.reward, batch.policy["value"], batch.policy["next_value"], batch.terminated, batch.truncated
         by_time = (column.reshape(-1, batch.n_steps).T for column in columns)
         advantage = gae(*by_time, gamma=self._gamma, lam=self._gae_lambda).T.reshape(-1)
+        memory: dict[str, Any] = {}
+        if batch.state:
+            ended = (batch.terminated | batch.truncated).reshape(-1, batch.n_steps)
+            begins = np.concatenate([np.zeros_like(ended[:, :1]), ended[:, :-1]], axis=1).reshape(-1)
+            memory = {"state": dict(batch.state), "begins": begins}
         rollout = batches.Rollout.made(
             obs=batch.obs,
             action=batch.action,
@@ -156,6 +195,7 @@ class RolloutExperience:
             return_=advantage + batch.policy["value"],
             log_prob=batch.policy["log_prob"],
             advantage=advantage,
+            **memory,
         )
         losses: dict[str, float] = self._agent.learn_rollout(
             rollout, epochs=self._epochs, minibatch_size=self._minibatch_size, rng=self._rng, **rates

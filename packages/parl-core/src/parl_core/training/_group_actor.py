@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._nested import Observations
+from parl_core._nested import Observations, rows_of
 from parl_core.env._group_step import GroupSpaces, GroupStep, Rows
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts
-from parl_core.training._experience import Experience, experience_of
+from parl_core.training._experience import Experience, begun_after, experience_of
 from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.fragment import ActorSeconds, FragmentSteps, FragmentWriter, Task
 
@@ -168,6 +168,7 @@ class CollectingActor(GroupActor):
         self._valid: Callable[[Any], Any]
         self._version = -1
         self._obs: dict[int, Observations] = {}
+        self._state: dict[int, Mapping[str, NDArray[Any]]] = {}
         self._idle_since = time.perf_counter()
 
     def collect(self, task: Task, version: int, weights: Mapping[str, NDArray[Any]] | None) -> FragmentSteps:
@@ -195,6 +196,7 @@ class CollectingActor(GroupActor):
     def begin(self, group: int, seeds: Sequence[int] | None = None) -> Observations:
         """Do as `GroupActor` does; fragments go on from there."""
         self._obs[group] = super().begin(group, seeds)
+        self._state.pop(group, None)
         return self._obs[group]
 
     def live(self, group: int, life: int) -> None:
@@ -203,34 +205,43 @@ class CollectingActor(GroupActor):
         if self._agent is None:
             self._set_up()
 
+    def get_state(self, group: int) -> dict[str, Any]:
+        """Do as `GroupActor` does, with the state of a model with a memory."""
+        memory = self._state.get(group)
+        return super().get_state(group) | ({"memory": dict(memory)} if memory else {})
+
     def set_state(self, group: int, state: Mapping[str, Any]) -> None:
         """Do as `GroupActor` does; fragments go on from there."""
         super().set_state(group, state)
         if group in self._obs:
             self._obs[group] = self._open[group].observations()
+        if "memory" in state:
+            self._state[group] = state["memory"]
 
     def _collect(self, task: Task) -> tuple[FragmentSteps, float]:
         group, clock = task.group, time.perf_counter
         if group not in self._obs:
             self.begin(group)
         obs = self._obs[group]
+        before = self._state[group] if group in self._state else self._experience.begin(rows_of(obs))
         step_all, choose, valid = self._open[group].step, self._experience.choose, self._valid
         writer, env = FragmentWriter(task, self._n_steps), 0.0
         try:
             while not writer.is_full:
-                action, policy = choose(obs)
+                action, policy, after = choose(obs, before)
                 acted = clock()
                 step = step_all(Rows(valid(action)))
                 env += clock() - acted
-                writer.add(self._version, obs, action, policy, step)
-                obs = step.observations
+                writer.add(self._version, obs, action, policy, step, before, after)
+                obs, before = step.observations, begun_after(after, step)
         except Exception:
             self._give_up(group)
             raise
-        self._obs[group] = obs
-        return self._experience.complete(writer.finish(obs)), env
+        self._obs[group], self._state[group] = obs, before
+        return self._experience.complete(writer.finish(obs, before)), env
 
     def _give_up(self, group: int) -> None:
+        self._state.pop(group, None)
         self._obs.pop(group, None)  # so that it is begun again
         super()._give_up(group)
 

@@ -11,10 +11,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from parl_core._nested import rows_of
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.training.acting import Acting
 
 __all__ = [
     "check_outputs",
@@ -103,7 +105,7 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
     if isinstance(space, gymnasium.spaces.Discrete) and getattr(agent.alg, "act_dim", 0) is None:
         agent.alg.act_dim = int(space.n)
     refuse_uncarried_state(agent, obs)
-    action = agent.predict(obs)
+    action = Acting(agent, rows_of(obs)).predict(obs)
     valid(action)
     agent.alg.settle_shapes(obs, action)
 
@@ -131,7 +133,12 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
         wanted = int(space.nvec.sum())
     else:
         return
-    output = agent._forward(model.policy, agent._batched(obs)[0])
+    batch = agent._batched(obs)[0]
+    output: Any
+    if agent.alg.remembers:
+        output, _ = agent._forward(model.policy, batch, state=agent.initial_state(rows_of(batch)))
+    else:
+        output = agent._forward(model.policy, batch)
     if isinstance(output, np.ndarray) and output.ndim == 2 and output.shape[1] != wanted:
         raise ModelContractError(
             f"the environment has the actions {space}, {type(model).__name__}.policy gives {output.shape[1]} logits: "
@@ -157,7 +164,7 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
         HyperparameterError: it names the layer and what to do.
     """
     own = isinstance(agent, Agent) and type(agent).predict is Agent.predict and type(agent).sample is Agent.sample
-    if not isinstance(agent, Agent) or not own or agent.alg.NEEDS_HISTORY:
+    if not isinstance(agent, Agent) or not own or agent.alg.NEEDS_HISTORY or agent.alg.remembers:
         return
     layers = _recurrent_layers(getattr(agent.alg, "model", None))
     if not layers:
@@ -187,8 +194,8 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
             f"{type(agent.alg.model).__name__}.{name} is recurrent ({type(layers[name]).__name__}), and no loop "
             "carries its state from step to step: it would train as if it had no memory, or with that of other "
             "episodes. Give the model the last steps in each observation "
-            "(gymnasium.wrappers.FrameStackObservation) and run the layer over them, or write an agent whose sample, "
-            "predict and learn carry the state"
+            "(gymnasium.wrappers.FrameStackObservation) and run the layer over them, or let it define initial_state "
+            "and remember, as docs/how-to/memory.md says, so that the loops carry its state"
         )
 
 

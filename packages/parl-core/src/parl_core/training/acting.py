@@ -5,7 +5,7 @@ Everything is batched numpy. A reward or an observation that is infinite or NaN 
 from it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gymnasium
@@ -20,15 +20,18 @@ from parl_core.seeding import spawn_seeds
 from parl_core.spaces import dimensions_of, kind_of, one_each, split_action
 
 __all__ = [
+    "Acting",
     "ExploringAgent",
     "OffPolicyAgent",
     "OnPolicyAgent",
     "PredictingAgent",
     "acts_in_unit_box",
+    "begun",
     "check_observations",
     "check_rewards",
     "first_reset",
     "into_space",
+    "paired",
     "tell_dimensions",
 ]
 
@@ -106,6 +109,86 @@ class OffPolicyAgent(Protocol):
         **rates: Any,
     ) -> Any:
         """Update the weights from a batch of transitions; returns losses, and with `weights` TD errors last."""
+
+
+def begun(state: Mapping[str, NDArray[Any]], rows: Any) -> dict[str, NDArray[Any]]:
+    """Return a state `[n, ...]` by name with some rows before the first step of an episode; of none, none."""
+    changed = {name: array.copy() for name, array in state.items()}
+    for array in changed.values():
+        array[rows] = 0.0
+    return changed
+
+
+def paired(obs: Any, state: Mapping[str, Any] | None) -> Any:
+    """Return observations as `Acting.value` takes them: alone, or with the state before them where there is one."""
+    return {"obs": obs, "state": dict(state)} if state else obs
+
+
+class Acting:
+    """An agent that acts in several environments side by side, with the state of its memory in each.
+
+    Loops act by the methods here, which are the agent's own where its model has no memory. Of one with a memory
+    (`parl_core.recurrent`) they take the state, keep the one after the step, and return the rest.
+
+    Args:
+        agent: acts.
+        rows: number of environments.
+
+    Attributes:
+        state: before the next observations, `[rows, ...]` by name; empty without a memory.
+    """
+
+    predict: Callable[..., Any]
+    sample: Callable[..., Any]
+    explore: Callable[..., Any]
+    logits: Callable[..., Any]
+
+    def __init__(self, agent: Any, rows: int) -> None:
+        self._agent = agent
+        beginning = getattr(agent, "initial_state", lambda _: None)(rows)
+        self.state: dict[str, NDArray[Any]] = beginning or {}
+        for name in ("predict", "sample", "explore", "logits"):
+            method = getattr(agent, name, None)
+            if method is not None:
+                setattr(self, name, self._carrying(method) if self.state else method)
+
+    @property
+    def has_memory(self) -> bool:
+        """Return whether there is a state to carry."""
+        return bool(self.state)
+
+    def _carrying(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def act(obs: Any, **options: Any) -> Any:
+            found, self.state = method(obs, state=self.state, **options)
+            return found
+
+        return act
+
+    def begin(self, rows: Any = slice(None)) -> None:
+        """Put the environments of these rows before the first step of an episode."""
+        self.state = begun(self.state, rows)
+
+    def seen(self, obs: Any, row: int | None = None) -> Any:
+        """Return observations as `value` takes them, with the state before them where there is one.
+
+        Args:
+            obs: of all environments `[rows, ...]`, or of one.
+            row: which one; None: all.
+        """
+        return paired(obs, self.state if row is None else {name: array[row] for name, array in self.state.items()})
+
+    def value(self, seen: Any) -> Any:
+        """Return the values `[n]` of what `seen` returned, or of several such, stacked."""
+        return self._agent.value(**seen) if self.state else self._agent.value(seen)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint; nothing without a memory."""
+        return {"memory": self.state} if self.state else {}
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        if self.state:
+            self.state = {name: np.array(array) for name, array in saved["memory"].items()}
 
 
 def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) -> Callable[[Any], Any]:

@@ -16,7 +16,14 @@ from parl_core.env._vector_group import EnvMaker, as_reward, close_all, make_env
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts
-from parl_core.training.acting import PredictingAgent, acts_in_unit_box, check_observations, into_space, tell_dimensions
+from parl_core.training.acting import (
+    Acting,
+    PredictingAgent,
+    acts_in_unit_box,
+    check_observations,
+    into_space,
+    tell_dimensions,
+)
 from parl_core.training.events import Callback, Episode, Evaluation
 from parl_core.training.run import Run
 
@@ -72,15 +79,17 @@ def evaluate(
         valid = into_space(slots[0].env.action_space, unit_box=acts_in_unit_box(agent), one_by_one=True)
         for slot in slots:
             slot.begin(*waiting.popleft())
+        acting = Acting(agent, count)
         while len(played) < episodes:
             obs = map_nested(_stacked, *(slot.obs for slot in slots))
             check_observations(obs, f"after {len(played)} evaluated episodes")
-            actions = valid(agent.predict(obs))
-            for slot, action in zip(slots, actions, strict=True):
+            actions = valid(acting.predict(obs))
+            for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
                 if slot.playing and slot.step(action, max_steps):
                     played[slot.number] = Episode(slot.episode_return, slot.length)
                     if waiting:
                         slot.begin(*waiting.popleft())
+                        acting.begin(row)
     finally:
         if was_training:
             agent.train()

@@ -62,6 +62,9 @@ class FragmentSteps:
         final_obs: `[k, *obs]`, the last observations of these episodes; None where there are none.
         episodes: those that ended.
         seconds: where the actor's time went.
+        state: of a model with a memory, that before the first step, `[n, ...]` by name; empty without, like the others.
+        last_state: that before `last_obs`.
+        final_state: that before `final_obs`, `[k, ...]`.
     """
 
     task: Task
@@ -77,6 +80,9 @@ class FragmentSteps:
     final_obs: Observations
     episodes: tuple[Episode, ...] = ()
     seconds: ActorSeconds = field(default_factory=ActorSeconds)
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    last_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    final_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
@@ -111,6 +117,8 @@ class FragmentWriter:
         self._columns: dict[str, NDArray[Any]] = {}
         self._policy: dict[str, NDArray[Any]] = {}
         self._finals: list[tuple[int, Any]] = []
+        self._state: Mapping[str, NDArray[Any]] = {}
+        self._final_states: list[Mapping[str, NDArray[Any]]] = []
         self._episodes: list[Episode] = []
 
     @property
@@ -119,7 +127,14 @@ class FragmentWriter:
         return self.length == self.n_steps
 
     def add(
-        self, version: int, obs: Observations, action: NDArray[Any], policy: Mapping[str, NDArray[Any]], step: GroupStep
+        self,
+        version: int,
+        obs: Observations,
+        action: NDArray[Any],
+        policy: Mapping[str, NDArray[Any]],
+        step: GroupStep,
+        before: Mapping[str, NDArray[Any]],
+        after: Mapping[str, NDArray[Any]],
     ) -> None:
         """Record one step of all environments.
 
@@ -129,11 +144,13 @@ class FragmentWriter:
             action: `[n, *act]`.
             policy: what else the policy said, `[n, ...]` each.
             step: what the environments answered.
+            before: the state of a model with a memory, before the step, `[n, ...]` by name; else empty.
+            after: that after the step, also where an episode ended.
         """
         t = self.length
         if not t:
             self._begin(obs, action, policy)
-            self.version = version
+            self.version, self._state = version, before
         if isinstance(obs, np.ndarray):
             self._obs[:, t] = obs
         else:
@@ -149,13 +166,15 @@ class FragmentWriter:
             self._episodes.append(Episode(ending.episode_return, ending.length))
             if not step.terminated[ending.env_index]:
                 self._finals.append((ending.env_index * self.n_steps + t, ending.observation))
+                self._final_states.append({name: array[ending.env_index] for name, array in after.items()})
         self.length = t + 1
 
-    def finish(self, last_obs: Observations) -> FragmentSteps:
+    def finish(self, last_obs: Observations, last_state: Mapping[str, NDArray[Any]]) -> FragmentSteps:
         """Return the fragment, after `n_steps` steps.
 
         Args:
             last_obs: `[n, *obs]`, what the last step led to.
+            last_state: the state of a model with a memory before that; else empty.
         """
         assert self.is_full, "a fragment is finished when it is full"
         assert self.version is not None
@@ -173,6 +192,9 @@ class FragmentWriter:
             final_rows=rows,
             final_obs=final_obs,
             episodes=episodes,
+            state=self._state,
+            last_state=last_state,
+            final_state=map_nested(lambda *each: np.stack(each), *self._final_states) if rows.size else {},
             **columns,
         )
 
@@ -187,6 +209,8 @@ class FragmentWriter:
             "columns": self._columns,
             "policy": self._policy,
             "finals": self._finals,
+            "state": dict(self._state),
+            "final_states": [dict(state) for state in self._final_states],
             "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
         }
 
@@ -197,6 +221,7 @@ class FragmentWriter:
         writer.length, writer.version = state["length"], state["version"]
         writer._obs, writer._columns, writer._policy = state["obs"], state["columns"], state["policy"]
         writer._finals = [(row, obs) for row, obs in state["finals"]]
+        writer._state, writer._final_states = state.get("state", {}), list(state.get("final_states", ()))
         writer._episodes = [Episode(*episode) for episode in state["episodes"]]
         return writer
 
@@ -234,6 +259,9 @@ class FragmentBatch:
         final_obs: `[k, *obs]`, or None.
         versions: int64 `[fragments]`, of the weights that acted.
         episodes: those that ended.
+        state: as of `FragmentSteps`, `[N, ...]` by name, like the others.
+        last_state: `[N, ...]`.
+        final_state: `[k, ...]`.
     """
 
     n_steps: int
@@ -248,6 +276,9 @@ class FragmentBatch:
     final_obs: Observations
     versions: NDArray[np.int64]
     episodes: tuple[Episode, ...]
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    last_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    final_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -271,6 +302,7 @@ class BatchMemory:
         n_steps = first.reward.shape[1]
         offsets = np.cumsum([0, *(fragment.reward.size for fragment in fragments)])
         finals = [fragment.final_obs for fragment in fragments if fragment.final_obs is not None]
+        final_states = [fragment.final_state for fragment in fragments if fragment.final_state]
         batch = FragmentBatch(
             n_steps,
             obs=map_nested(self._rows, *(fragment.obs for fragment in fragments)),
@@ -284,6 +316,9 @@ class BatchMemory:
             final_obs=map_nested(lambda *parts: np.concatenate(parts), *finals) if finals else None,
             versions=np.array([fragment.version for fragment in fragments], np.int64),
             episodes=tuple(episode for fragment in fragments for episode in fragment.episodes),
+            state=map_nested(self._joined, *(fragment.state for fragment in fragments)),
+            last_state=map_nested(self._joined, *(fragment.last_state for fragment in fragments)),
+            final_state=map_nested(lambda *parts: np.concatenate(parts), *final_states) if final_states else {},
         )
         if not np.isfinite(batch.reward).all():
             _refuse_rewards(fragments)

@@ -12,7 +12,7 @@ one. Nothing here knows a framework, where the environments live, or what is wri
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import gymnasium
@@ -32,6 +32,7 @@ from parl_core.seeding import make_generator
 from parl_core.spaces import with_named_parts
 from parl_core.training._requirements import check_outputs, require_on_policy
 from parl_core.training.acting import (
+    Acting,
     ExploringAgent,
     OnPolicyAgent,
     acts_in_unit_box,
@@ -67,6 +68,8 @@ class RolloutSteps:
         terminated: `[T, N]`: the episode ended by itself; nothing follows.
         truncated: `[T, N]`: the episode was cut, by a time limit for instance; `next_value` stands for the rest.
         episodes: those that ended within the rollout.
+        state: of a model with a memory, that before the first step of each sequence, `[sequences of one environment, N,
+            ...]` by name; empty without.
     """
 
     obs: Observations
@@ -78,6 +81,7 @@ class RolloutSteps:
     terminated: Bools
     truncated: Bools
     episodes: tuple[Episode, ...]
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class RolloutCollector:
@@ -88,6 +92,7 @@ class RolloutCollector:
         envs: a vector environment, such as `make_vector_env` gives; any autoreset mode will do.
         n_steps: steps of every environment in one rollout.
         seed: the environments' seeds are derived from it; None takes them from the system.
+        sequence_length: steps of the sequences that a model with a memory learns from; None: a whole rollout.
 
     Raises:
         TypeError: the agent has no `explore`.
@@ -96,7 +101,15 @@ class RolloutCollector:
         ModelContractError: the agent's policy has another number of outputs than the action space has choices.
     """
 
-    def __init__(self, agent: ExploringAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        agent: ExploringAgent,
+        envs: Any,
+        n_steps: int,
+        seed: int | None = None,
+        *,
+        sequence_length: int | None = None,
+    ) -> None:
         if not hasattr(agent, "explore"):
             raise TypeError(
                 "rollouts need an agent whose explore(obs) gives (value, action, log_prob), as parl.Agent has with PPO "
@@ -109,11 +122,17 @@ class RolloutCollector:
                 f"{envs.single_observation_space}; wrap the environment in gymnasium.wrappers.FlattenObservation"
             )
         tell_dimensions(agent, envs.single_observation_space)
-        self._agent, self._envs, self._n_steps = agent, envs, n_steps
+        self._envs, self._n_steps, self._sequence = envs, n_steps, sequence_length or n_steps
         self._running = RunningEpisodes(envs.num_envs)
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs = first_reset(envs, seed)
         check_outputs(agent, self._obs, envs.single_action_space)
+        self._acting = Acting(agent, envs.num_envs)
+        if sequence_length is not None and not self._acting.has_memory:
+            raise HyperparameterError(
+                f"sequence_length={sequence_length} is for models with a memory, which this agent's has not: leave it "
+                'out, or make the model with parl.networks.for_spaces(..., memory="gru")'
+            )
 
     def collect(self) -> RolloutSteps:
         """Take `n_steps` steps in every environment.
@@ -127,43 +146,51 @@ class RolloutCollector:
         terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
         actions: list[NDArray[Any]] = []
         episodes: list[Episode] = []
-        last_obs: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
+        last_seen: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
+        acting, states = self._acting, []
         for t in range(self._n_steps):
+            if t % self._sequence == 0:
+                states.append(acting.state)
             map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
-            value[t], action, log_prob[t] = self._agent.explore(self._obs)
+            value[t], action, log_prob[t] = acting.explore(self._obs)
             actions.append(action)
             self._obs, rewards, terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
             reward[t] = rewards
             ended = np.flatnonzero(terminated[t] | truncated[t])
             episodes += self._running.step(rewards, ended, infos)
             for i in ended[~terminated[t, ended]].tolist():
-                last_obs[t, i] = infos["final_obs"][i]
+                last_seen[t, i] = acting.seen(infos["final_obs"][i], i)
+            if ended.size:
+                acting.begin(ended)
         check_rewards(reward, "of the rollout")
         check_observations(obs, "of the rollout", leading=2)
         check_observations(self._obs, "after the rollout")
         next_value = np.empty_like(value)
         next_value[:-1] = value[1:]
-        next_value[-1] = self._agent.value(self._obs)
-        if last_obs:  # all truncations of the rollout in one call of the network
-            rows, columns = zip(*last_obs, strict=True)
-            stacked = map_nested(lambda *observations: np.stack(observations), *last_obs.values())
-            next_value[rows, columns] = self._agent.value(stacked)
+        next_value[-1] = acting.value(acting.seen(self._obs))
+        if last_seen:  # all truncations of the rollout in one call of the network
+            rows, columns = zip(*last_seen, strict=True)
+            stacked = map_nested(lambda *observations: np.stack(observations), *last_seen.values())
+            next_value[rows, columns] = acting.value(stacked)
+        state = map_nested(lambda *parts: np.stack(parts), *states)
         return RolloutSteps(
-            obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
+            obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes), state
         )
 
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
         self._obs, _ = self._envs.reset(seed=list(seeds))
+        self._acting.begin()
         self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint; the environments' own state is not in it."""
-        return {"obs": self._obs, **self._running.get_state()}
+        return {"obs": self._obs, **self._acting.get_state(), **self._running.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"]
+        self._acting.set_state(state)
         self._running.set_state(state)
 
 
@@ -192,6 +219,8 @@ class OnPolicySettings:
         decay: whether learning rate and clip range go linearly to 0 over `total_steps`.
         entropy_coef: weight of the entropy bonus, at least 0.
         target_kl: where given, passes over a rollout end early when the policy has moved this far; of PPO.
+        sequence_length: of models with a memory, steps of the sequences that are learned from, each from the state that
+            acted; it divides `n_steps`. Default: a whole rollout.
     """
 
     total_steps: int = 1_000_000
@@ -205,13 +234,19 @@ class OnPolicySettings:
     decay: bool = False
     entropy_coef: Scheduled | None = None
     target_kl: float | None = None
+    sequence_length: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("total_steps", "n_steps"):
             check_int(name, getattr(self, name))
-        for name in ("epochs", "minibatch_size"):
+        for name in ("epochs", "minibatch_size", "sequence_length"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name))
+        if self.sequence_length is not None and self.n_steps % self.sequence_length:
+            raise HyperparameterError(
+                f"sequence_length must divide n_steps={self.n_steps}, got {self.sequence_length}: rollouts are cut "
+                "into sequences of equal length"
+            )
         for name in ("gamma", "gae_lambda"):
             check_fraction(name, getattr(self, name))
         for name in ("lr", "clip", "target_kl"):
@@ -284,7 +319,7 @@ def train_on_policy(
     rng = make_generator(seed)
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)
-        collector = RolloutCollector(agent, envs, settings.n_steps, seed)
+        collector = RolloutCollector(agent, envs, settings.n_steps, seed, sequence_length=settings.sequence_length)
         course.keep(LoopParts(cast("SavedAgent", agent), collector, others={"rng": rng}))
         while course.goes_on:
             schedules = settings.scheduled(course.step)
@@ -318,13 +353,26 @@ def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rol
     def rows(array: Any) -> Any:
         return array.reshape(-1, *array.shape[2:])
 
+    def sequences(array: Any) -> Any:
+        """Return `[T, N, ...]` as rows, those of one environment one after another."""
+        return rows(array.swapaxes(0, 1))
+
+    ordered, memory = rows, {}
+    if rollout.state:
+        ended = rollout.terminated | rollout.truncated
+        ordered = sequences
+        memory = {
+            "begins": sequences(np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])),
+            "state": {name: sequences(array) for name, array in rollout.state.items()},
+        }
     return batches.Rollout.made(
-        obs=map_nested(rows, rollout.obs),
-        action=rows(rollout.action),
-        value=rows(rollout.value),
-        return_=rows(advantage + rollout.value),
-        log_prob=rows(rollout.log_prob),
-        advantage=rows(advantage),
+        obs=map_nested(ordered, rollout.obs),
+        action=ordered(rollout.action),
+        value=ordered(rollout.value),
+        return_=ordered(advantage + rollout.value),
+        log_prob=ordered(rollout.log_prob),
+        advantage=ordered(advantage),
+        **memory,
     )
 
 

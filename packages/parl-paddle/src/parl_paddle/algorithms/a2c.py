@@ -17,7 +17,8 @@ __all__ = ["A2C", "A3C"]
 class A2C(contract.A2C, Algorithm):
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        policy, value = self._policy_and_value(batch.obs, batch.action_mask)
+        obs = self._features(batch.obs, batch.state, batch.begins)
+        policy, value = self._policy_and_value(obs, batch.action_mask)
         log_prob, advantage, target = policy.logp(batch.action), batch.advantage, batch.return_
         same_shape(log_prob=log_prob, advantage=advantage, value=value, target=target)
         pi_loss = -(log_prob * advantage).sum()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
 from paddle import Tensor
 
@@ -22,11 +20,12 @@ class IMPALA(contract.IMPALA, Algorithm):
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         action, reward, last_obs = batch.action.reshape([-1]), batch.reward, batch.last_obs
-        policy, value = self._policy_and_value(batch.obs)
+        begins = self._begins(batch.done) if self.remembers else None
+        policy, value = self._policy_and_value(self._features(batch.obs, batch.state, begins))
         done = batch.done.astype(value.dtype)
         behaviour = CategoricalDistribution(batch.behaviour_logits)
         log_prob = policy.logp(action)
-        value_t, discount_t = self._following(value.detach(), done, last_obs, batch.final_rows, batch.final_obs)
+        value_t, discount_t = self._following(value.detach(), done, batch)
         learned = slice(None) if last_obs is not None else slice(-1)  # without it, the last steps only bootstrap
 
         def by_time(column: Tensor) -> Tensor:
@@ -49,18 +48,24 @@ class IMPALA(contract.IMPALA, Algorithm):
         figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
         return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
 
-    def _following(
-        self, value: Tensor, done: Tensor, last_obs: Any, final_rows: Tensor | None, final_obs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def _begins(self, done: Tensor) -> Tensor:
+        """Return where a step is the first of its episode: behind one at which an episode ended, in each fragment."""
+        by_fragment = done.reshape([-1, self.sample_batch_steps])
+        return paddle.concat([paddle.zeros_like(by_fragment[:, :1]), by_fragment[:, :-1]], axis=1).reshape([-1])
+
+    def _following(self, value: Tensor, done: Tensor, batch: Fragment) -> tuple[Tensor, Tensor]:
         """Return the values of the states that the steps led to, and their discounts: 0 after termination only."""
         with paddle.no_grad():
             fragments = value.reshape([-1, self.sample_batch_steps])
-            last = fragments[:, -1] if last_obs is None else self.value(last_obs)  # in the place of what is not learned
+            last = fragments[:, -1]  # in the place of what is not learned
+            if batch.last_obs is not None:
+                last = self.value(self._features(batch.last_obs, batch.last_state, None))
             value_t = paddle.concat([fragments[:, 1:], last.unsqueeze(1)], axis=1).reshape([-1])
             discount_t = self.gamma * (1.0 - done)
-            if final_rows is not None:
-                value_t = paddle.scatter(value_t, final_rows, self.value(final_obs))
+            if batch.final_rows is not None:
+                final_value = self.value(self._features(batch.final_obs, batch.final_state, None))
+                value_t = paddle.scatter(value_t, batch.final_rows, final_value)
                 discount_t = paddle.scatter(
-                    discount_t, final_rows, paddle.full_like(final_rows, self.gamma, discount_t.dtype)
+                    discount_t, batch.final_rows, paddle.full_like(batch.final_rows, self.gamma, discount_t.dtype)
                 )
             return value_t, discount_t

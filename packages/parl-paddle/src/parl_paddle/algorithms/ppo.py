@@ -24,8 +24,9 @@ class PPO(ppo.PPO, Algorithm):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         clip = self._now("clip_param", self.clip_param, clip)
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
-        output, value = self._policy_and_value(batch.obs)
-        policy = self._policy(output, batch.obs, batch.action_mask)
+        obs = self._features(batch.obs, batch.state, batch.begins)
+        output, value = self._policy_and_value(obs)
+        policy = self._policy(output, obs, batch.action_mask)
         log_ratio = policy.logp(batch.action) - batch.log_prob
         ratio = log_ratio.exp()
         policy_loss = clipped_surrogate(ratio, batch.advantage, clip)

@@ -22,7 +22,7 @@ __all__ = ["A2C", "A3C"]
 
 
 def _networks(algorithm: "A2C") -> Networks:
-    if algorithm._reduces or algorithm._one_pass or algorithm.actions != ActionKind():
+    if algorithm._reduces or algorithm.remembers or algorithm._one_pass or algorithm.actions != ActionKind():
         return ()
     return (algorithm.model, "policy", True), (algorithm.model, "value", True)
 
@@ -51,7 +51,8 @@ class A2C(contract.A2C, Algorithm):
     @written(_networks, _slopes)
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        policy, value = self._policy_and_value(batch.obs, batch.action_mask)
+        obs = self._features(batch.obs, batch.state, batch.begins)
+        policy, value = self._policy_and_value(obs, batch.action_mask)
         log_prob, advantage, target = policy.logp(batch.action), batch.advantage, batch.return_
         same_shape(log_prob=log_prob, advantage=advantage, value=value, target=target)
         pi_loss = -(log_prob * advantage).sum()

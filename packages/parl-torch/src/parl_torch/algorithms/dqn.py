@@ -21,7 +21,7 @@ __all__ = ["DDQN", "DQN"]
 
 
 def _networks(algorithm: "DQN") -> Networks:
-    if algorithm._reduces:
+    if algorithm._reduces or algorithm.remembers:
         return ()
     return (algorithm.model, algorithm._value, True), (algorithm.target_model, algorithm._value, False)
 

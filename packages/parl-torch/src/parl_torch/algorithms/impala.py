@@ -1,6 +1,6 @@
 """IMPALA on PyTorch."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,11 +27,12 @@ class IMPALA(contract.IMPALA, Algorithm):
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         action, reward, last_obs = batch.action.reshape(-1), batch.reward, batch.last_obs
-        policy, value = self._policy_and_value(batch.obs)
+        begins = self._begins(batch.done) if self.remembers else None
+        policy, value = self._policy_and_value(self._features(batch.obs, batch.state, begins))
         done = batch.done.to(value.dtype)
         behaviour = CategoricalDistribution(batch.behaviour_logits)
         log_prob = policy.logp(action)
-        value_t, discount_t = self._following(value.detach(), done, last_obs, batch.final_rows, batch.final_obs)
+        value_t, discount_t = self._following(value.detach(), done, batch)
         learned = slice(None) if last_obs is not None else slice(-1)  # without it, the last steps only bootstrap
 
         def by_time(column: Tensor) -> Tensor:
@@ -54,16 +55,22 @@ class IMPALA(contract.IMPALA, Algorithm):
         figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
         return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
 
+    def _begins(self, done: Tensor) -> Tensor:
+        """Return where a step is the first of its episode: behind one at which an episode ended, in each fragment."""
+        by_fragment = done.reshape(-1, self.sample_batch_steps)
+        return torch.cat([torch.zeros_like(by_fragment[:, :1]), by_fragment[:, :-1]], dim=1).reshape(-1)
+
     @torch.no_grad()
-    def _following(
-        self, value: Tensor, done: Tensor, last_obs: Any, final_rows: Tensor | None, final_obs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def _following(self, value: Tensor, done: Tensor, batch: Fragment) -> tuple[Tensor, Tensor]:
         """Return the values of the states that the steps led to, and their discounts: 0 after termination only."""
         fragments = value.reshape(-1, self.sample_batch_steps)
-        last = fragments[:, -1] if last_obs is None else self.value(last_obs)  # in the place of what is not learned
+        last = fragments[:, -1]  # in the place of what is not learned
+        if batch.last_obs is not None:
+            last = self.value(self._features(batch.last_obs, batch.last_state, None))
         value_t = torch.cat([fragments[:, 1:], last.unsqueeze(1)], dim=1).reshape(-1)
         discount_t = self.gamma * (1.0 - done)
-        if final_rows is not None:
-            value_t = value_t.index_copy(0, final_rows, self.value(final_obs))
-            discount_t = discount_t.index_fill(0, final_rows, self.gamma)
+        if batch.final_rows is not None:
+            final_value = self.value(self._features(batch.final_obs, batch.final_state, None))
+            value_t = value_t.index_copy(0, batch.final_rows, final_value)
+            discount_t = discount_t.index_fill(0, batch.final_rows, self.gamma)
         return value_t, discount_t

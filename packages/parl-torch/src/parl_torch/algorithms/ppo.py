@@ -23,7 +23,7 @@ __all__ = ["PPO", "SeparatePPO"]
 
 
 def _networks(algorithm: "PPO") -> Networks:
-    if algorithm._reduces or algorithm._one_pass or algorithm.actions != ActionKind():
+    if algorithm._reduces or algorithm.remembers or algorithm._one_pass or algorithm.actions != ActionKind():
         return ()
     return (algorithm.model, "policy", True), (algorithm.model, "value", True)
 
@@ -65,8 +65,9 @@ class PPO(ppo.PPO, Algorithm):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         clip = self._now("clip_param", self.clip_param, clip)
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
-        output, value = self._policy_and_value(batch.obs)
-        policy = self._policy(output, batch.obs, batch.action_mask)
+        obs = self._features(batch.obs, batch.state, batch.begins)
+        output, value = self._policy_and_value(obs)
+        policy = self._policy(output, obs, batch.action_mask)
         loss, figures = proximal_losses(
             policy.logp(batch.action),
             policy.entropy(),

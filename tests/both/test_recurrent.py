@@ -1,0 +1,341 @@
+"""Models with a memory act, are evaluated and learn from sequences, on the backend in use."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+import parl
+from conformance.memory_tasks import Recall
+from parl_core.contracts.batches import Fragment, Rollout
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import HyperparameterError
+from parl_core.seeding import seed_everything, spawn_seeds
+from parl_core.training.acting import Acting
+from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
+from parl_core.training.callbacks import StepBudget
+from parl_core.training.checkpoints import Checkpoints
+from parl_core.training.evaluation import evaluate
+from parl_core.training.on_policy import OnPolicySettings, RolloutCollector, _learnable, train_on_policy
+from parl_core.training.run import Run
+
+KINDS = ("gru", "lstm", "transformer")
+RESUMED = [
+    (kind, environments) for kind in ("PPO", "IMPALA actors", "IMPALA learner") for environments in ("auto", "reset")
+]
+VECTOR, CHOICES = spaces.Box(-1.0, 1.0, (4,), np.float32), spaces.Discrete(3)
+
+
+class Noise(gymnasium.Env[Any, Any]):
+    """Shows random numbers; an episode ends by itself or is cut after some steps, as its seed decides."""
+
+    observation_space, action_space = VECTOR, CHOICES
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left, self._is_cut = int(self.np_random.integers(2, 7)), bool(self.np_random.integers(2))
+        return self._shown(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        over = self._left == 0
+        return self._shown(), 1.0, over and not self._is_cut, over and self._is_cut, {}
+
+    def _shown(self) -> NDArray[np.float32]:
+        return self.np_random.uniform(-1.0, 1.0, 4).astype(np.float32)
+
+
+def made(memory: str, algorithm: str = "PPO", **settings: Any) -> Any:
+    """Return an agent with a small memory; `reach` is shorter than the sequences of the tests."""
+    seed_everything(1)
+    options = {"reach": 3, "blocks": 2} if memory == "transformer" else {}
+    model = parl.networks.for_spaces(
+        VECTOR,
+        CHOICES,
+        memory=memory,  # type: ignore[arg-type]  # a parameter of tests
+        memory_size=8,
+        memory_options=options,
+    )
+    return parl.Agent(getattr(parl.algorithms, algorithm)(model, **settings), seed=1)
+
+
+def sequence(rows: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1.0, 1.0, (rows, steps, 4)).astype(np.float32), rng.random((rows, steps)) < 0.2
+
+
+def unrolled(agent: Any, obs: Any, begins: Any, state: Any = None) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return features `[rows, T, size]` of sequences in one pass, and the state after them."""
+    state = agent.initial_state(len(obs)) if state is None else state
+    flat = None if begins is None else begins.reshape(-1)
+    features, after = agent.run(agent.alg.model.remember, obs.reshape(-1, 4), state, flat)
+    return np.asarray(features).reshape(*obs.shape[:2], -1), after
+
+
+@pytest.mark.parametrize("memory", KINDS)
+def test_a_sequence_in_one_pass_equals_its_steps(memory: str) -> None:
+    agent = made(memory)
+    obs, begins = sequence(3, 12)
+    features, after = unrolled(agent, obs, begins)
+    acting = Acting(agent, 3)
+    for t in range(12):
+        acting.begin(np.flatnonzero(begins[:, t]))
+        now, acting.state = unrolled(agent, obs[:, t : t + 1], None, acting.state)
+        np.testing.assert_allclose(now[:, 0], features[:, t], atol=1e-5)
+    for name, array in after.items():
+        np.testing.assert_allclose(acting.state[name], array, atol=1e-5)
+
+
+@pytest.mark.parametrize("memory", KINDS)
+def test_an_episode_is_as_if_nothing_had_been_before_it(memory: str) -> None:
+    agent = made(memory)
+    obs, _ = sequence(2, 9)
+    begins = np.zeros((2, 9), np.bool_)
+    begins[0, 4] = True
+    features, after = unrolled(agent, obs, begins)
+    alone, after_alone = unrolled(agent, obs[:1, 4:], None)
+    np.testing.assert_allclose(features[0, 4:], alone[0], atol=1e-6)
+    for name, array in after.items():
+        np.testing.assert_allclose(array[0], after_alone[name][0], atol=1e-6)
+    other = obs.copy()
+    other[0, :4] = 7.0  # whatever it was
+    np.testing.assert_array_equal(unrolled(agent, other, begins)[0][0, 4:], features[0, 4:])
+
+
+@pytest.mark.parametrize("memory", KINDS)
+def test_sequences_together_are_what_each_is_alone(memory: str) -> None:
+    agent = made(memory)
+    obs, begins = sequence(4, 8)
+    features, after = unrolled(agent, obs, begins)
+    for i in range(4):
+        alone, after_alone = unrolled(agent, obs[i : i + 1], begins[i : i + 1])
+        np.testing.assert_allclose(alone[0], features[i], atol=1e-6)
+        for name, array in after.items():
+            np.testing.assert_allclose(after_alone[name][0], array[i], atol=1e-6)
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), [("PPO", {}), ("IMPALA", {"sample_batch_steps": 4})])
+def test_an_observation_and_a_batch_of_one_act_alike(algorithm: str, settings: dict[str, Any]) -> None:
+    agent = made("gru", algorithm, **settings)
+    first, second = np.ones(4, np.float32), np.full(4, -0.5, np.float32)
+    _, state = agent.predict(first)
+    _, states = agent.predict(first[None])
+    np.testing.assert_array_equal(state["hidden"], states["hidden"][0])
+    action, after = agent.predict(second, state=state)
+    actions, afters = agent.predict(second[None], state=states)
+    assert isinstance(action, int)
+    assert action == actions[0]
+    np.testing.assert_array_equal(after["hidden"], afters["hidden"][0])
+    assert not np.array_equal(after["hidden"], agent.predict(second)[1]["hidden"]), "what was before counts"
+    np.testing.assert_array_equal(agent.initial_state()["hidden"], np.zeros(8))
+
+
+def test_a_state_of_other_rows_or_names_is_refused() -> None:
+    agent = made("lstm")
+    with pytest.raises(ValueError, match=r"state\['hidden'\] must have shape \[2, 8\] for 2 observations, got"):
+        agent.predict(np.zeros((2, 4), np.float32), state=agent.initial_state(3))
+    with pytest.raises(ValueError, match="state must be a dictionary of hidden, cell"):
+        agent.predict(np.zeros((2, 4), np.float32), state={"hidden": np.zeros((2, 8))})
+
+
+def test_what_does_not_learn_from_sequences_is_refused() -> None:
+    model = parl.networks.for_spaces(VECTOR, CHOICES, memory="gru")
+    with pytest.raises(HyperparameterError, match="PolicyGradient learns from single steps"):
+        parl.algorithms.PolicyGradient(model)
+    with pytest.raises(HyperparameterError, match="of the kind 'actor-critic'"):
+        parl.networks.for_spaces(VECTOR, spaces.Box(-1.0, 1.0, (2,)), "squashed", memory="gru")
+    with pytest.raises(HyperparameterError, match="memory must be one of"):
+        parl.networks.for_spaces(VECTOR, CHOICES, memory="elephant")  # type: ignore[arg-type]  # which is wrong
+    rows = np.zeros(4, np.float32)
+    with pytest.raises(ValueError, match="a batch needs state="):
+        parl.Agent(parl.algorithms.A2C(model)).learn(np.zeros((4, 4), np.float32), np.zeros(4, np.int64), rows, rows)
+    plain = parl.Agent(parl.algorithms.PPO(parl.networks.for_spaces(VECTOR, CHOICES)))
+    loop = OnPolicySettings(total_steps=16, n_steps=8, sequence_length=4)
+    with make_vector_env(Noise, 2) as envs, pytest.raises(HyperparameterError, match="models with a memory, which"):
+        train_on_policy(plain, envs, loop)
+
+
+@pytest.mark.parametrize("memory", KINDS)
+def test_a_rollout_learned_from_is_what_was_acted(memory: str) -> None:
+    """Unrolled from the states that were stored, all rows have the values and log-probabilities of the steps."""
+    agent = made(memory)
+    settings = OnPolicySettings(n_steps=12, sequence_length=6)
+    with make_vector_env(Noise, 3) as envs:
+        collector = RolloutCollector(agent, envs, 12, 1, sequence_length=6)
+        collector.collect()
+        rollout = collector.collect()
+    assert rollout.terminated.any()
+    assert rollout.truncated.any()
+    batch = _learnable(rollout, settings)
+    assert batch.sequence_count == 6
+    features, _ = agent.run(agent.alg.model.remember, batch.obs, batch.state, batch.begins)
+    np.testing.assert_allclose(agent.run(agent.alg.value, features), batch.value, atol=1e-5)
+    figures = agent.learn_rollout(batch, epochs=1, minibatch_size=1_000, rng=np.random.default_rng(0))
+    assert figures["steps"] == 1
+    assert abs(figures["approx_kl"]) < 1e-6, "the policy that learns is the one that acted"
+    figures = agent.learn_rollout(batch, epochs=2, minibatch_size=13, rng=np.random.default_rng(0))
+    assert figures["steps"] == 2 * 3, "two sequences of six rows have at most 13"
+
+
+def test_what_follows_a_step_is_valued_with_the_state_after_it() -> None:
+    agent = made("gru")
+    with make_vector_env(Noise, 2) as envs:
+        rollout = RolloutCollector(agent, envs, 24, 3).collect()
+    with make_vector_env(Noise, 2) as envs:
+        acting = Acting(agent, 2)
+        obs, _ = envs.reset(seed=spawn_seeds(3, 2))
+        cut = 0
+        for t in range(24):
+            np.testing.assert_array_equal(obs, rollout.obs[t])
+            np.testing.assert_allclose(acting.value(acting.seen(obs)), rollout.value[t], atol=1e-5)
+            acting.predict(obs)
+            obs, _, terminated, truncated, infos = envs.step(rollout.action[t])
+            for i in np.flatnonzero(truncated):
+                cut += 1
+                value = agent.value(infos["final_obs"][i], state={"hidden": acting.state["hidden"][i]})
+                np.testing.assert_allclose(value, rollout.next_value[t, i], atol=1e-5)
+            acting.begin(np.flatnonzero(terminated | truncated))
+        following = acting.value(acting.seen(obs))
+    assert cut
+    np.testing.assert_allclose(following[~truncated], rollout.next_value[-1, ~truncated], atol=1e-5)
+
+
+def test_evaluation_begins_each_episode_without_a_past() -> None:
+    agent = made("gru")
+    together = evaluate(agent, Noise, 6, seed=1, at_once=6)
+    assert [episode.length for episode in evaluate(agent, Noise, 6, seed=1, at_once=1).episodes] == [
+        episode.length for episode in together.episodes
+    ]
+    recalling = Remembered()
+    assert evaluate(recalling, Recall, 20, seed=1, at_once=3).mean == 1.0
+    assert recalling.begun >= 17, "rows whose episode ended begin anew"
+
+
+class Remembered:
+    """An agent of one's own with a state: it does what was shown, which it may only know from its state."""
+
+    training = False
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def train(self) -> None:
+        pass
+
+    def eval(self) -> None:
+        pass
+
+    def initial_state(self, rows: int) -> dict[str, NDArray[Any]]:
+        return {"shown": np.zeros((rows, 2)), "steps": np.zeros(rows)}
+
+    def predict(self, obs: Any, *, state: Any) -> tuple[Any, Any]:
+        self.begun += int(np.count_nonzero(state["steps"] == 0))
+        shown = np.where(state["steps"][:, None] == 0, obs[:, :2], state["shown"])
+        return shown.argmax(axis=1), {"shown": shown, "steps": state["steps"] + 1}
+
+
+def test_a_collector_that_goes_on_from_a_saved_state_remembers() -> None:
+    agent = made("lstm")
+    with make_vector_env(Noise, 2) as envs:
+        collector = RolloutCollector(agent, envs, 5, 1)
+        collector.collect()
+        saved = collector.get_state()
+        assert any(array.any() for array in saved["memory"].values())
+        collector.begin_again([1, 2])
+        assert not any(array.any() for array in collector.get_state()["memory"].values())
+        collector.set_state(saved)
+        for name, array in collector.get_state()["memory"].items():
+            np.testing.assert_array_equal(array, saved["memory"][name])
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
+def test_masks_and_numbers_are_learned_with_a_memory(algorithm: str) -> None:
+    observed = spaces.Dict(action_mask=spaces.MultiBinary(3), shown=VECTOR)
+    seed_everything(1)
+    model = parl.networks.for_spaces(observed, CHOICES, memory="gru", memory_size=8)
+    agent = parl.Agent(getattr(parl.algorithms, algorithm)(model), seed=1)
+    mask = np.array([[True, False, False], [False, False, True]])
+    obs = {"action_mask": mask, "shown": np.ones((2, 4), np.float32)}
+    (_, actions, _), state = agent.explore(obs)
+    assert actions.tolist() == [0, 2]
+    twice = {name: np.repeat(array, 3, axis=0) for name, array in obs.items()}
+    columns = {name: np.zeros(6, np.float32) for name in ("value", "return_", "log_prob", "advantage")}
+    rollout = Rollout(twice, np.array([0, 0, 0, 2, 2, 2]), **columns, begins=np.zeros(6, np.bool_), state=state)
+    assert np.isfinite(list(agent.learn_rollout(rollout, rng=np.random.default_rng(0)).values())).all()
+
+
+@pytest.mark.parametrize("inference", ["actors", "learner"])
+@pytest.mark.parametrize(("algorithm", "settings"), [("IMPALA", {"sample_batch_steps": 5}), ("A2C", {})])
+def test_fragments_begin_with_the_state_that_acted(algorithm: str, settings: dict[str, Any], inference: str) -> None:
+    """Without lag, the learner's policy is the one that acted on every row, also behind the ends of episodes."""
+    batches: list[Any] = []
+
+    def make_agent() -> Any:
+        return made("gru", algorithm, **settings)
+
+    agent = make_agent()
+    learn = agent.alg.learn
+
+    def watched(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        batches.append(batch)
+        features = agent.alg._features(batch.obs, batch.state, _begins(agent, batch))
+        if algorithm == "IMPALA":
+            found, acted = agent.alg.logits(features), batch.behaviour_logits
+        else:
+            found, acted = agent.alg.value(features), batch.value
+        np.testing.assert_allclose(_array(found), _array(acted), atol=1e-5)
+        return learn(batch, *args, **kwargs)
+
+    agent.alg.learn = watched
+    agent._learn = lambda _, batch, **rates: watched(batch, **rates)
+    loop = ActorLearnerSettings(
+        total_steps=80, n_actors=2, envs_per_group=2, n_steps=5, max_lag=0, inference=inference, gae_lambda=0.9
+    )
+    train_actor_learner(agent, make_agent, Noise, loop, seed=1)
+    assert len(batches) == 4
+
+
+def _begins(agent: Any, batch: Any) -> Any:
+    return agent.alg._begins(batch.done) if isinstance(batch, Fragment) else batch.begins
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    return np.asarray(tensor.detach().cpu().numpy())
+
+
+@pytest.mark.parametrize(("kind", "environments"), RESUMED)
+def test_a_run_in_two_portions_is_the_run_in_one(kind: str, environments: Any, tmp_path: Path) -> None:
+    """The states of the memory are in checkpoints; where environments are reset instead, episodes begin without one."""
+    whole = trained(kind, Run.at(tmp_path / "whole"), environments)
+    trained(kind, Run.at(tmp_path / "run"), environments, StepBudget(40))
+    resumed = trained(kind, Run.resume(tmp_path / "run"), environments)
+    for name, array in whole.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+
+
+def trained(kind: str, run: Run, environments: Any, *callbacks: Any) -> dict[str, NDArray[Any]]:
+    """Train in a run's folder and return the weights."""
+    algorithm, _, inference = kind.partition(" ")
+    settings = {"IMPALA": {"sample_batch_steps": 5}}.get(algorithm, {})
+    make_agent = functools.partial(made, "lstm", algorithm, **settings)
+    agent = make_agent()
+    with run, make_vector_env(Noise, 2) as envs:
+        watched: dict[str, Any] = {
+            "callbacks": callbacks,
+            "checkpoints": Checkpoints(run, every=20, environments=environments),
+            "seed": 5,
+        }
+        if inference:
+            fragments = ActorLearnerSettings(
+                80, n_actors=2, envs_per_group=2, n_steps=5, max_lag=1, deterministic=True, inference=inference
+            )
+            train_actor_learner(agent, make_agent, Noise, fragments, **watched)
+        else:
+            rollouts = OnPolicySettings(80, n_steps=10, sequence_length=5, epochs=2, minibatch_size=10, lr=1e-2)
+            train_on_policy(agent, envs, rollouts, **watched)
+    return agent.get_weights()  # type: ignore[no-any-return]  # of an agent of either backend

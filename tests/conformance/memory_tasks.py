@@ -1,0 +1,81 @@
+"""Tasks that need a memory: their best return is known, and what is best without a memory, too."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+__all__ = ["Recall", "TMaze", "masked_cart_pole"]
+
+
+class Recall(gymnasium.Env[Any, Any]):
+    """The first observation shows a number; nothing follows for some steps; the last action has to name the number.
+
+    The best return is 1, without a memory 1 / choices.
+    """
+
+    def __init__(self, choices: int = 2, delay: int = 5) -> None:
+        self._choices, self._delay = choices, delay
+        self.observation_space = spaces.Box(0.0, 1.0, (choices + 1,), np.float32)
+        self.action_space = spaces.Discrete(choices)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._shown, self._step = int(self.np_random.integers(self._choices)), 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        is_last = self._step == self._delay
+        self._step += 1
+        return self._observed(), float(is_last and int(action) == self._shown), is_last, False, {}
+
+    def _observed(self) -> NDArray[np.float32]:
+        observed = np.zeros(self._choices + 1, np.float32)
+        if self._step == 0:
+            observed[self._shown] = 1.0
+        observed[-1] = self._step == self._delay
+        return observed
+
+
+class TMaze(gymnasium.Env[Any, Any]):
+    """A corridor whose beginning shows at which arm of its end the reward is (Bakker 2001).
+
+    Actions are a step ahead, and the two arms, which count at the end alone. The right arm gives 1 and the wrong one
+    nothing; a step that does not lead on costs 0.1, and the episode is cut after three times the corridor's length. The
+    best return is 1, without a memory 0.5.
+    """
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, length: int = 6) -> None:
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._arm, self._place, self._steps = int(self.np_random.integers(1, 3)), 0, 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if action == 0 and self._place < self._length:
+            self._place += 1
+            return self._observed(), 0.0, False, self._steps >= 3 * self._length, {}
+        if action and self._place == self._length:
+            return self._observed(), float(action == self._arm), True, False, {}
+        return self._observed(), -0.1, False, self._steps >= 3 * self._length, {}
+
+    def _observed(self) -> NDArray[np.float32]:
+        cue = 2.0 * self._arm - 3.0 if self._place == 0 and self._steps == 0 else 0.0
+        return np.array([cue, self._place == self._length], np.float32)
+
+
+def masked_cart_pole() -> Any:
+    """CartPole without velocities: positions alone are observed."""
+    env: Any = gymnasium.make("CartPole-v1")
+    low, high = env.observation_space.low[[0, 2]], env.observation_space.high[[0, 2]]
+    return gymnasium.wrappers.TransformObservation(
+        env, lambda obs: obs[[0, 2]], spaces.Box(low, high, dtype=np.float32)
+    )
