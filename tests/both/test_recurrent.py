@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 import parl
 from conformance.memory_tasks import Recall
-from parl_core.contracts.batches import Fragment, Rollout
+from parl_core.contracts.batches import Fragment, Rollout, Sequences
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
+from parl_core.replay import ReplayMemory, SequenceReplayMemory
 from parl_core.seeding import seed_everything, spawn_seeds
 from parl_core.training.acting import Acting
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
+from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, RolloutCollector, _learnable, train_on_policy
 from parl_core.training.run import Run
 
@@ -57,6 +59,7 @@ def made(memory: str, algorithm: str = "PPO", **settings: Any) -> Any:
     model = parl.networks.for_spaces(
         VECTOR,
         CHOICES,
+        "q" if algorithm == "DQN" else "actor-critic",
         memory=memory,  # type: ignore[arg-type]  # a parameter of tests
         memory_size=8,
         memory_options=options,
@@ -119,7 +122,7 @@ def test_sequences_together_are_what_each_is_alone(memory: str) -> None:
             np.testing.assert_allclose(after_alone[name][0], array[i], atol=1e-6)
 
 
-@pytest.mark.parametrize(("algorithm", "settings"), [("PPO", {}), ("IMPALA", {"sample_batch_steps": 4})])
+@pytest.mark.parametrize(("algorithm", "settings"), [("PPO", {}), ("IMPALA", {"sample_batch_steps": 4}), ("DQN", {})])
 def test_an_observation_and_a_batch_of_one_act_alike(algorithm: str, settings: dict[str, Any]) -> None:
     agent = made("gru", algorithm, **settings)
     first, second = np.ones(4, np.float32), np.full(4, -0.5, np.float32)
@@ -147,7 +150,7 @@ def test_what_does_not_learn_from_sequences_is_refused() -> None:
     model = parl.networks.for_spaces(VECTOR, CHOICES, memory="gru")
     with pytest.raises(HyperparameterError, match="PolicyGradient learns from single steps"):
         parl.algorithms.PolicyGradient(model)
-    with pytest.raises(HyperparameterError, match="of the kind 'actor-critic'"):
+    with pytest.raises(HyperparameterError, match="of the kinds 'actor-critic'"):
         parl.networks.for_spaces(VECTOR, spaces.Box(-1.0, 1.0, (2,)), "squashed", memory="gru")
     with pytest.raises(HyperparameterError, match="memory must be one of"):
         parl.networks.for_spaces(VECTOR, CHOICES, memory="elephant")  # type: ignore[arg-type]  # which is wrong
@@ -211,7 +214,7 @@ def test_evaluation_begins_each_episode_without_a_past() -> None:
     assert [episode.length for episode in evaluate(agent, Noise, 6, seed=1, at_once=1).episodes] == [
         episode.length for episode in together.episodes
     ]
-    recalling = Remembered()
+    recalling: Any = Remembered()
     assert evaluate(recalling, Recall, 20, seed=1, at_once=3).mean == 1.0
     assert recalling.begun >= 17, "rows whose episode ended begin anew"
 
@@ -339,3 +342,109 @@ def trained(kind: str, run: Run, environments: Any, *callbacks: Any) -> dict[str
             rollouts = OnPolicySettings(80, n_steps=10, sequence_length=5, epochs=2, minibatch_size=10, lr=1e-2)
             train_on_policy(agent, envs, rollouts, **watched)
     return agent.get_weights()  # type: ignore[no-any-return]  # of an agent of either backend
+
+
+@pytest.mark.parametrize("memory", KINDS)
+def test_remembered_sequences_have_the_values_that_were_acted_on(memory: str) -> None:
+    """Unrolled from the stored states, with or without steps that bring them up to date, values are those of acting."""
+    agent = made(memory, "DQN")
+    values: list[NDArray[Any]] = []
+    shapes = {name: array.shape for name, array in agent.initial_state().items()}
+    held: dict[str, Any] = {"state": shapes, "n_step": 2, "gamma": 0.9, "n_envs": 2, "seed": 1}
+    replay = [SequenceReplayMemory(64, 4, 0, length=5, burn_in=burn_in, **held) for burn_in in (0, 3)]
+    with make_vector_env(Noise, 2) as envs:
+        obs, _ = envs.reset(seed=[1, 2])
+        acting = Acting(agent, 2)
+        for t in range(40):
+            before = acting.state
+            output, _ = agent._forward(agent.alg.predict, obs, state=before)
+            values.append(output)
+            action = acting.sample(obs, epsilon=0.5)
+            following, _, terminated, truncated, _ = envs.step(action)
+            for each in replay:
+                stored = obs, action, np.full(2, float(t)), following, terminated, truncated
+                each.append_batch(*stored, state=before)
+            obs = following
+            acting.begin(np.flatnonzero(terminated | truncated))
+    for each in replay:
+        assert each.is_ready
+        columns = each.sample_sequences(6)
+        batch = Sequences(**columns)
+        found = agent.run(lambda batch=batch: agent.alg._unrolled(agent.alg.model, agent.alg._on_device(batch)))
+        found = np.asarray(found).reshape(6, 7, 3)
+        # Of 40 steps the memory of 32 holds the last: steps 32 to 39 are in the first places.
+        for i, first_obs in enumerate(batch.obs.reshape(6, 7, 4)[:, 0]):
+            slot = int(np.flatnonzero((first_obs == each.obs).all(axis=1))[0])
+            step = slot // 2 + 32 * (slot // 2 < 8)
+            np.testing.assert_allclose(found[i], [values[step + k][slot % 2] for k in range(7)], atol=1e-5)
+
+
+def test_targets_of_sequences_are_those_made_by_hand() -> None:
+    """Two steps are summed; nothing is bootstrapped from behind an end, nothing learned where the episode is cut."""
+    memory = SequenceReplayMemory(8, 1, 0, state={}, length=6, burn_in=0, n_step=2, gamma=0.5, seed=1)
+    for t in range(8):
+        memory.append_batch([[t]], [0], [2.0**t], [[t + 1]], [t == 1], [t == 4])
+    columns = memory.sample_sequences(1)
+    assert columns["obs"].reshape(-1).tolist() == list(range(8))
+    # Rows: 1 + 2/2, over at 1; 2, over; 4 + 8/2; 8 + 16/2, cut at 4; 16, cut; 32 + 64/2; two that others look at.
+    assert columns["reward"].tolist() == [2.0, 2.0, 8.0, 16.0, 16.0, 64.0, 0.0, 0.0]
+    assert columns["discount"].tolist() == [0.0, 0.0, 0.25, 0.0, 0.0, 0.25, 0.0, 0.0]
+    assert columns["ahead"].tolist() == [2, 3, 4, 5, 6, 7, 7, 7]
+    assert columns["weights"].tolist() == [2.0, 2.0, 2.0, 0.0, 0.0, 2.0, 0.0, 0.0]
+    assert columns["begins"].tolist() == [False, False, True, False, False, True, False, False]
+
+
+@pytest.mark.parametrize("settings", [{}, {"double": True, "value_rescaling": 1e-3, "huber": 1.0}])
+def test_dqn_learns_from_sequences_what_single_steps_say(settings: dict[str, Any]) -> None:
+    """Errors of a batch of sequences are targets less values, row by row, with values and targets computed apart."""
+    agent = made("gru", "DQN", **settings)
+    rng = np.random.default_rng(0)
+    obs, begins = sequence(2, 4)
+    numbers = {name: rng.random(8).astype(np.float32) for name in ("reward", "discount", "weights")}
+    batch = Sequences(
+        obs.reshape(8, 4),
+        rng.integers(3, size=8),
+        ahead=np.array([1, 2, 3, 3, 5, 6, 7, 7]),
+        begins=begins.reshape(-1),
+        state=agent.initial_state(2),
+        **numbers,
+    )
+    features, _ = agent.run(agent.alg.model.remember, batch.obs, batch.state, batch.begins)
+    q = np.asarray(agent.run(agent.alg.predict, features), np.float64)
+    slope = 1e-3 if settings else None
+    value = q[batch.ahead].max(axis=1)
+    if slope:
+        value = np.sign(value) * (((np.sqrt(1 + 4 * slope * (abs(value) + 1 + slope)) - 1) / (2 * slope)) ** 2 - 1)
+    target = batch.reward + batch.discount * value
+    if slope:
+        target = np.sign(target) * (np.sqrt(abs(target) + 1) - 1) + slope * target
+    _, error = agent.learn(batch)
+    np.testing.assert_allclose(error, target - q[np.arange(8), batch.action], atol=1e-5)
+
+
+def test_sequences_and_single_steps_are_not_mixed_up() -> None:
+    rows = np.zeros(4, np.float32)
+    agent = made("gru", "DQN")
+    with pytest.raises(ValueError, match="learns from Sequences, because its model has a memory"):
+        agent.learn(np.zeros((4, 4), np.float32), np.zeros(4, np.int64), rows, np.zeros((4, 4), np.float32), rows)
+    plain = parl.networks.for_spaces(VECTOR, CHOICES, "q")
+    with pytest.raises(HyperparameterError, match=r"value_rescaling=0\.1 is for models with a memory"):
+        parl.algorithms.DQN(plain, value_rescaling=0.1)
+    with make_vector_env(Noise, 2) as envs:
+        with pytest.raises(HyperparameterError, match="draws single transitions"):
+            train_off_policy(agent, envs, OffPolicySettings(40, 10, batch_size=4), memory=ReplayMemory(64, 4, 0))
+        with pytest.raises(HyperparameterError, match="for models with a memory, which this agent's has not"):
+            train_off_policy(parl.Agent(parl.algorithms.DQN(plain)), envs, OffPolicySettings(40, 10, burn_in=3))
+
+
+@pytest.mark.parametrize("memory", ["gru", "transformer"])
+def test_the_off_policy_loop_learns_from_sequences(memory: str) -> None:
+    agent = made(memory, "DQN")
+    agent.predict(np.zeros(4, np.float32))  # which gives layers their shapes
+    before = agent.get_weights()
+    settings = OffPolicySettings(
+        80, 20, batch_size=8, memory_size=64, n_step=2, sequence_length=4, burn_in=2, exploration={"epsilon": 0.3}
+    )
+    with make_vector_env(Noise, 2) as envs:
+        assert train_off_policy(agent, envs, settings, seed=1).step == 80
+    assert any(not np.array_equal(array, before[name]) for name, array in agent.get_weights().items())

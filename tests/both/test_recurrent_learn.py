@@ -7,9 +7,11 @@ import pytest
 import parl
 from conformance.memory_tasks import Recall, TMaze
 from parl_core.env.vector import make_vector_env
+from parl_core.schedules import linear
 from parl_core.seeding import seed_everything
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.evaluation import evaluate
+from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -21,6 +23,7 @@ def agent_for(task: Any, memory: str | None, algorithm: str = "PPO", **settings:
     model = parl.networks.for_spaces(
         env.observation_space,
         env.action_space,
+        "q" if algorithm == "DQN" else "actor-critic",
         memory=memory,  # type: ignore[arg-type]  # a parameter of tests
         memory_size=32,
     )
@@ -68,4 +71,21 @@ def test_fragments_teach_to_recall(algorithm: str, settings: dict[str, Any]) -> 
         total_steps=40_000, n_actors=2, envs_per_group=8, n_steps=12, max_lag=0, gamma=0.98, gae_lambda=0.95
     )
     train_actor_learner(agent, make_agent, Recall, loop, seed=1)
+    assert evaluate(agent, Recall, 100, seed=2).mean >= 0.95
+
+
+def test_dqn_recalls_what_was_shown() -> None:
+    agent = agent_for(Recall, "gru", "DQN", lr=2e-3, gamma=0.95, double=True, sync_every=50)
+    settings = OffPolicySettings(
+        total_steps=12_000,
+        learning_starts=1_000,
+        train_every=8,
+        batch_size=320,
+        n_step=3,
+        sequence_length=10,
+        burn_in=6,
+        exploration={"epsilon": linear(1.0, 0.05, 6_000)},
+    )
+    with make_vector_env(Recall, 8) as envs:
+        train_off_policy(agent, envs, settings, seed=1)
     assert evaluate(agent, Recall, 100, seed=2).mean >= 0.95

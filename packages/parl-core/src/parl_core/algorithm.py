@@ -562,8 +562,8 @@ class Algorithm:
         name = f"{type(model).__name__} has a memory (it defines `remember`)"
         if not self.LEARNS_SEQUENCES:
             raise HyperparameterError(
-                f"{name}, and {type(self).__name__} learns from single steps: with memories learn PPO, A2C, A3C and "
-                "IMPALA; an algorithm of your own says LEARNS_SEQUENCES = True"
+                f"{name}, and {type(self).__name__} learns from single steps: with memories learn PPO, A2C, A3C, "
+                "IMPALA, DQN and DDQN; an algorithm of your own says LEARNS_SEQUENCES = True"
             )
         if self._compiles:
             raise HyperparameterError(f"{name}, and compile=True compiles losses of single steps: leave it out")

@@ -9,6 +9,7 @@
     SharedActorCritic          vectors   -> policy and value                     PPO (one trunk, one pass)
     AtariActorCritic           images    -> policy and value                     PPO (one trunk, one pass)
     RecurrentActorCritic       vectors, state -> policy and value, state         PPO, A2C, A3C, IMPALA
+    RecurrentQNetwork          vectors, state -> action values, state            DQN, DDQN
     PolicyNetwork              vectors   -> probabilities, or a Gaussian         PolicyGradient
     DeterministicActorCritic   vectors   -> action; its value                    DDPG
     TwinActorCritic            vectors   -> action; its value by two critics     TD3
@@ -49,6 +50,7 @@ __all__ = [
     "QNetwork",
     "QuantileNetwork",
     "RecurrentActorCritic",
+    "RecurrentQNetwork",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
@@ -481,6 +483,40 @@ class RecurrentActorCritic(_Remembering, _Policy):
     def value(self, features: Any) -> Any:
         """Values `[batch, 1]` of the features that `remember` returns."""
         return self.value_head(_of_memory(features))
+
+
+class RecurrentQNetwork(_Remembering):
+    """Action values over a memory.
+
+    Args:
+        act_dim: number of actions.
+        memory: as of `RecurrentActorCritic`, like the others.
+        memory_size: units of the memory, and of the layer in front of it.
+        hidden: sizes of further layers (ReLU) in front of that.
+        dueling: separate value and advantage.
+        memory_options: further arguments of the memory.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        memory: MemoryKind = "lstm",
+        memory_size: int = 128,
+        hidden: Sequence[int] = (),
+        *,
+        dueling: bool = False,
+        memory_options: Mapping[str, Any] = MappingProxyType({}),
+        body: Body | None = None,
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        self._set_memory(memory, memory_size, body or Body(hidden), memory_options)
+        self.head = self._parts.dueling_head(act_dim) if dueling else self._parts.layers.fc(act_dim)
+
+    def value(self, features: Any) -> Any:
+        """Action values `[batch, act_dim]` of the features that `remember` returns."""
+        return self.head(_of_memory(features))
 
 
 class PolicyNetwork(_Policy):

@@ -88,8 +88,8 @@ def for_spaces(
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
         dueling: of action values, separate value and advantage.
         quantiles: how many, of the kind "quantile".
-        memory: of "actor-critic", the layer that remembers earlier steps: "gru", "lstm", or "transformer" for attention
-            to the last steps. It is behind the encoder and the `hidden` layers, of which there are none by
+        memory: of "actor-critic" and "q", the layer that remembers earlier steps: "gru", "lstm", or "transformer" for
+            attention to the last steps. It is behind the encoder and the `hidden` layers, of which there are none by
             default, and in front of the heads. `parl_core.recurrent` says what such a model takes and gives.
         memory_size: units of the memory, and of the layer in front of it.
         memory_options: further arguments of the memory: `reach` (steps that it sees, 16), `blocks` (1) and `heads` (2)
@@ -113,9 +113,10 @@ def for_spaces(
     ):
         if given not in allowed:
             raise HyperparameterError(f"{name} must be one of {allowed}, got {given!r}")
-    if memory is not None and kind != "actor-critic":
+    if memory is not None and kind not in ("actor-critic", "q"):
         raise HyperparameterError(
-            f"memory={memory!r} is for networks of the kind 'actor-critic' (PPO, A2C, A3C, IMPALA), got {kind!r}"
+            f"memory={memory!r} is for networks of the kinds 'actor-critic' (PPO, A2C, A3C, IMPALA) and 'q' (DQN, "
+            f"DDQN), got {kind!r}"
         )
     if memory is not None and shared is False:
         raise HyperparameterError("policy and value of a network with a memory share it, so shared=False is no choice")
@@ -135,6 +136,10 @@ def for_spaces(
     body = replace(body, **{name: value for name, value in changes.items() if value is not None})
     if kind in _CONTINUOUS:
         model = getattr(networks, _CONTINUOUS[kind])(numbers, body=body)
+    elif memory is not None and kind == "q":
+        model = networks.RecurrentQNetwork(
+            choices, memory, memory_size, dueling=dueling, memory_options=memory_options, body=body
+        )
     elif memory is not None:
         model = networks.RecurrentActorCritic(
             choices + numbers, memory, memory_size, numbers=numbers, memory_options=memory_options, body=body

@@ -31,6 +31,7 @@ __all__ = [
     "QNetwork",
     "QuantileNetwork",
     "RecurrentActorCritic",
+    "RecurrentQNetwork",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
@@ -163,6 +164,10 @@ class AtariActorCritic(contract.AtariActorCritic, SharedActorCritic):
 
 
 class RecurrentActorCritic(contract.RecurrentActorCritic, _Network):
+    pass
+
+
+class RecurrentQNetwork(contract.RecurrentQNetwork, _Network):
     pass
 
 

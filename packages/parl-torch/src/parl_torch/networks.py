@@ -30,6 +30,7 @@ __all__ = [
     "QNetwork",
     "QuantileNetwork",
     "RecurrentActorCritic",
+    "RecurrentQNetwork",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
@@ -166,6 +167,10 @@ class AtariActorCritic(contract.AtariActorCritic, SharedActorCritic):
 
 
 class RecurrentActorCritic(contract.RecurrentActorCritic, _Network):
+    pass
+
+
+class RecurrentQNetwork(contract.RecurrentQNetwork, _Network):
     pass
 
 

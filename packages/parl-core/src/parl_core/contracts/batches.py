@@ -28,6 +28,7 @@ __all__ = [
     "Fragment",
     "Rollout",
     "RolloutBatch",
+    "Sequences",
     "Transitions",
     "Windows",
     "actions_column",
@@ -312,6 +313,43 @@ class Transitions(Batch):
     NUMBERS = ("reward", "terminal", "weights", "discount")
     RANGES = MappingProxyType({"terminal": _FLAG, "discount": _SHARE, "weights": _WEIGHT})
     SAME_SHAPE = ("obs", "next_obs")
+
+
+@dataclass(frozen=True)
+class Sequences(Batch):
+    """Sequences of remembered steps, one after the other, as DQN learns from them with a model that has a memory.
+
+    Each of the n sequences has S rows; the last ones are there for others to bootstrap from.
+
+    Attributes:
+        obs: `[n * S, ...]`, or a dictionary of such.
+        action: int64 `[n * S]`.
+        reward: float `[n * S]`; with n-step returns their discounted sum.
+        discount: float `[n * S]`, of what is bootstrapped from: 0 where the episode terminated before.
+        ahead: int64 `[n * S]`, the row that each one bootstraps from.
+        weights: float `[n * S]`, of each row in the loss; 0 where nothing can be learned.
+        begins: bool `[n * S]`, True where a row is the first of its episode.
+        state: before the first row of each sequence, or of what is before it, `[n, ...]` by name.
+        before_obs: `[n * B, ...]`, the steps before each sequence, over which the state is only brought up to date.
+        before_begins: bool `[n * B]`.
+        extra: further columns.
+    """
+
+    obs: Observations
+    action: Any
+    reward: Any
+    discount: Any
+    ahead: Any
+    weights: Any
+    begins: Any
+    state: Any
+    before_obs: Observations = None
+    before_begins: Any = None
+    extra: Any = None
+
+    NUMBERS = ("reward", "discount", "weights")
+    RANGES = MappingProxyType({"discount": _SHARE, "weights": _WEIGHT})
+    ELSEWHERE = frozenset({"extra", "state", "before_obs", "before_begins"})
 
 
 @dataclass(frozen=True)

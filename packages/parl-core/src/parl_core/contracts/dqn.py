@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, first_method
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.batches import Transitions, actions_column, learns_from, observations
+from parl_core.contracts.batches import Sequences, Transitions, actions_column, learns_from, observations
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
@@ -17,6 +17,18 @@ from parl_core.model import Model
 __all__ = ["DDQN", "DQN"]
 
 SyncEvery = int | Literal["loop"] | None
+
+
+def rescaled(values: Any, slope: float) -> Any:
+    """Return h(x) = sign(x)(sqrt(|x| + 1) - 1) + slope * x of a tensor."""
+    return values.sign() * ((values.abs() + 1.0).sqrt() - 1.0) + slope * values
+
+
+def restored(values: Any, slope: float) -> Any:
+    """Return what `rescaled` was given."""
+    beyond = values.abs() + (1.0 + slope)
+    root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)  # (sqrt(1 + 4 e x) - 1) / 2 e, which cancels
+    return values.sign() * (root.square() - 1.0)
 
 
 class DQN(CountingUpdates):
@@ -32,6 +44,9 @@ class DQN(CountingUpdates):
     passes importance `weights` and gets `td_error` back (Schaul et al. 2016). Where not every action is always
     possible, `action_mask` to `predict` and `sample` and `next_action_mask` to `learn` (or dictionaries of observations
     with an entry `action_mask`) keep the others from being chosen and bootstrapped from.
+
+    With a model that has a memory, `learn` takes `Sequences`, such as `parl_core.replay.SequenceReplayMemory` draws:
+    R2D2 (Kapturowski et al. 2019) in one process, with uniform draws.
 
     The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`.
 
@@ -52,6 +67,8 @@ class DQN(CountingUpdates):
         eps: epsilon of Adam, above 0; default 1e-8 (Kingma & Ba 2015). The PARL 1.x manual and Atari recipes have 1e-3
             and 1.5e-4.
         max_grad_norm: clip the gradients' global norm, above 0 (Stable-Baselines3: 10); by default they are not.
+        value_rescaling: of a model with a memory, learn h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of
+            values x (Pohlen et al. 2018, arXiv:1805.11593, section 3.2; R2D2 has 1e-3), above 0; by default the values.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
@@ -68,6 +85,8 @@ class DQN(CountingUpdates):
     LATER_COUNTERS: ClassVar[tuple[str, ...]] = ("syncs",)
     LOOP_TAU: ClassVar[float] = 0.005
     """How far the loops move the target after each update, unless the program says otherwise."""
+
+    LEARNS_SEQUENCES: ClassVar[bool] = True
 
     syncs: int = 0
     """Calls of `sync_target`."""
@@ -94,6 +113,7 @@ class DQN(CountingUpdates):
         huber: float | None = None,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        value_rescaling: float | None = None,
         optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -117,6 +137,11 @@ class DQN(CountingUpdates):
         self.huber = None if huber is None else check_positive("huber", huber)
         self._value = first_method(model, self.METHODS, name)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
+        if value_rescaling is not None and not self.remembers:
+            raise HyperparameterError(
+                f"value_rescaling={value_rescaling} is for models with a memory, which {type(model).__name__} has not"
+            )
+        self.value_rescaling = None if value_rescaling is None else check_positive("value_rescaling", value_rescaling)
         self.target_model = self._new_target()
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
         eps = check_positive("eps", eps)
@@ -215,8 +240,15 @@ class DQN(CountingUpdates):
         # Of independent uniform numbers the largest is at each possible action equally often.
         return np.where(explore, np.where(possible, rng.random(output.shape), -1.0).argmax(axis=1), actions)
 
-    def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions that the model has."""
+    def check_batch(self, batch: Transitions | Sequences) -> Transitions | Sequences:
+        """Return a batch of arrays with actions that the model has.
+
+        Raises:
+            ValueError: it has not, or the model has a memory and the batch no sequences, or the other way round.
+        """
+        if isinstance(batch, Sequences) is not self.remembers:
+            wanted = "Sequences, because its model has a memory" if self.remembers else "Transitions"
+            raise ValueError(f"{type(self).__name__} learns from {wanted}, got {type(batch).__name__}")
         choices = self.act_dim if self._outputs is None else self._outputs
         if self._outputs is None:
             choices = self._choices(batch.obs)
@@ -224,7 +256,7 @@ class DQN(CountingUpdates):
         fits = action.ndim == 1 and action.dtype == np.int64 and np.minimum.reduce(action) >= 0
         if not (fits and np.maximum.reduce(action) < (choices or 0)):
             action = actions_column("action", action, choices)
-        if batch.extra is None and not isinstance(batch.next_obs, (dict, Mapping)):
+        if isinstance(batch, Sequences) or (batch.extra is None and not isinstance(batch.next_obs, (dict, Mapping))):
             return batch if action is batch.action else batch.made(**{**batch.__dict__, "action": action})
         columns = {**batch.__dict__, "action": action}
         extra = batch.extra or {}
@@ -236,6 +268,21 @@ class DQN(CountingUpdates):
             over = np.asarray(batch.terminal) != 0
             columns["extra"] = {**extra, "next_action_mask": check_mask(mask, unless=over) | over[:, None]}
         return batch.made(**columns)
+
+    def _target(self, batch: Sequences, v_t: Any) -> Any:
+        """Return the targets `[n * S]` of sequences, given the values that they bootstrap from."""
+        slope = self.value_rescaling
+        if slope is None:
+            return batch.reward + batch.discount * v_t
+        return rescaled(batch.reward + batch.discount * restored(v_t, slope), slope)
+
+    def _unrolled(self, model: Any, batch: Sequences) -> Any:
+        """Return the values `[n * S, act_dim]` of sequences; no gradient flows into the steps before them."""
+        state = batch.state
+        if batch.before_obs is not None:
+            with self._no_gradients():
+                _, state = model.remember(batch.before_obs, state, batch.before_begins)
+        return self._values(model, model.remember(batch.obs, state, batch.begins)[0])
 
     def _values(self, model: Any, obs: Any) -> Any:
         return self._run(getattr(model, self._value), obs)
@@ -275,6 +322,7 @@ class DDQN(DQN):
         huber: float | None = None,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
+        value_rescaling: float | None = None,
         optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -292,6 +340,7 @@ class DDQN(DQN):
             huber=huber,
             eps=eps,
             max_grad_norm=max_grad_norm,
+            value_rescaling=value_rescaling,
             optimizer=optimizer,
             hyperparas=hyperparas,
             device=device,

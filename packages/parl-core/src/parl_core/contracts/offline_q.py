@@ -46,6 +46,8 @@ class OfflineQ(DQN):
         ModelContractError: the model implements neither `value` nor `forward`.
     """
 
+    LEARNS_SEQUENCES: ClassVar[bool] = False
+
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
 
     _mixture: Callable[..., Any]

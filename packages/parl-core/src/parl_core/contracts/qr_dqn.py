@@ -45,6 +45,8 @@ class QRDQN(DQN):
         ModelContractError: the model has no `quantiles`.
     """
 
+    LEARNS_SEQUENCES: ClassVar[bool] = False
+
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
     METHODS: ClassVar[tuple[str, ...]] = ("quantiles",)
 

@@ -4,5 +4,6 @@ from parl_core.replay._frames import FrameReplayMemory
 from parl_core.replay._memory import BootstrapMasks, ReplayMemory
 from parl_core.replay._priorities import Prioritized
 from parl_core.replay._sampled_ring import ReplayBatch
+from parl_core.replay._sequences import SequenceReplayMemory
 
-__all__ = ["BootstrapMasks", "FrameReplayMemory", "Prioritized", "ReplayBatch", "ReplayMemory"]
+__all__ = ["BootstrapMasks", "FrameReplayMemory", "Prioritized", "ReplayBatch", "ReplayMemory", "SequenceReplayMemory"]

@@ -30,17 +30,18 @@ from numpy.typing import NDArray
 from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.checks import check_fraction, check_int
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.batches import Transitions
+from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import HyperparameterError
-from parl_core.replay import Prioritized, ReplayMemory
+from parl_core.replay import Prioritized, ReplayMemory, SequenceReplayMemory
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, kind_of, named_space, with_named_parts
 from parl_core.training._requirements import learns_from_batches, require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
+    Acting,
     OffPolicyAgent,
     acts_in_unit_box,
     check_observations,
@@ -134,11 +135,12 @@ class TransitionCollector:
         self._envs = with_named_parts(in_same_step(envs))
         self._normalized = normalizer_of(self._envs)
         tell_dimensions(agent, self._envs.single_observation_space)
-        self._agent, self._memory, self._rng = agent, memory, rng
+        self._memory, self._rng = memory, rng
         self._unit_box = acts_in_unit_box(agent)
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
         self._running = RunningEpisodes(envs.num_envs)
         self._episodes: list[Episode] = []
+        self._acting = Acting(agent, self._envs.num_envs)
         self._obs = first_reset(self._envs, seed)
         self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
         try_out(agent, self._obs, envs.single_action_space, self._into_space)
@@ -156,11 +158,13 @@ class TransitionCollector:
         Raises:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
         """
-        obs = self._obs
+        obs, before = self._obs, self._acting.state
         if at_random:
+            if before:
+                self._acting.sample(obs, **exploration)  # for the state after the step
             action = random_actions(self._envs.single_action_space, obs, self._rng, unit_box=self._unit_box)
         else:
-            action = self._agent.sample(obs, **exploration)
+            action = self._acting.sample(obs, **exploration)
         self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
         check_rewards(reward, "of the step just taken")
         ended = np.flatnonzero(terminated | truncated)
@@ -170,7 +174,11 @@ class TransitionCollector:
             given = self._normalized.raw_reward
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
-        self._memory.append_batch(self._as_stored(raw), action, given, self._as_stored(next_obs), terminated, truncated)
+        remembered = {"state": before} if before else {}
+        stored = self._as_stored(raw), action, given, self._as_stored(next_obs), terminated, truncated
+        self._memory.append_batch(*stored, **remembered)
+        if ended.size:
+            self._acting.begin(ended)
         self._raw = now
         self._episodes += self._running.step(reward, ended, infos)
         return len(reward)
@@ -185,18 +193,20 @@ class TransitionCollector:
         one_each: Any = list(seeds)
         self._obs, _ = self._envs.reset(seed=one_each)
         self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
+        self._acting.begin()
         self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint; the environments' own state is not in it."""
         ended = [[episode.episode_return, episode.length] for episode in self._episodes]
         raw = {} if self._normalized is None else {"raw": self._raw}
-        return {"obs": self._obs, **raw, **self._running.get_state(), "ended": ended}
+        return {"obs": self._obs, **raw, **self._acting.get_state(), **self._running.get_state(), "ended": ended}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"]
         self._raw = state.get("raw", self._obs)
+        self._acting.set_state(state)
         self._running.set_state(state)
         self._episodes = [Episode(*ended) for ended in state["ended"]]
 
@@ -293,6 +303,9 @@ class OffPolicySettings:
         batch_size: transitions of one update.
         memory_size: transitions that are remembered.
         n_step: rewards that are summed before bootstrapping, with the algorithm's gamma.
+        sequence_length: of models with a memory, steps of a sequence that are learned from; default 20. An update
+            learns from as many sequences as have at most `batch_size` such steps, and at least one.
+        burn_in: of models with a memory, steps before each sequence that bring its state up to date; default 10.
         prioritized: draw transitions by their TD errors; its beta goes linearly to 1 over `total_steps`.
         exploration: options of the agent's `sample`, such as `{"epsilon": linear(1.0, 0.05, 10_000)}` or
             `{"noise": 0.1}`; numbers, or schedules of the steps taken.
@@ -308,6 +321,8 @@ class OffPolicySettings:
     batch_size: int = 256
     memory_size: int = 1_000_000
     n_step: int = 1
+    sequence_length: int | None = None
+    burn_in: int | None = None
     prioritized: Prioritized | None = None
     exploration: Mapping[str, Scheduled] = field(default_factory=dict)
     rates: Mapping[str, Scheduled] = field(default_factory=dict)
@@ -317,6 +332,10 @@ class OffPolicySettings:
         for name in ("total_steps", "train_every", "gradient_steps", "batch_size", "n_step", "report_every"):
             check_int(name, getattr(self, name))
         check_int("learning_starts", self.learning_starts, at_least=0)
+        if self.sequence_length is not None:
+            check_int("sequence_length", self.sequence_length)
+        if self.burn_in is not None:
+            check_int("burn_in", self.burn_in, at_least=0)
         if check_int("memory_size", self.memory_size) < self.batch_size:
             raise HyperparameterError(
                 f"memory_size is {self.memory_size}, less than batch_size {self.batch_size}: make it larger"
@@ -384,9 +403,10 @@ def train_off_policy(
         if memory is None:
             memory = make_memory(agent, envs, settings, rng)
         _check_turns(memory, envs.num_envs)
+        _check_sequences(agent, memory, settings)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
         whole = learns_from_batches(agent)
-        newest: list[Transitions | None] = [None]
+        newest: list[Batch | None] = [None]
         read = (lambda unread: cast("Any", agent).read(unread, newest[0])) if whole else None
         figures = Figures(agent.alg.FIGURES, read)
         reported = Latest(0)
@@ -399,7 +419,7 @@ def train_off_policy(
             new = collector.collect(at_random=at_random, exploration=explore)
             course.advance(new)
             now = {name: rate(course.step) for name, rate in rates.items()}
-            for _ in range(settings.updates_after(course.step, new)):
+            for _ in range(settings.updates_after(course.step, new) if getattr(memory, "is_ready", True) else 0):
                 drawn = settings.batch_size, None if beta is None else beta(course.step)
                 result, newest[0] = _learn(agent, memory, normalized, *drawn, now, whole=whole)
                 figures.add(result)
@@ -430,15 +450,37 @@ def make_memory(
     observed = envs.single_observation_space if normalized is None else normalized.raw_observation_space
     obs_shape, obs_dtype = storage_of(named_space(observed))
     space, n = envs.single_action_space, envs.num_envs
-    return ReplayMemory(
-        settings.memory_size + -settings.memory_size % n,
+    size = settings.memory_size + -settings.memory_size % n
+    gamma = check_fraction(f"gamma of {type(agent.alg).__name__}", getattr(agent.alg, "gamma", None))
+    state = Acting(agent, 1).state
+    if not state:
+        return ReplayMemory(
+            size,
+            obs_shape,
+            _action_shape(space),
+            obs_dtype=obs_dtype,
+            n_envs=n,
+            n_step=settings.n_step,
+            gamma=gamma,
+            sampling=settings.prioritized,
+            seed=rng,
+        )
+    if normalized is not None or settings.prioritized is not None:
+        raise HyperparameterError(
+            "sequences are drawn uniformly and as they were observed: with a model that has a memory leave out "
+            f"{'NormalizeVector' if normalized is not None else 'prioritized'}"
+        )
+    return SequenceReplayMemory(
+        size,
         obs_shape,
         _action_shape(space),
+        state={name: array.shape[1:] for name, array in state.items()},
+        length=20 if settings.sequence_length is None else settings.sequence_length,
+        burn_in=10 if settings.burn_in is None else settings.burn_in,
+        n_step=settings.n_step,
+        gamma=gamma,
         obs_dtype=obs_dtype,
         n_envs=n,
-        n_step=settings.n_step,
-        gamma=check_fraction(f"gamma of {type(agent.alg).__name__}", getattr(agent.alg, "gamma", None)),
-        sampling=settings.prioritized,
         seed=rng,
     )
 
@@ -467,6 +509,35 @@ def _check_turns(memory: Any, num_envs: int) -> None:
         )
 
 
+def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings) -> None:
+    """Refuse a memory without sequences for a model with a memory, and settings of sequences for one without."""
+    remembers, has_sequences = Acting(agent, 1).has_memory, hasattr(memory, "sample_sequences")
+    if remembers and not has_sequences:
+        raise HyperparameterError(
+            f"the agent's model has a memory, and a {type(memory).__name__} draws single transitions: leave it out, or "
+            "make a parl_core.replay.SequenceReplayMemory"
+        )
+    given = settings.sequence_length is not None or settings.burn_in is not None
+    if not remembers and (has_sequences or given):
+        raise HyperparameterError(
+            "sequence_length, burn_in and SequenceReplayMemory are for models with a memory, which this agent's has "
+            'not: leave them out, or make the model with parl.networks.for_spaces(..., "q", memory="lstm")'
+        )
+
+
+def _learn_sequences(
+    agent: Any, memory: SequenceReplayMemory, batch_size: int, rates: Mapping[str, float]
+) -> tuple[Any, Sequences]:
+    """Draw sequences, take one step, and return the loss, which is not read yet, and the batch."""
+    columns = memory.sample_sequences(max(1, batch_size // memory.length))
+    for name in ("obs", "before_obs"):
+        if name in columns:
+            columns[name] = from_records(columns[name])
+    batch = Sequences.made(**columns)
+    loss, _ = agent.learn_unread(batch, **rates)
+    return (loss,), batch
+
+
 def _learn(
     agent: OffPolicyAgent,
     memory: Any,
@@ -476,7 +547,7 @@ def _learn(
     rates: Mapping[str, float],
     *,
     whole: bool,
-) -> tuple[Any, Transitions | None]:
+) -> tuple[Any, Batch | None]:
     """Draw a batch, take one step, and return what it gave, figures that are not read yet, and the batch.
 
     Args:
@@ -488,6 +559,8 @@ def _learn(
         rates: learning rates.
         whole: the agent takes batches whole.
     """
+    if isinstance(memory, SequenceReplayMemory):
+        return _learn_sequences(agent, memory, batch_size, rates)
     batch = memory.sample(batch_size, beta=beta)
     obs, reward, next_obs = from_records(batch.obs), batch.reward, from_records(batch.next_obs)
     if normalized is not None:

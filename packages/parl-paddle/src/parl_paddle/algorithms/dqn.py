@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -20,6 +21,8 @@ __all__ = ["DDQN", "DQN"]
 
 class DQN(contract.DQN, Algorithm):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.remembers:
+            return self._loss_of_sequences(batch)
         a_tm1, r_t = batch.action.reshape([-1]), batch.reward
         mask = None
         if batch.extra is not None or isinstance(batch.next_obs, Mapping):
@@ -37,6 +40,21 @@ class DQN(contract.DQN, Algorithm):
             td_error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
         else:
             td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
+        return self._of_error(td_error, batch.weights), {"td_error": td_error}
+
+    def _loss_of_sequences(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        values = self._unrolled(self.model, batch)
+        q_tm1 = paddle.take_along_axis(values, batch.action.reshape([-1, 1]), 1).squeeze(1)
+        with paddle.no_grad():
+            q_t = paddle.gather(self._unrolled(self.target_model, batch), batch.ahead)
+            q_t_selector = paddle.gather(values, batch.ahead) if self.double else q_t
+            mask = mask_of(batch.obs)
+            if mask is not None:
+                possible = paddle.gather(mask.astype("int32"), batch.ahead).astype("bool")
+                q_t_selector = paddle.where(possible, q_t_selector, paddle.full_like(q_t_selector, -math.inf))
+            v_t = paddle.take_along_axis(q_t, q_t_selector.argmax(1, keepdim=True), 1).squeeze(1)
+            target = self._target(batch, v_t)
+        td_error = target - q_tm1
         return self._of_error(td_error, batch.weights), {"td_error": td_error}
 
     def _of_error(self, td_error: Tensor, weights: Tensor | None) -> Tensor:

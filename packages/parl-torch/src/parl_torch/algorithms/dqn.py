@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -62,6 +62,8 @@ class DQN(contract.DQN, Algorithm):
 
     @written(_networks, _slopes)
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.remembers:
+            return self._loss_of_sequences(batch)
         a_tm1, r_t = batch.action.reshape(-1), batch.reward
         mask = None
         if batch.extra is not None or isinstance(batch.next_obs, Mapping):
@@ -84,6 +86,20 @@ class DQN(contract.DQN, Algorithm):
         if self.huber is None:
             return squared_error(td_error, batch.weights), {"td_error": td_error}
         return huber(td_error, self.huber, batch.weights), {"td_error": td_error}
+
+    def _loss_of_sequences(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        values = self._unrolled(self.model, batch)
+        q_tm1 = values.gather(1, batch.action.reshape(-1, 1)).squeeze(1)
+        with torch.no_grad():
+            q_t = self._unrolled(self.target_model, batch)[batch.ahead]
+            q_t_selector = values[batch.ahead] if self.double else q_t
+            mask = mask_of(batch.obs)
+            if mask is not None:
+                q_t_selector = q_t_selector.masked_fill(~mask.bool()[batch.ahead], -math.inf)
+            v_t = q_t.gather(1, q_t_selector.argmax(1, keepdim=True)).squeeze(1)
+            target = self._target(batch, v_t)
+        td_error = target - q_tm1
+        return self._of_error(td_error, batch.weights), {"td_error": td_error}
 
     def _of_error(self, td_error: Tensor, weights: Tensor | None) -> Tensor:
         return squared_error(td_error, weights) if self.huber is None else huber(td_error, self.huber, weights)

@@ -1,0 +1,177 @@
+"""The replay memory of models with a memory: it draws sequences, each with the state that acted at its beginning.
+
+    steps of one environment    ... | burn_in | length                    | n_step |
+                                    ^ state     learned from                bootstrapped from
+
+A sequence may begin at any step and go on over the ends of episodes, behind which the state is reset. A step whose
+n-step return would go beyond a truncation is not learned from, because the state there is not known.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from parl_core.checks import check_fraction, check_int
+from parl_core.replay._memory import ReplayMemory
+from parl_core.replay._ring import check_rewards
+
+__all__ = ["SequenceReplayMemory"]
+
+
+class SequenceReplayMemory(ReplayMemory):
+    """The newest `max_size` transitions with the state before each, and sequences drawn from them.
+
+    After R2D2 (Kapturowski et al. 2019, section 3): the state is that of the weights which acted, and `burn_in` steps
+    bring it up to date. Deviations: sequences are drawn uniformly, begin at any step, and may hold several episodes.
+
+    Args:
+        max_size: as of `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `n_envs` and `seed`.
+        obs_dim: likewise.
+        act_dim: likewise.
+        state: shape of each array of the state of one environment, by name.
+        length: steps of a sequence that are learned from.
+        burn_in: steps before them, at least 0.
+        n_step: rewards that are summed before bootstrapping.
+        gamma: discount per step, in [0, 1].
+        obs_dtype: likewise.
+        n_envs: environments that take turns; `append_batch` brings one transition of each.
+        seed: likewise.
+
+    Raises:
+        HyperparameterError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        obs_dim: int | Sequence[int],
+        act_dim: int | Sequence[int],
+        *,
+        state: Mapping[str, Sequence[int]],
+        length: int,
+        burn_in: int,
+        n_step: int,
+        gamma: float,
+        obs_dtype: DTypeLike = np.float32,
+        n_envs: int = 1,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, n_envs=n_envs, seed=seed)
+        self.length, self.burn_in = check_int("length", length), check_int("burn_in", burn_in, at_least=0)
+        self._ahead, self._discount = check_int("n_step", n_step), check_fraction("gamma", gamma)
+        self._names = tuple(state)
+        for name, shape in state.items():
+            setattr(self, f"state_{name}", np.zeros((max_size, *shape), np.float32))
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether every environment has steps enough for a sequence."""
+        return self._possible() > 0
+
+    def append_batch(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: ArrayLike,
+        next_obs: ArrayLike,
+        terminal: ArrayLike,
+        truncated: ArrayLike | None = None,
+        *,
+        state: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Store a step of all environments: see `ReplayMemory.append_batch`.
+
+        Args:
+            obs: likewise, like the others.
+            act: likewise.
+            reward: likewise.
+            next_obs: likewise.
+            terminal: likewise.
+            truncated: likewise.
+            state: before the observations, `[n, ...]` by name; None: all zeros.
+
+        Raises:
+            ValueError: likewise.
+        """
+        given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
+        count = len(given[3])
+        given.append(np.zeros(count, np.bool_) if truncated is None else np.asarray(truncated))
+        check_rewards(given[3])
+        columns = [self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated]
+        for name in self._names:
+            column = getattr(self, f"state_{name}")
+            columns.append(column)
+            given.append(np.zeros((count, *column.shape[1:])) if state is None else np.asarray(state[name]))
+        self._append_rows(columns, given)
+
+    def sample_sequences(self, count: int) -> dict[str, Any]:
+        """Draw sequences, as the columns of `parl_core.contracts.batches.Sequences`, in new arrays.
+
+        Observations are as they are stored. A sequence has `length + n_step` rows.
+
+        Args:
+            count: how many, with replacement.
+
+        Raises:
+            ValueError: no environment has steps enough.
+        """
+        n, burn_in, length, ahead = self.n_envs, self.burn_in, self.length, self._ahead
+        possible, rows = self._possible(), length + ahead
+        if possible < 1:
+            raise ValueError(
+                f"sequences need {burn_in + rows} steps of each environment, the memory holds {self.size()} of {n} "
+                "environments: append more first"
+            )
+        drawn = self._rng.integers(possible * n, size=count)
+        first = -(-self._start // n) + drawn // n
+        slots = ((first[:, None] + np.arange(burn_in + rows)) * n + (drawn % n)[:, None]) % self.max_size
+        ended = self.terminal[slots] | self.truncated[slots]
+        begins = np.zeros_like(ended)
+        begins[:, 1:] = ended[:, :-1]
+        learned = slots[:, burn_in:]
+        action = self.action[learned.reshape(-1)]
+        columns = {
+            "obs": self.obs[learned.reshape(-1)],
+            "action": action.astype(np.int64) if action.dtype.kind in "iu" else action,
+            **self._targets(learned),
+            "begins": begins[:, burn_in:].reshape(-1),
+            "state": {name: getattr(self, f"state_{name}")[slots[:, 0]] for name in self._names},
+        }
+        if burn_in:
+            before = slots[:, :burn_in].reshape(-1)
+            columns |= {"before_obs": self.obs[before], "before_begins": begins[:, :burn_in].reshape(-1)}
+        return columns
+
+    def _targets(self, slots: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return n-step rewards, discounts, the rows to bootstrap from, and weights, of sequences `[count, rows]`."""
+        count, rows = slots.shape
+        length, ahead = self.length, self._ahead
+        reward, over = self.reward[slots], self.terminal[slots]
+        cut = self.truncated[slots] & ~over
+        summed, goes_on = np.zeros((count, rows)), np.zeros((count, rows), np.bool_)
+        is_cut = np.ones((count, rows), np.bool_)
+        goes_on[:, :length], is_cut[:, :length] = True, False
+        for k in range(ahead):
+            step = slice(k, k + length)
+            going = goes_on[:, :length]
+            summed[:, :length] += self._discount**k * reward[:, step] * going
+            is_cut[:, :length] |= going & cut[:, step]
+            goes_on[:, :length] = going & ~(over[:, step] | cut[:, step])
+        weights = ~is_cut
+        to = np.minimum(np.arange(rows) + ahead, rows - 1) + rows * np.arange(count)[:, None]
+        return {
+            "reward": summed.reshape(-1).astype(np.float32),
+            "discount": (goes_on * self._discount**ahead).reshape(-1).astype(np.float32),
+            "ahead": to.reshape(-1),
+            "weights": (weights * (weights.size / max(weights.sum(), 1))).reshape(-1).astype(np.float32),
+        }
+
+    def _possible(self) -> int:
+        """Return at how many steps of an environment a sequence can begin."""
+        held = self._end // self.n_envs - -(-self._start // self.n_envs)
+        return held - (self.burn_in + self.length + self._ahead) + 1
+
+    def _column_names(self) -> tuple[str, ...]:
+        return (*super()._column_names(), *(f"state_{name}" for name in getattr(self, "_names", ())))
