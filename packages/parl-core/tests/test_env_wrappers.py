@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parl.env import ActionMappingWrapper, CompatWrapper, VectorEnv, is_gym_version_ge
+from parl.env import ActionMappingWrapper, VectorEnv
 from parl.env.mujoco_wrappers import MonitorEnv, get_ob_rms, get_wrapper_by_cls, wrap_rms
 from parl.utils.rl_utils import action_mapping
 from parl_core.env.normalize import NormalizeVector, VecNormalizeEnv
@@ -92,24 +92,6 @@ def test_actions_are_mapped_to_bounds_as_far_apart_as_a_dtype_has_them(dtype: An
     assert (lowest, highest) == (info.min, info.max)
     quarters = [0.75 * float(info.min) + 0.25 * float(info.max), 0.25 * float(info.min) + 0.75 * float(info.max)]
     assert between == pytest.approx(quarters, rel=1e-6, abs=0.5)
-
-
-def test_the_compat_wrapper_passes_everything_through() -> None:
-    inner = Counter(length=2, truncates=True)
-    env = CompatWrapper(inner)
-    obs, info = env.reset(seed=5)
-    assert (obs.tolist(), info) == ([0.0, 1.0], {"first": True})
-    env.step(0)
-    *_, terminated, truncated, info = env.step(0)
-    assert (terminated, truncated, info) == (False, True, {"t": 2})
-    env.reset()
-    assert inner.seeds == [5, None]  # a seed is not used again
-
-
-def test_gymnasium_counts_on_from_gyms_versions() -> None:
-    assert is_gym_version_ge("0.26.0")
-    assert is_gym_version_ge(gymnasium.__version__)
-    assert not is_gym_version_ge("999.0")
 
 
 def test_a_list_of_environments_begins_new_episodes_by_itself() -> None:

@@ -30,7 +30,7 @@ NAMES = {
     "parl.env": "VectorEnv ActionMappingWrapper CompatWrapper is_gym_version_ge",
     "parl.env.vector_env": "VectorEnv",
     "parl.env.continuous_wrappers": "ActionMappingWrapper",
-    "parl.env.compat_wrappers": "CompatWrapper is_gym_version_ge",
+    "parl.env.compat_wrappers": "CompatWrapper is_gym_version_ge V_GYM_CHANGED V_NPRANDOM_CHANGED",
     "parl.env.atari_wrappers": "wrap_deepmind MonitorEnv NoopResetEnv MaxAndSkipEnv EpisodicLifeEnv FireResetEnv "
     "WarpFrame ClipRewardEnv FrameStack TestEnv get_wrapper_by_cls",
     "parl.env.mujoco_wrappers": "wrap_rms get_ob_rms TimeLimitMaskEnv MonitorEnv VecNormalizeEnv RunningMeanStd",

@@ -1,4 +1,4 @@
-"""Environments on Gymnasium's API, under the names that programs import; each is loaded at first use.
+"""Environments of Gymnasium's and of gym's API, under the names that programs import; each is loaded at first use.
 
     from parl.env import ActionMappingWrapper, VectorEnv
     from parl.env.atari_wrappers import wrap_deepmind
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from parl_core.env.atari import wrap_deepmind as wrap_deepmind
     from parl_core.env.autoreset import in_same_step as in_same_step
     from parl_core.env.check import check_env as check_env
+    from parl_core.env.compat import CompatWrapper as CompatWrapper
+    from parl_core.env.compat import api_of as api_of
+    from parl_core.env.compat import as_gymnasium as as_gymnasium
+    from parl_core.env.compat import is_gym_version_ge as is_gym_version_ge
     from parl_core.env.multi_agent import MAenv as MAenv
     from parl_core.env.multi_agent import ParallelAgents as ParallelAgents
     from parl_core.env.native import make_native_vector_env as make_native_vector_env
@@ -21,23 +25,23 @@ if TYPE_CHECKING:
     from parl_core.env.normalize import wrap_rms as wrap_rms
     from parl_core.env.vector import make_vector_env as make_vector_env
     from parl_core.env.wrappers import ActionMappingWrapper as ActionMappingWrapper
-    from parl_core.env.wrappers import CompatWrapper as CompatWrapper
     from parl_core.env.wrappers import VectorEnv as VectorEnv
-    from parl_core.env.wrappers import is_gym_version_ge as is_gym_version_ge
 
 if find_spec("gymnasium") is None:
     raise ImportError('parl.env needs gymnasium:\n    pip install "parl-core[train]"', name="gymnasium")
 
 _HOME = {
     "ActionMappingWrapper": "parl_core.env.wrappers",
-    "CompatWrapper": "parl_core.env.wrappers",
+    "CompatWrapper": "parl_core.env.compat",
     "MAenv": "parl_core.env.multi_agent",
     "NormalizeVector": "parl_core.env.normalize",
     "ParallelAgents": "parl_core.env.multi_agent",
     "VectorEnv": "parl_core.env.wrappers",
     "check_env": "parl_core.env.check",
     "in_same_step": "parl_core.env.autoreset",
-    "is_gym_version_ge": "parl_core.env.wrappers",
+    "api_of": "parl_core.env.compat",
+    "as_gymnasium": "parl_core.env.compat",
+    "is_gym_version_ge": "parl_core.env.compat",
     "make_native_vector_env": "parl_core.env.native",
     "make_vector_env": "parl_core.env.vector",
     "wrap_deepmind": "parl_core.env.atari",
@@ -51,6 +55,8 @@ __all__ = [
     "NormalizeVector",
     "ParallelAgents",
     "VectorEnv",
+    "api_of",
+    "as_gymnasium",
     "check_env",
     "in_same_step",
     "is_gym_version_ge",

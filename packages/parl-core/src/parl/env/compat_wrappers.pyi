@@ -1,5 +1,5 @@
-"""`CompatWrapper`, at home in `parl_core.env.wrappers`."""
+"""`CompatWrapper`, at home in `parl_core.env.compat`."""
 
-from parl_core.env.wrappers import CompatWrapper, is_gym_version_ge
+from parl_core.env.compat import V_GYM_CHANGED, V_NPRANDOM_CHANGED, CompatWrapper, is_gym_version_ge
 
-__all__ = ["CompatWrapper", "is_gym_version_ge"]
+__all__ = ["V_GYM_CHANGED", "V_NPRANDOM_CHANGED", "CompatWrapper", "is_gym_version_ge"]

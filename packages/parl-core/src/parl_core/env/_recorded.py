@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import map_nested
-from parl_core.env.wrappers import AnyEnv, AnyWrapper, Step
+from parl_core.env.compat import AnyEnv, AnyWrapper, Step
 from parl_core.errors import CheckpointError
 from parl_core.seeding import generator_from_json, generator_to_json
 

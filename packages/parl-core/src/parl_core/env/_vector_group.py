@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
 from parl_core.env._recorded import RecordedEnv
 from parl_core.env._step_memory import Answer, StepArrays, StepMemory, StepTicket
+from parl_core.env.compat import as_gymnasium
 from parl_core.errors import EnvironmentContractError, ParlError
 
 __all__ = [
@@ -367,7 +368,8 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
     if isinstance(env, str):
         # The passive checker looks at the first step only, and costs a call on every other.
         return gymnasium.make(env, disable_env_checker=True, **kwargs)
-    return env(**kwargs)
+    made = env(**kwargs)
+    return as_gymnasium(made) if isinstance(made, gymnasium.Env) else made  # a `CompatWrapper` speaks gym's API
 
 
 def as_reward(env: Any, reward: Any) -> float:

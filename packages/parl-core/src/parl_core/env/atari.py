@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int
-from parl_core.env.wrappers import AnyEnv, AnyWrapper, MonitorEnv, Step, get_wrapper_by_cls
+from parl_core.env.compat import AnyEnv, ApiWrapper, Step
+from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls
 from parl_core.errors import HyperparameterError
 
 __all__ = [
@@ -52,7 +53,7 @@ _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 NOOP = 0
 
 
-class MaxAndSkipEnv(AnyWrapper):
+class MaxAndSkipEnv(ApiWrapper):
     """Repeats each action and returns the brighter of the last two screens at each pixel.
 
     (Atari draws some objects on every second screen only.) Rewards of the repeated steps are summed; an end of the
@@ -63,12 +64,11 @@ class MaxAndSkipEnv(AnyWrapper):
         skip: how often an action is repeated, at least 1.
     """
 
-    def __init__(self, env: AnyEnv, skip: int = 4) -> None:
+    def __init__(self, env: Any, skip: int = 4) -> None:
         super().__init__(env)
         self._skip = check_int("skip", skip)
 
-    def step(self, action: Any) -> Step:
-        """Take up to `skip` steps with one action."""
+    def _step(self, action: Any) -> Step:
         total = 0.0
         last_two: deque[Any] = deque(maxlen=2)
         for _ in range(self._skip):
@@ -80,7 +80,7 @@ class MaxAndSkipEnv(AnyWrapper):
         return np.maximum(last_two[0], last_two[-1]), total, terminated, truncated, info
 
 
-class WarpFrame(AnyWrapper):
+class WarpFrame(ApiWrapper):
     """Turns screens into grey frames of `dim` x `dim`: each pixel is the mean of the area it covers.
 
     Pure numpy, so that results do not depend on which image library is installed.
@@ -93,23 +93,21 @@ class WarpFrame(AnyWrapper):
         HyperparameterError: the observations are something else, or `dim` is below 1.
     """
 
-    def __init__(self, env: AnyEnv, dim: int = 84) -> None:
+    def __init__(self, env: Any, dim: int = 84) -> None:
         super().__init__(env)
         check_int("dim", dim)
-        shape = env.observation_space.shape or ()
+        shape = self.env.observation_space.shape or ()
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 3):
             raise HyperparameterError(f"WarpFrame needs screens [height, width, 3] or [height, width], got {shape}")
         self._rows = _area_weights(shape[0], dim)
         self._columns = np.ascontiguousarray(_area_weights(shape[1], dim).T)
         self.observation_space = gymnasium.spaces.Box(0, 255, (dim, dim), np.uint8)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
-        """Begin an episode."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Frame, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         return self._warped(obs), info
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._warped(obs), float(reward), terminated, truncated, info
 
@@ -119,7 +117,7 @@ class WarpFrame(AnyWrapper):
         return (small + 0.5).astype(np.uint8)  # rounds; the means cannot leave [0, 255]
 
 
-class FrameStack(AnyWrapper):
+class FrameStack(ApiWrapper):
     """Returns the last `k` frames as one observation; the first frame of an episode fills the stack.
 
     Args:
@@ -132,12 +130,12 @@ class FrameStack(AnyWrapper):
         HyperparameterError: another format, observations that are no frames, or `k` below 1.
     """
 
-    def __init__(self, env: AnyEnv, k: int = 4, obs_format: str = "NHWC") -> None:
+    def __init__(self, env: Any, k: int = 4, obs_format: str = "NHWC") -> None:
         super().__init__(env)
         check_int("k", k)
         if obs_format not in ("NHWC", "NCHW"):
             raise HyperparameterError(f"obs_format must be 'NHWC' or 'NCHW', got {obs_format!r}")
-        space = env.observation_space
+        space = self.env.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 2:
             raise HyperparameterError(f"FrameStack needs frames [height, width], got {space}: use WarpFrame first")
         self._axis = 2 if obs_format == "NHWC" else 0
@@ -145,14 +143,12 @@ class FrameStack(AnyWrapper):
         low, high = (np.stack([bound] * k, self._axis) for bound in (space.low, space.high))
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         self._frames.extend([obs] * (self._frames.maxlen or 0))
         return np.stack(self._frames, self._axis), info
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._frames.append(obs)
         return np.stack(self._frames, self._axis), float(reward), terminated, truncated, info
@@ -168,7 +164,7 @@ def _area_weights(size: int, smaller: int) -> NDArray[np.float32]:
     return weights
 
 
-class NoopResetEnv(AnyWrapper):
+class NoopResetEnv(ApiWrapper):
     """Begins each episode with a random number of no-ops, so that games differ.
 
     Args:
@@ -179,14 +175,13 @@ class NoopResetEnv(AnyWrapper):
         HyperparameterError: action 0 is something else, or `noop_max` is below 1.
     """
 
-    def __init__(self, env: AnyEnv, noop_max: int = 30) -> None:
+    def __init__(self, env: Any, noop_max: int = 30) -> None:
         super().__init__(env)
-        if _meanings(env)[:1] != ["NOOP"]:
-            raise HyperparameterError(f"NoopResetEnv needs a game whose action 0 is NOOP, got {_meanings(env)}")
+        if _meanings(self.env)[:1] != ["NOOP"]:
+            raise HyperparameterError(f"NoopResetEnv needs a game whose action 0 is NOOP, got {_meanings(self.env)}")
         self.noop_max = check_int("noop_max", noop_max)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the number of no-ops comes from the environment's own generator."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1)):
             obs, _, terminated, truncated, info = self.env.step(NOOP)
@@ -195,14 +190,14 @@ class NoopResetEnv(AnyWrapper):
         return obs, info
 
 
-class EpisodicLifeEnv(AnyWrapper):
+class EpisodicLifeEnv(ApiWrapper):
     """Ends the episode (terminated) where a life is lost; `reset` then goes on with the same game.
 
     Args:
         env: an Atari game, `env.unwrapped.ale.lives()` counts its lives.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
+    def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.lives = 0
         self.was_real_done = True
@@ -212,8 +207,7 @@ class EpisodicLifeEnv(AnyWrapper):
         """Return whether a reset without a seed goes on with the game that is running."""
         return not self.was_real_done
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a new game if the last one is over (or a seed is given), else the next life of this one."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         over = self.was_real_done or seed is not None
         if not over:
             obs, _, terminated, truncated, info = self.env.step(NOOP)  # away from the lost life
@@ -224,8 +218,7 @@ class EpisodicLifeEnv(AnyWrapper):
         self.was_real_done = False
         return obs, info
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.was_real_done = terminated or truncated
         # Some games stay at 0 lives for a few frames before they are over: that end comes from the game itself.
@@ -247,7 +240,7 @@ class EpisodicLifeEnv(AnyWrapper):
         return int(game.ale.lives())
 
 
-class FireResetEnv(AnyWrapper):
+class FireResetEnv(ApiWrapper):
     """Presses fire, and then the game's third action, where an episode begins: some games wait for it.
 
     Args:
@@ -257,13 +250,12 @@ class FireResetEnv(AnyWrapper):
         HyperparameterError: action 1 is something else.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
+    def __init__(self, env: Any) -> None:
         super().__init__(env)
-        if _meanings(env)[1:2] != ["FIRE"] or len(_meanings(env)) < 3:
-            raise HyperparameterError(f"FireResetEnv needs a game whose action 1 is FIRE, got {_meanings(env)}")
+        if _meanings(self.env)[1:2] != ["FIRE"] or len(_meanings(self.env)) < 3:
+            raise HyperparameterError(f"FireResetEnv needs a game whose action 1 is FIRE, got {_meanings(self.env)}")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         for action in (1, 2):
             obs, _, terminated, truncated, info = self.env.step(action)
@@ -272,16 +264,15 @@ class FireResetEnv(AnyWrapper):
         return obs, info
 
 
-class ClipRewardEnv(AnyWrapper):
+class ClipRewardEnv(ApiWrapper):
     """Replaces each reward by its sign, so that one learning rate fits all games."""
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, float(np.sign(float(reward))), terminated, truncated, info
 
 
-class WholeGameEnv(AnyWrapper):
+class WholeGameEnv(ApiWrapper):
     """Begins the next life of a game by itself, so that an episode is a whole game.
 
     What a game gives while its next life begins (fire, a no-op) is not counted; games give nothing there.
@@ -293,15 +284,14 @@ class WholeGameEnv(AnyWrapper):
         HyperparameterError: one of them is missing.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
+    def __init__(self, env: Any) -> None:
         super().__init__(env)
-        lives, monitor = get_wrapper_by_cls(env, EpisodicLifeEnv), get_wrapper_by_cls(env, MonitorEnv)
+        lives, monitor = get_wrapper_by_cls(self.env, EpisodicLifeEnv), get_wrapper_by_cls(self.env, MonitorEnv)
         if lives is None or monitor is None:
             raise HyperparameterError("WholeGameEnv needs an EpisodicLifeEnv around a MonitorEnv inside")
         self._lives, self._games = lives, monitor.get_episode_rewards()
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         if terminated and self._lives.reset_continues:
             games = len(self._games)
@@ -310,7 +300,7 @@ class WholeGameEnv(AnyWrapper):
         return obs, float(reward), terminated, truncated, info
 
 
-class TestEnv(AnyWrapper):
+class TestEnv(ApiWrapper):
     """Tells an evaluation when a number of whole games is over, with their returns before clipping.
 
     Args:
@@ -323,9 +313,9 @@ class TestEnv(AnyWrapper):
 
     __test__ = False  # no test, whatever pytest thinks of the name
 
-    def __init__(self, env: AnyEnv, test_episodes: int = 3) -> None:
+    def __init__(self, env: Any, test_episodes: int = 3) -> None:
         super().__init__(env)
-        monitor = get_wrapper_by_cls(env, MonitorEnv)
+        monitor = get_wrapper_by_cls(self.env, MonitorEnv)
         if monitor is None:
             raise HyperparameterError("TestEnv needs a MonitorEnv inside: use wrap_deepmind(env, test=True)")
         self._monitor = monitor
@@ -333,8 +323,7 @@ class TestEnv(AnyWrapper):
         self._end_episode = len(monitor.get_episode_rewards()) + test_episodes
         self._eval_rewards: list[float] | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, and look whether enough games are over."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         rewards = self._monitor.get_episode_rewards()
         self._eval_rewards = None
@@ -353,7 +342,7 @@ class TestEnv(AnyWrapper):
 
 
 def wrap_deepmind(
-    env: AnyEnv,
+    env: Any,
     dim: int = 84,
     framestack: bool = True,
     obs_format: str = "NHWC",
@@ -361,7 +350,7 @@ def wrap_deepmind(
     test_episodes: int = 3,
     *,
     whole_games: bool = False,
-) -> AnyWrapper:
+) -> ApiWrapper:
     """Wrap an Atari game as in the head of this module.
 
     Frames are skipped here when the game itself does not: ids with `NoFrameskip`, or made with `frameskip=1`.
@@ -379,7 +368,7 @@ def wrap_deepmind(
     Raises:
         HyperparameterError: the environment is no Atari game, or the format is unknown.
     """
-    wrapped: AnyWrapper = NoopResetEnv(MonitorEnv(env), noop_max=30)
+    wrapped: ApiWrapper = NoopResetEnv(MonitorEnv(env), noop_max=30)
     if env.spec is not None and ("NoFrameskip" in env.spec.id or env.spec.kwargs.get("frameskip") == 1):
         wrapped = MaxAndSkipEnv(wrapped, skip=4)
     wrapped = EpisodicLifeEnv(wrapped)
@@ -391,7 +380,7 @@ def wrap_deepmind(
     return TestEnv(wrapped, test_episodes) if test else wrapped
 
 
-def make_atari(env_id: str, *, whole_games: bool = False) -> AnyWrapper:
+def make_atari(env_id: str, *, whole_games: bool = False) -> ApiWrapper:
     """Make a game as DQN and its successors play it: one frame of four, no repeated actions, `wrap_deepmind`.
 
     Args:

@@ -19,25 +19,25 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction, check_positive
 from parl_core.env.autoreset import AnyVector, in_same_step
-from parl_core.env.wrappers import AnyEnv, AnyWrapper, MonitorEnv, Step, get_wrapper_by_cls
+from parl_core.env.compat import AnyEnv, ApiWrapper, Step
+from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.stats import RunningMeanStd, SavedStatistics
 
 __all__ = ["NormalizeVector", "TimeLimitMaskEnv", "VecNormalizeEnv", "cut", "get_ob_rms", "wrap_rms"]
 
 
-class TimeLimitMaskEnv(AnyWrapper):
+class TimeLimitMaskEnv(ApiWrapper):
     """Adds `info["bad_transition"] = True` to the step at which an episode is truncated, for programs of PARL 2.x."""
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         if truncated:
             info = {**info, "bad_transition": True}
         return obs, float(reward), terminated, truncated, info
 
 
-class VecNormalizeEnv(SavedStatistics, AnyWrapper):
+class VecNormalizeEnv(SavedStatistics, ApiWrapper):
     """Shifts and scales observations by their running mean and standard deviation, and scales rewards.
 
     Rewards are divided by the standard deviation of the discounted sum of past rewards, and not shifted, so that
@@ -58,7 +58,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
 
     def __init__(
         self,
-        env: AnyEnv,
+        env: Any,
         ob: bool = True,
         ret: bool = True,
         clipob: float = 10.0,
@@ -67,7 +67,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
         epsilon: float = 1e-8,
     ) -> None:
         super().__init__(env)
-        space = env.observation_space
+        space = self.env.observation_space
         if not isinstance(space, gymnasium.spaces.Box):
             raise HyperparameterError(f"VecNormalizeEnv needs a Box observation space, got {space}")
         self._shape = space.shape if ob else None
@@ -91,14 +91,12 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
     def metadata(self, value: dict[str, Any]) -> None:
         self._metadata = value
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; its observation counts as well."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         self._discounted = 0.0
         return self._normalized(obs), info
 
-    def step(self, action: Any) -> Step:
-        """Take a step."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         scaled = float(reward)
         if self.ret_rms is not None:
@@ -174,7 +172,7 @@ def get_ob_rms(env: AnyEnv) -> RunningMeanStd | None:
 
 
 def wrap_rms(
-    env: AnyEnv, gamma: float | None, test: bool = False, ob_rms: RunningMeanStd | None = None
+    env: Any, gamma: float | None, test: bool = False, ob_rms: RunningMeanStd | None = None
 ) -> VecNormalizeEnv:
     """Wrap a continuous-control environment for training or evaluation.
 

@@ -1,15 +1,15 @@
-"""Wrappers on Gymnasium's API that PARL's programs use, the types that all of them share, and environments in a list.
+"""Wrappers that PARL's programs use, and environments in a list; each speaks the API of the environments inside.
 
     ActionMappingWrapper    a policy acts in [-1, 1], the environment in its own bounds
     MonitorEnv              returns and lengths of episodes, inside of wrappers that cut or clip
-    CompatWrapper           of PARL 2.x, for programs that had to work with several versions of gym
     VectorEnv               of PARL 2.x: several environments as one, in lists
+
+`parl_core.env.compat` has `CompatWrapper` and what the two APIs are.
 
 `parl_core.env.atari` and `parl_core.env.normalize` have the wrappers of their tasks, `parl_core.env.vector` the vector
 environments for training.
 """
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -19,27 +19,18 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parl_core.env.compat import AnyEnv, AnyWrapper, Api, ApiWrapper, Step, api_of
 from parl_core.errors import HyperparameterError
 from parl_core.policy_outputs import action_mapping
 from parl_core.seeding import spawn_seeds
 
 __all__ = [
     "ActionMappingWrapper",
-    "AnyEnv",
-    "AnyWrapper",
-    "CompatWrapper",
     "MonitorEnv",
-    "Step",
     "VectorEnv",
     "get_wrapper_by_cls",
-    "is_gym_version_ge",
 ]
 
-
-AnyEnv = gymnasium.Env[Any, Any]
-AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
-Step = tuple[Any, float, bool, bool, dict[str, Any]]
-"""Observation, reward, terminated, truncated, info."""
 
 W = TypeVar("W", bound=AnyWrapper)
 
@@ -53,27 +44,11 @@ def get_wrapper_by_cls(env: AnyEnv, cls: type[W]) -> W | None:
     return None
 
 
-class CompatWrapper(AnyWrapper):
-    """Passes Gymnasium's API through as it is: `reset` gives `(obs, info)`, `step` five values, seeds only when given.
-
-    PARL's wrapper translated to gym's old API and lost `truncated` on the way, so that time limits taught agents
-    that the world ends there. Programs that unpacked four values now unpack five.
-    """
-
-
-def is_gym_version_ge(version: str) -> bool:
-    """Return whether the installed Gymnasium is at least of a version such as `"0.26.0"`; gym's numbers go on in it."""
-    return _numbers(gymnasium.__version__) >= _numbers(version)
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version)[:3]]
-
-
-class ActionMappingWrapper(AnyWrapper):
+class ActionMappingWrapper(ApiWrapper):
     """Lets a policy act in [-1, 1]; each dimension is mapped in a straight line to its own [low, high].
 
-    For a box of whole numbers the nearest one is taken.
+    For a box of whole numbers the nearest one is taken. `step` raises a ValueError for an action that is outside of
+    [-1, 1] by more than rounding, or not a number.
 
     Args:
         env: its action space is a `Box` with finite bounds.
@@ -82,21 +57,16 @@ class ActionMappingWrapper(AnyWrapper):
         HyperparameterError: the action space is something else.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
+    def __init__(self, env: Any) -> None:
         super().__init__(env)
-        space = env.action_space
+        space = self.env.action_space
         if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
             raise HyperparameterError(f"ActionMappingWrapper needs a Box action space with finite bounds, got {space}")
         self.low_bound: NDArray[Any] = space.low
         self.high_bound: NDArray[Any] = space.high
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, space.shape, np.float32)
 
-    def step(self, action: ArrayLike) -> Step:
-        """Take a step with an action in [-1, 1], of the action space's shape.
-
-        Raises:
-            ValueError: the action is outside by more than rounding, or not a number.
-        """
+    def _step(self, action: ArrayLike) -> Step:
         mapped = action_mapping(action, self.low_bound, self.high_bound)
         obs, reward, terminated, truncated, info = self.env.step(self._in_dtype(mapped))
         return obs, float(reward), terminated, truncated, info
@@ -111,14 +81,14 @@ class ActionMappingWrapper(AnyWrapper):
         return np.where(whole > top, high, np.minimum(whole, top).astype(low.dtype))
 
 
-class MonitorEnv(AnyWrapper):
+class MonitorEnv(ApiWrapper):
     """Keeps the return and the length of every finished episode.
 
     The last step of an episode has them in `info["episode"]`: `r` the undiscounted return, `l` the steps, `t` the
     seconds since the wrapper was made. An episode that is abandoned by `reset` does not count.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
+    def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._began = time.monotonic()
         self._returns: list[float] = []
@@ -127,13 +97,11 @@ class MonitorEnv(AnyWrapper):
         self._return, self._length = 0.0, 0
         self._total_steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         self._return, self._length = 0.0, 0
         return self.env.reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> Step:
-        """Take a step, and record the episode where it ends."""
+    def _step(self, action: Any) -> Step:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._return += float(reward)
         self._length += 1
@@ -171,21 +139,26 @@ class VectorEnv:
     `parl_core.env.vector` has the one for training: arrays, and environments in other processes.
 
     Args:
-        envs: Gymnasium environments, at least one.
+        envs: at least one, all of the same API.
+
+    Attributes:
+        api: of the environments, "gymnasium" or "gym": which form `reset` and `step` have.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or they speak different APIs.
     """
 
-    def __init__(self, envs: Sequence[AnyEnv]) -> None:
+    def __init__(self, envs: Sequence[Any]) -> None:
         if not envs:
             raise ValueError("VectorEnv needs at least one environment, got none")
+        apis = sorted({api_of(env) for env in envs})
+        if len(apis) > 1:
+            raise ValueError("some environments speak Gymnasium's API and some gym's: put CompatWrapper around all")
+        self.api: Api = apis[0]
         self.envs = list(envs)
         self.envs_num = len(self.envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[list[Any], list[dict[str, Any]]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Begin an episode in every environment.
 
         Args:
@@ -193,35 +166,35 @@ class VectorEnv:
             options: passed to each.
 
         Returns:
-            Observations and infos.
+            Observations and infos; in gym's API observations alone.
         """
         seeds = [None] * self.envs_num if seed is None else spawn_seeds(seed, self.envs_num)
+        if self.api == "gym":
+            return [self._first(env, own, options) for env, own in zip(self.envs, seeds, strict=True)]
         starts = [env.reset(seed=own, options=options) for env, own in zip(self.envs, seeds, strict=True)]
         return [obs for obs, _ in starts], [info for _, info in starts]
 
-    def step(
-        self, actions: Sequence[Any]
-    ) -> tuple[list[Any], list[float], list[bool], list[bool], list[dict[str, Any]]]:
+    def step(self, actions: Sequence[Any]) -> Any:
         """Take a step in every environment.
 
         Where an episode ends, the observation returned is the first one of the next episode, and the info has the
-        last one of the old in `final_obs` (bootstrap from it where the episode was truncated) and the info of
-        that step in `final_info`.
+        last one of the old in `final_obs` (bootstrap from it where the episode was truncated). In Gymnasium's API it
+        has the info of that step in `final_info`, too, beside that of the new episode.
 
         Args:
             actions: one for each environment.
 
         Returns:
-            Observations, rewards, terminated, truncated, infos.
+            Observations, rewards, terminated, truncated, infos; in gym's API observations, rewards, dones, infos.
 
         Raises:
             ValueError: there are more or fewer actions than environments.
         """
         if len(actions) != self.envs_num:
             raise ValueError(f"step got {len(actions)} actions for {self.envs_num} environments: pass one for each")
-        steps = [self._step(env, action) for env, action in zip(self.envs, actions, strict=True)]
-        obs, rewards, terminated, truncated, infos = (list(column) for column in zip(*steps, strict=True))
-        return obs, rewards, terminated, truncated, infos
+        take = self._step_of_gym if self.api == "gym" else self._step
+        steps = [take(env, action) for env, action in zip(self.envs, actions, strict=True)]
+        return tuple(list(column) for column in zip(*steps, strict=True))
 
     def close(self) -> None:
         """Close all environments."""
@@ -229,11 +202,24 @@ class VectorEnv:
             env.close()
 
     @staticmethod
-    def _step(env: AnyEnv, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def _first(env: Any, seed: int | None, options: dict[str, Any] | None) -> Any:
+        if seed is not None:
+            env.seed(seed)
+        return env.reset() if options is None else env.reset(options=options)
+
+    @staticmethod
+    def _step(env: Any, action: Any) -> Step:
         obs, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
             final = deepcopy(obs)  # which the reset may change
-            first, first_info = env.reset()
+            obs, first_info = env.reset()
             info = {**first_info, "final_obs": final, "final_info": info}
-            obs = first
         return obs, float(reward), terminated, truncated, info
+
+    @staticmethod
+    def _step_of_gym(env: Any, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
+        obs, reward, done, info = env.step(action)
+        if done:
+            info = {**info, "final_obs": deepcopy(obs)}
+            obs = env.reset()
+        return obs, float(reward), bool(done), info

@@ -1,0 +1,290 @@
+"""Two APIs of environments: Gymnasium's, and that of gym before 0.26, which programs of PARL 1.x and 2.x speak.
+
+    api            reset()      step(action)                                  seeds
+    "gymnasium"    obs, info    obs, reward, terminated, truncated, info      reset(seed=…)
+    "gym"          obs          obs, reward, done, info                       seed(…)
+
+`api_of` names the API of any environment. The wrappers of this project speak the API of what they wrap, and say which
+in their attribute `api`: with a Gymnasium environment inside, Gymnasium's; around a `CompatWrapper` or an environment
+of the old kind, gym's. `as_gymnasium` leads back.
+"""
+
+import re
+import sys
+from typing import Any, Literal
+
+import gymnasium
+
+__all__ = [
+    "V_GYM_CHANGED",
+    "V_NPRANDOM_CHANGED",
+    "AnyEnv",
+    "AnyWrapper",
+    "Api",
+    "ApiWrapper",
+    "CompatWrapper",
+    "Step",
+    "api_of",
+    "as_gymnasium",
+    "is_gym_version_ge",
+]
+
+AnyEnv = gymnasium.Env[Any, Any]
+AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
+Api = Literal["gymnasium", "gym"]
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info."""
+
+V_GYM_CHANGED = "0.26.0"
+"""The version of gym since which `reset` returns two values and `step` five."""
+V_NPRANDOM_CHANGED = "0.22.0"
+"""The version of gym since which `env.np_random` is numpy's `Generator`."""
+
+
+def is_gym_version_ge(version: str) -> bool:
+    """Return whether the installed Gymnasium is at least of a version such as `"0.26.0"`; gym's numbers go on in it."""
+    return _numbers(gymnasium.__version__) >= _numbers(version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def api_of(env: Any) -> Api:
+    """Return the API that an environment speaks.
+
+    That is its attribute `api` where it has one, of a wrapper that of what it wraps; of other Gymnasium environments,
+    and of those of gym 0.26, "gymnasium"; of everything else "gym".
+
+    Raises:
+        ValueError: the attribute is something else.
+    """
+    while True:
+        # `vars` first: the wrappers of old gym pass any attribute on, and so do many environments' own.
+        found = vars(env).get("api", getattr(type(env), "api", None)) if hasattr(env, "__dict__") else None
+        if found in ("gymnasium", "gym"):
+            api: Api = found
+            return api
+        if found is not None:
+            raise ValueError(f"{type(env).__name__}.api must be 'gymnasium' or 'gym', got {found!r}")
+        if not isinstance(env, gymnasium.Wrapper):
+            break
+        env = env.env
+    if isinstance(env, gymnasium.Env):
+        return "gymnasium"
+    gym: Any = sys.modules.get("gym")  # an environment of gym has imported it
+    changed = gym is not None and _numbers(gym.__version__) >= _numbers(V_GYM_CHANGED)
+    return "gymnasium" if changed and isinstance(env, gym.Env) else "gym"
+
+
+def as_gymnasium(env: Any) -> AnyEnv:
+    """Return an environment that speaks Gymnasium's API: this one, where it does, else a view of it.
+
+    In gym's API an episode that a time limit ends has `info["TimeLimit.truncated"]`: that is truncated, and every other
+    end is terminated.
+
+    Raises:
+        TypeError: it is no environment, for want of `reset` and `step`.
+    """
+    for method in ("reset", "step"):
+        if not callable(getattr(env, method, None)):
+            raise TypeError(f"an environment needs reset() and step(), {type(env).__name__} has no {method}()")
+    api = api_of(env)
+    if not isinstance(env, gymnasium.Env):
+        env = _Foreign(env, api)
+    return env if api == "gymnasium" else _FromGym(env)
+
+
+class ApiWrapper(AnyWrapper):
+    """Base of wrappers that speak the API of what they wrap; their own code is written for Gymnasium's.
+
+    Subclasses override `_reset` and `_step`, whose forms are Gymnasium's whatever the API; `self.env` speaks it, too.
+
+    Args:
+        env: of either API.
+
+    Attributes:
+        api: "gymnasium" or "gym": which form `reset` and `step` have.
+    """
+
+    api: Api
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(as_gymnasium(env))
+        self.api = api_of(env)
+        self._next_seed: int | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin an episode.
+
+        Returns:
+            the observation and the info; in gym's API the observation alone.
+        """
+        if self.api == "gymnasium":
+            return self._reset(seed, options)
+        if seed is None:
+            seed, self._next_seed = self._next_seed, None
+        return self._reset(seed, options)[0]
+
+    def step(self, action: Any) -> Any:
+        """Take a step.
+
+        Returns:
+            observation, reward, terminated, truncated, info; in gym's API the two ends are one, `done`, and
+            `info["TimeLimit.truncated"]` says of the last step whether a limit ended the episode.
+        """
+        if self.api == "gymnasium":
+            return self._step(action)
+        obs, reward, terminated, truncated, info = self._step(action)
+        done = terminated or truncated
+        if done:
+            info = {**info, "TimeLimit.truncated": not terminated}
+        return obs, reward, done, info
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        """Seed the next episode, as gym's API does; the episodes after it go on with the same generator."""
+        self._next_seed = seed
+        return [seed]
+
+    @property
+    def _max_episode_steps(self) -> int | None:
+        """The limit of steps of an episode, under the name by which programs of PARL 2.x read it; None without one."""
+        env: AnyEnv = self.env
+        while isinstance(env, gymnasium.Wrapper):
+            if isinstance(env, gymnasium.wrappers.TimeLimit):
+                return int(vars(env)["_max_episode_steps"])
+            env = env.env
+        limit = getattr(env, "_max_episode_steps", None)
+        return None if limit is None else int(limit)
+
+    def __getattr__(self, name: str) -> Any:
+        # Gymnasium's wrappers do not pass attributes on; those of gym did.
+        if name.startswith("_") or vars(self).get("api") != "gym":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.env.get_wrapper_attr(name)
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(seed=seed, options=options)
+
+    def _step(self, action: Any) -> Step:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward), bool(terminated), bool(truncated), info
+
+
+class CompatWrapper(ApiWrapper):
+    """Gives any environment gym's old API, for which programs of PARL 1.x and 2.x are written.
+
+        env = CompatWrapper(gymnasium.make("CartPole-v1"))
+        env.seed(7)
+        obs = env.reset()
+        obs, reward, done, info = env.step(action)
+
+    PARL's wrapper of this name lost what a time limit means, so that it taught agents that the world ends there:
+    `info["TimeLimit.truncated"]` of the last step says it here. A seed is used once, not at each reset.
+
+    Args:
+        env: of either API.
+    """
+
+    api: Api = "gym"
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.api = "gym"
+
+
+class _FromGym(AnyWrapper):
+    """An environment of gym's API, seen through Gymnasium's."""
+
+    api: Api = "gymnasium"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        env: Any = self.env
+        if seed is not None:
+            env.seed(seed)
+        obs = env.reset() if options is None else env.reset(options=options)
+        if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
+            raise TypeError(
+                f"{self._name()}.reset() returned (obs, info), which is Gymnasium's API, and the class is none of"
+                " gymnasium's: derive it from gymnasium.Env, or give it the attribute api = 'gymnasium'"
+            )
+        return obs, {}
+
+    def step(self, action: Any) -> Step:
+        """Take a step."""
+        result: Any = self.env.step(action)
+        if len(result) != 4:
+            raise TypeError(
+                f"{self._name()}.step() returned {len(result)} values, and gym's API has 4: derive the class from"
+                " gymnasium.Env, or give it the attribute api = 'gymnasium', if it has Gymnasium's 5"
+            )
+        obs, reward, done, info = result
+        truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        return obs, float(reward), bool(done) and not truncated, truncated, info
+
+    def _name(self) -> str:
+        return type(self.unwrapped).__name__
+
+
+class _Foreign(AnyEnv):
+    """An environment that is none of Gymnasium's classes, as an object of one; its API stays what it is."""
+
+    def __init__(self, env: Any, api: Api) -> None:
+        self._env = env
+        self.api = api
+        self.observation_space = _space(env.observation_space)
+        self.action_space = _space(env.action_space)
+        self.metadata = dict(getattr(env, "metadata", None) or {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self.spec = getattr(env, "spec", None)
+
+    def reset(self, **options: Any) -> Any:
+        return self._env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        return self._env.step(action)
+
+    def seed(self, seed: int | None = None) -> Any:
+        """Seed it where it can be seeded."""
+        own = getattr(self._env, "seed", None)
+        return own(seed) if callable(own) else [seed]
+
+    def render(self) -> Any:
+        return self._env.render()
+
+    def close(self) -> None:
+        if callable(close := getattr(self._env, "close", None)):
+            close()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost object of theirs."""
+        return getattr(self._env, "unwrapped", self._env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_env":  # not made yet: a copy or an unpickled object looks for its methods first
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+
+def _space(space: Any) -> gymnasium.Space[Any]:
+    """Return a space of Gymnasium's for one of gym's, by the name of its class and its attributes."""
+    if isinstance(space, gymnasium.Space):
+        return space
+    made = gymnasium.spaces
+    match type(space).__name__:
+        case "Box":
+            return made.Box(space.low, space.high, space.shape, space.dtype.type)
+        case "Discrete":
+            return made.Discrete(int(space.n), start=int(getattr(space, "start", 0)))
+        case "MultiDiscrete":
+            return made.MultiDiscrete(space.nvec)
+        case "MultiBinary":
+            return made.MultiBinary(space.n)
+        case "Tuple":
+            return made.Tuple([_space(part) for part in space.spaces])
+        case "Dict":
+            return made.Dict({key: _space(part) for key, part in space.spaces.items()})
+        case kind:
+            raise TypeError(f"spaces of the class {kind} have no counterpart in Gymnasium, got {space}")
