@@ -1,5 +1,6 @@
 """Module paths of PARL 1.x and 2.x lead to the classes that `parl` offers."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -8,6 +9,7 @@ import pytest
 
 import parl
 from parl_core import backends
+from parl_core.migration import REMOVED_MODULES
 
 BACKEND = backends.current().name
 ALGORITHMS = [
@@ -54,3 +56,16 @@ def test_importing_the_facade_loads_none_of_the_old_paths() -> None:
     program = "import sys, parl.algorithms, parl.core; print([n for n in sys.modules if 'algorithms.' in n])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert ran.stdout.strip() == "[]"
+
+
+def test_v_trace_is_the_module_that_it_was() -> None:
+    module = import_module(f"parl.algorithms.{BACKEND}.impala.vtrace")
+    assert import_module(f"parl.algorithms.{BACKEND}.impala").vtrace is module
+    assert (
+        import_module("parl.algorithms.fluid.impala.vtrace").from_importance_weights is module.from_importance_weights
+    )
+
+
+def test_a_module_below_a_framework_that_is_gone_tells_what_took_its_place() -> None:
+    with pytest.raises(ModuleNotFoundError, match=re.escape(REMOVED_MODULES["parl.core.fluid.plutils"])):
+        import_module("parl.core.fluid.plutils.compiler")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import parl
+from parl_core.migration import REMOVED_MODULES
 
 FOLDER = Path(parl.__file__).parent
 STUBS = sorted(FOLDER.rglob("*.pyi"))
@@ -44,3 +45,38 @@ def test_every_form_of_import_finds_an_old_path() -> None:
         "    assert error.name == 'parl.utils.nothing'\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=True)
+
+
+def test_paths_of_remote_classes_lead_to_parl_remote() -> None:
+    parl_remote = pytest.importorskip("parl_remote")
+    program = (
+        "import parl.remote\n"
+        "from parl.remote import connect, remote_class\n"
+        "from parl.remote.client import disconnect, get_global_client\n"
+        "from parl.remote.remote_decorator import remote_class as decorator\n"
+        "from parl.remote.exceptions import FutureGetRepeatedlyError, FutureObjectEmpty, RemoteError, ResourceError\n"
+        "import parl, parl_remote\n"
+        "assert remote_class is decorator is parl.remote_class is parl.remote.remote_class\n"
+        "assert parl.RemoteError is RemoteError and ResourceError is parl_remote.NoResources\n"
+        "assert FutureObjectEmpty is parl_remote.ResultTimeout\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=True)
+    assert parl_remote.__name__ == "parl_remote"
+
+
+@pytest.mark.parametrize("gone", sorted(set(REMOVED_MODULES) - {"parl.core.fluid.plutils"}))  # which needs a backend
+def test_modules_that_are_gone_tell_what_took_their_place(gone: str) -> None:
+    if gone.startswith("parl.remote"):
+        pytest.importorskip("parl_remote")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(gone)
+    assert str(caught.value).endswith(REMOVED_MODULES[gone])
+    assert caught.value.name == gone
+
+
+def test_names_that_are_gone_tell_what_took_their_place() -> None:
+    with pytest.raises(AttributeError, match="torchrun"):
+        _ = parl.compile  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'parl' has no attribute 'nothing'$"):
+        _ = parl.nothing  # type: ignore[attr-defined]
+    assert not hasattr(parl, "compile")

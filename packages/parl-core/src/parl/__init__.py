@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_remote import Executor as Executor
     from parl_remote import ExecutorBroken as ExecutorBroken
     from parl_remote import FutureFunctionError as FutureFunctionError
+    from parl_remote import FutureGetRepeatedlyError as FutureGetRepeatedlyError
+    from parl_remote import FutureObjectEmpty as FutureObjectEmpty
     from parl_remote import ItemLost as ItemLost
     from parl_remote import NameTaken as NameTaken
     from parl_remote import NoResources as NoResources
@@ -88,6 +90,8 @@ __all__ = [
     "Executor",
     "ExecutorBroken",
     "FutureFunctionError",
+    "FutureGetRepeatedlyError",
+    "FutureObjectEmpty",
     "ItemLost",
     "Model",
     "NameTaken",
@@ -151,7 +155,7 @@ def __getattr__(name: str) -> Any:
         return _names.backends().set_backend
     if name in __all__:  # all that is left
         return _names.from_remote(name)
-    raise AttributeError(f"module 'parl' has no attribute {name!r}")
+    raise _names.unknown(name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ Paths of PARL 1.x and 2.x are other names of modules that this project has in an
     parl.algorithms.torch.dqn                             parl_torch.algorithms.dqn; `paddle` likewise
     parl.algorithms.fluid.dqn                             that of the backend in use
     parl.core.torch.model, .algorithm, .agent             parl_torch.model, ...; `paddle` and `fluid` likewise
+    parl.remote, .client, .exceptions, ...                parl_remote
 
 A module is the same object under both names, so its classes are the same, too. Nothing is loaded before one of these
 paths is imported.
@@ -32,6 +33,7 @@ __all__ = [
     "offer_to_joblib",
     "offered",
     "refuse_old_distribution",
+    "unknown",
 ]
 
 BACKEND = ("Agent", "Algorithm", "Model")
@@ -40,11 +42,15 @@ SUBMODULES = ("algorithms", "env", "layers", "networks", "optim", "training", "u
 _PATHS: dict[str, tuple[str, ...]] = {
     "parl.core": (),
     "parl.env.atari_wrappers": ("parl_core.env.atari", "parl_core.env.wrappers"),
-    "parl.env.compat_wrappers": ("parl_core.env.wrappers",),
+    "parl.env.compat_wrappers": ("parl_core.env.compat",),
     "parl.env.continuous_wrappers": ("parl_core.env.wrappers",),
     "parl.env.mujoco_wrappers": ("parl_core.env.normalize", "parl_core.env.wrappers", "parl_core.stats"),
     "parl.env.multiagent_env": ("parl_core.env.multi_agent",),
     "parl.env.vector_env": ("parl_core.env.wrappers",),
+    "parl.remote": ("parl_remote",),
+    "parl.remote.client": ("parl_remote",),
+    "parl.remote.exceptions": ("parl_remote.errors",),
+    "parl.remote.remote_decorator": ("parl_remote",),
     "parl.utils.csv_logger": ("parl_core.csv_log",),
     "parl.utils.deprecation": ("parl_core.deprecation",),
     "parl.utils.globvars": ("parl_core.global_config",),
@@ -58,9 +64,13 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "parl.utils.tensorboard": ("parl_core.summary",),
     "parl.utils.time_stat": ("parl_core.stats",),
     "parl.utils.utils": ("parl_core.checks",),
+    "parl.utils.visualdl": ("parl_core.summary",),
     "parl.utils.window_stat": ("parl_core.stats",),
 }
 """The modules that an old path stands for; one with several has the public names of all of them."""
+
+_PACKAGES = ("parl.core", "parl.remote")
+_GONE = re.compile(r"parl\.(core|env|remote|utils)\.")
 
 _OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
 _RENAMED = {"a3c": "a2c", "ddqn": "dqn", "dt": "decision_transformer", "impala.impala": "impala"}
@@ -104,13 +114,22 @@ def from_remote(name: str) -> Any:
     Raises:
         ImportError: parl-remote is not installed; the message is the `pip install` line.
     """
+    return getattr(_home("parl_remote", f"parl.{name}"), name)
+
+
+def _home(module: str, wanted: str = "parl.remote") -> ModuleType:
     try:
-        package = import_module("parl_remote")
+        return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != "parl_remote":
             raise
-        raise ImportError(f"parl.{name} needs parl-remote:\n    pip install parl-remote", name="parl_remote") from None
-    return getattr(package, name)
+        raise ImportError(f"{wanted} needs parl-remote:\n    pip install parl-remote", name="parl_remote") from None
+
+
+def unknown(name: str) -> AttributeError:
+    """Return the error for a name that `parl` does not have; what PARL 2.x had under it is told what took its place."""
+    instead = import_module("parl_core.migration").REMOVED_NAMES.get(f"parl.{name}")
+    return AttributeError(f"module 'parl' has no attribute {name!r}" + (f": {instead}" if instead else ""))
 
 
 def refuse_old_distribution() -> None:
@@ -150,19 +169,29 @@ class _OldPaths(MetaPathFinder, Loader):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname not in _PATHS and not _OF_A_BACKEND.fullmatch(fullname):
+            if _GONE.match(fullname):
+                _tell_what_took_its_place(fullname)
             return None
-        return ModuleSpec(fullname, self, is_package=fullname == "parl.core")
+        return ModuleSpec(fullname, self, is_package=fullname in _PACKAGES)
 
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__
-        homes = [import_module(home) for home in _PATHS.get(path, ())]
+        homes = [_home(home) for home in _PATHS.get(path, ())]
         if found := _OF_A_BACKEND.fullmatch(path):
             _alias_backend(path, *found.groups())
-        elif len(homes) == 1:
+        elif len(homes) == 1 and path not in _PACKAGES:
             sys.modules[path] = homes[0]
         else:
             for home in homes:
                 vars(module).update({name: getattr(home, name) for name in home.__all__})
+
+
+def _tell_what_took_its_place(path: str) -> None:
+    """Raise `ModuleNotFoundError` for a module that PARL 2.x had and this project does not."""
+    removed = import_module("parl_core.migration").REMOVED_MODULES
+    for gone, instead in removed.items():
+        if path == gone or path.startswith(f"{gone}."):
+            raise ModuleNotFoundError(f"no module {path!r}, which PARL 2.x had: {instead}", name=path)
 
 
 def offer_to_joblib() -> None:
@@ -210,6 +239,8 @@ def _alias_backend(path: str, part: str, framework: str) -> None:
     if part == "algorithms":
         package = backend.algorithms
         names = {module.name: module.name for module in iter_modules(package.__path__)} | _RENAMED
+        losses = f"{package.__name__.rpartition('.')[0]}.losses"
+        sys.modules[f"{path}.impala.vtrace"] = import_module(f"{losses}.vtrace")
     else:
         package = import_module(backend.Model.__module__.rpartition(".")[0])
         names = _CORE

@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -51,6 +52,7 @@ class Agent:
 
     Args:
         algorithm: the algorithm to act and learn with.
+        gpu_id: PARL 1.x's, without effect: pass `device=` to the algorithm.
         obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space. Of dictionaries, the number of each
             part by name; of tuples the same with the names "0", "1", … Default: that of the model, which those of
             `parl.networks.for_spaces` have.
@@ -80,10 +82,15 @@ class Agent:
     def __init__(
         self,
         algorithm: Algorithm,
+        gpu_id: int | None = None,
         *,
         obs_ndim: int | Mapping[str, int] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
+        if gpu_id is not None:
+            message = "gpu_id of parl.Agent has no effect: pass device='cuda:0' or 'cpu' to the algorithm"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+        self.gpu_id = gpu_id
         if not isinstance(algorithm, Algorithm):
             raise ModelContractError(
                 f"parl.Agent needs an algorithm, got {algorithm!r}; make one, for instance "

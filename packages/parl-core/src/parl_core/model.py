@@ -129,7 +129,12 @@ class Model:
         check_weights(type(self).__name__, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, named)
         self._assign(tensors, named)
 
-    def sync_weights_to(self, target_model: Model, decay: float = 0.0) -> None:
+    def sync_weights_to(
+        self,
+        target_model: Model,
+        decay: float = 0.0,
+        share_vars_parallel_executor: object = None,  # noqa: ARG002 - the signature in the PARL 1.x manual
+    ) -> None:
         """Blend this model's weights, buffers included, into `target_model`.
 
         `target = decay * target + (1 - decay) * self`; whole-numbered buffers (counters) are copied.
@@ -137,6 +142,7 @@ class Model:
         Args:
             target_model: a model of the same architecture, another object.
             decay: how much of the target stays, in [0, 1]; 0 copies.
+            share_vars_parallel_executor: PARL 1.x's; without effect.
 
         Raises:
             HyperparameterError: `decay` lies outside [0, 1].

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from parl_remote.errors import DeathKind as DeathKind
     from parl_remote.errors import ExecutorBroken as ExecutorBroken
     from parl_remote.errors import FutureFunctionError as FutureFunctionError
+    from parl_remote.errors import FutureGetRepeatedlyError as FutureGetRepeatedlyError
+    from parl_remote.errors import FutureObjectEmpty as FutureObjectEmpty
     from parl_remote.errors import ItemLost as ItemLost
     from parl_remote.errors import NameTaken as NameTaken
     from parl_remote.errors import NoResources as NoResources
@@ -96,6 +98,8 @@ _HOMES = {
             "ClusterUnreachable",
             "ExecutorBroken",
             "FutureFunctionError",
+            "FutureGetRepeatedlyError",
+            "FutureObjectEmpty",
             "ItemLost",
             "NameTaken",
             "NoResources",
@@ -130,6 +134,8 @@ __all__ = [
     "Executor",
     "ExecutorBroken",
     "FutureFunctionError",
+    "FutureGetRepeatedlyError",
+    "FutureObjectEmpty",
     "ItemLost",
     "NameTaken",
     "NoResources",

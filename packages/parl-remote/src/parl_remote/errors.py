@@ -26,7 +26,8 @@
           └─ RemoteProtocolError       the peer did
 
 PARL's other public names are aliases: `RemoteSerializeError` and `RemoteDeserializeError` are `SerializationError`,
-`ResourceError` is `NoResources`, `FutureFunctionError` is `RemoteCallError`.
+`ResourceError` is `NoResources`, `FutureFunctionError` is `RemoteCallError`, `FutureObjectEmpty` is `ResultTimeout`.
+`FutureGetRepeatedlyError` is never raised: a result may be read any number of times.
 
 Every error here survives pickling with its attributes, because actors may hold handles of other actors.
 """
@@ -56,6 +57,8 @@ __all__ = [
     "DeathKind",
     "ExecutorBroken",
     "FutureFunctionError",
+    "FutureGetRepeatedlyError",
+    "FutureObjectEmpty",
     "ItemLost",
     "LocalProtocolError",
     "MemorySample",
@@ -443,6 +446,11 @@ RemoteSerializeError = SerializationError
 RemoteDeserializeError = SerializationError
 ResourceError = NoResources
 FutureFunctionError = RemoteCallError
+FutureObjectEmpty = ResultTimeout
+
+
+class FutureGetRepeatedlyError(RemoteError):
+    """PARL's error for a second `get` of one future; here `get` returns the result again, so it is never raised."""
 
 
 def missing(message: str, name: str) -> RemoteAttributeError:

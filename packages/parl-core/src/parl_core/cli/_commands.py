@@ -10,6 +10,7 @@ import gymnasium
 
 from parl_core import backends
 from parl_core._version import __version__
+from parl_core.cli._migrate import migrate
 from parl_core.errors import ParlError
 from parl_core.training.recipe_run import RecipeRun, play
 from parl_core.training.recipes import RECIPES
@@ -36,6 +37,9 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="parl")
 def parl() -> None:
     """Train agents and evaluate them."""
+
+
+parl.add_command(migrate)
 
 
 @parl.group()

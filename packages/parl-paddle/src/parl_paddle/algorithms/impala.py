@@ -11,7 +11,7 @@ from parl_core.contracts.batches import Fragment
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
 from parl_paddle.distributions import CategoricalDistribution
-from parl_paddle.losses.vtrace import vtrace
+from parl_paddle.losses import vtrace
 
 __all__ = ["IMPALA"]
 
@@ -31,7 +31,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         def by_time(column: Tensor) -> Tensor:
             return column.reshape([-1, self.sample_batch_steps]).transpose([1, 0])[learned]
 
-        returns = vtrace(
+        returns = vtrace.vtrace(
             by_time(log_prob.detach() - behaviour.logp(action)),
             by_time(reward),
             by_time(discount_t),

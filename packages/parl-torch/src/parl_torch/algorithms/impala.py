@@ -13,7 +13,7 @@ from parl_torch._host_acting import OnHost
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
-from parl_torch.losses.vtrace import vtrace
+from parl_torch.losses import vtrace
 
 __all__ = ["IMPALA"]
 
@@ -38,7 +38,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         def by_time(column: Tensor) -> Tensor:
             return column.reshape(-1, self.sample_batch_steps).transpose(0, 1)[learned]
 
-        returns = vtrace(
+        returns = vtrace.vtrace(
             by_time(log_prob.detach() - behaviour.logp(action)),
             by_time(reward),
             by_time(discount_t),

@@ -1,0 +1,326 @@
+"""What of PARL 1.x and 2.x has another name here, or none: for messages of the facade, and for `parl migrate`.
+
+    programs = [read(path, text) for path, text in ...]
+    report(programs)[path]      lines that have to change, and what to write instead
+    rewrite(programs)[path]     the source with what needs no thought changed
+
+A program is read, not run: what is built at run time (`getattr(parl, name)`) is not found.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["REMOVED_MODULES", "REMOVED_NAMES", "Edit", "Finding", "Program", "read", "report", "rewrite"]
+
+_CLUSTER = "a part of the cluster's own processes; tests of programs use parl_remote.testing.LoopbackCluster"
+_FLUID = "write the update eagerly, or see the table for static programs in docs/how-to/migrate.md"
+
+REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "parl.core.agent_base": "use parl.Agent",
+        "parl.core.algorithm_base": "use parl.Algorithm",
+        "parl.core.fluid.plutils": "write the update eagerly, or build the program with paddle.static",
+        "parl.core.model_base": "use parl.Model",
+        "parl.env.multiagent_simple_env": "use parl.env.multiagent_env",
+        "parl.remote.cluster_monitor": _CLUSTER,
+        "parl.remote.communication": "calls pickle their values by themselves; for your own data use cloudpickle",
+        "parl.remote.cpu_resource": _CLUSTER,
+        "parl.remote.gpu_resource": _CLUSTER,
+        "parl.remote.job": _CLUSTER,
+        "parl.remote.log_server": "use `xparl logs ACTOR`",
+        "parl.remote.master": f"use `xparl start`; it was {_CLUSTER}",
+        "parl.remote.monitor": "use `xparl start`, which serves the monitor",
+        "parl.remote.remote_wrapper": "use parl.remote_class",
+        "parl.remote.scripts": "use the command `xparl`",
+        "parl.remote.start": "use the command `xparl`",
+        "parl.remote.worker": f"use `xparl connect`; it was {_CLUSTER}",
+        "parl.remote.worker_manager": _CLUSTER,
+        "parl.utils.exceptions": "use parl.remote.exceptions",
+        "parl.utils.path_utils": "use pathlib",
+    }
+)
+"""Modules of PARL 2.x that have no counterpart, with what to use instead."""
+
+REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "parl.compile": "write the update eagerly; torch's algorithms take compile=True, and several GPUs learn with "
+        "torchrun or paddle.distributed.launch",
+        "parl.utils.utils.get_fluid_version": "fluid is gone, see paddle.__version__",
+        "parl.utils.utils.isnotebook": "see IPython.get_ipython()",
+        "parl.utils.utils.kill_process": "end the processes that you started by their handles",
+        "parl.utils.utils.to_byte": "use str.encode()",
+        "parl.utils.utils.to_str": "use bytes.decode()",
+    }
+)
+"""Names of modules that exist, likewise."""
+
+_METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "define_learn": "learn",
+        "define_policy_learn": "policy_learn",
+        "define_predict": "predict",
+        "define_sample": "sample",
+        "define_value_learn": "value_learn",
+        "define_value_predict": "value_predict",
+        "get_params": "get_weights",
+        "set_params": "set_weights",
+        "sync_params_to": "sync_weights_to",
+    }
+)
+"""Methods of models, algorithms and agents that have another name."""
+
+_OLD_STEP = 4
+_WRAPPER = "CompatWrapper"
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """Text that takes the place of a part of a line.
+
+    Attributes:
+        line: number from 1.
+        start, end: columns in the line's UTF-8 form; `end` is behind the last.
+        text: what comes there.
+    """
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A line that has to change.
+
+    Attributes:
+        line: number from 1.
+        message: what to write instead.
+        mechanical: whether `rewrite` does it.
+    """
+
+    line: int
+    message: str
+    mechanical: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `read` found in one file.
+
+    Attributes:
+        source: its text.
+        findings: what has to change in it, whatever the others do.
+        edits: the mechanical ones of them.
+        makes: edits that put `CompatWrapper` around the calls of `gym.make` that have none.
+        imports_at: the line before which an import may stand.
+        old_steps: lines that unpack four values from `step`, as gym's API had them.
+        has_wrapper: whether it imports `CompatWrapper`.
+    """
+
+    path: str
+    source: str
+    findings: Sequence[Finding]
+    edits: Sequence[Edit]
+    makes: Sequence[Edit]
+    imports_at: int
+    old_steps: Sequence[int]
+    has_wrapper: bool
+
+
+def read(path: str, source: str) -> Program:
+    """Find what has to change in a program.
+
+    Args:
+        path: for messages.
+        source: Python's.
+
+    Raises:
+        SyntaxError: it is not Python 3.
+    """
+    tree = ast.parse(source, path)
+    reader = _Reader(source)
+    reader.visit(tree)
+    return Program(
+        path,
+        source,
+        reader.findings,
+        reader.edits,
+        reader.makes,
+        _imports_at(tree),
+        reader.old_steps,
+        reader.has_wrapper,
+    )
+
+
+def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
+    """Return what has to change in each program, by path and line.
+
+    Args:
+        programs: all of one project: whether environments need a `CompatWrapper` where one program makes them is seen
+            in the one that steps them.
+    """
+    found = {program.path: list(program.findings) for program in programs}
+    if not any(program.has_wrapper for program in programs):
+        wraps = any(program.makes for program in programs)
+        message = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() obs, info: " + (
+            f"{_WRAPPER} around gym.make(...) keeps the form of gym" if wraps else f"put {_WRAPPER} around environments"
+        )
+        for program in programs:
+            found[program.path] += [Finding(line, message, mechanical=wraps) for line in program.old_steps]
+    return {path: sorted(findings) for path, findings in found.items()}
+
+
+def rewrite(programs: Sequence[Program]) -> dict[str, str]:
+    """Return the new text of the programs that change, by path: that of all mechanical findings of `report`."""
+    wraps = any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs)
+    changed = {}
+    for program in programs:
+        edits = list(program.edits)
+        if wraps and program.makes:
+            edits += [*program.makes, Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}\n")]
+        if edits:
+            changed[program.path] = _applied(program.source, edits)
+    return changed
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, source: str) -> None:
+        self.lines = _lines(source)
+        self.findings: list[Finding] = []
+        self.edits: list[Edit] = []
+        self.makes: list[Edit] = []
+        self.old_steps: list[int] = []
+        self._is_of_parl = False
+        self.has_wrapper = False
+        self._modules: dict[str, str] = {}  # what the names of modules mean here: "gym", "parl", "parl.utils.utils"
+        self._wrapped: set[ast.AST] = set()
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._module(alias, alias.name)
+            top = alias.name.partition(".")[0]
+            self._modules[alias.asname or top] = alias.name if alias.asname else top
+            if top == "gym":
+                name = "gymnasium" + alias.name.removeprefix("gym")
+                new = f"{name} as {alias.asname}" if alias.asname else "gymnasium as gym"
+                self._change(alias, "gym is Gymnasium now", new)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = node.module or ""
+        if node.level or not module:
+            return
+        gone = self._module(node, module)
+        if module.partition(".")[0] == "gym":
+            start = self._bytes(node.lineno).index(b"gym", node.col_offset)
+            self._change_part(node.lineno, start, start + len("gym"), "gym is Gymnasium now", "gymnasium")
+        for alias in node.names:
+            full = f"{module}.{alias.name}"
+            self.has_wrapper |= alias.name == _WRAPPER
+            if not gone and not self._module(alias, full):
+                self._name(alias, full)
+            if full == "paddle.fluid" or module == "gym":
+                self._modules[alias.asname or alias.name] = full
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        path = self._path(node)
+        if path is not None:
+            self._name(node, path)
+        elif node.attr in _METHODS and self._is_of_parl:
+            self._renamed(node)
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name in _METHODS and self._is_of_parl:
+            start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
+            new = _METHODS[node.name]
+            self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is {new}", new)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        target = node.targets[0]
+        if _is_call_of(node.value, "step") and isinstance(target, ast.Tuple) and len(target.elts) == _OLD_STEP:
+            self.old_steps.append(node.lineno)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id == _WRAPPER and node.args:
+            self._wrapped.add(node.args[0])
+        if self._path(node.func) in ("gym.make", "gymnasium.make") and node not in self._wrapped:
+            end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+            self.makes += [
+                Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
+                Edit(end_line, end, end, ")"),
+            ]
+        self.generic_visit(node)
+
+    def _module(self, node: ast.stmt | ast.alias, name: str) -> bool:
+        """Note whether this is a program of PARL at all; note and return whether the module is gone."""
+        self._is_of_parl |= name.partition(".")[0] == "parl"
+        for gone, instead in {**REMOVED_MODULES, "paddle.fluid": _FLUID}.items():
+            if name == gone or name.startswith(f"{gone}."):
+                self.findings.append(Finding(node.lineno, f"{gone} is gone: {instead}"))
+                return True
+        return False
+
+    def _name(self, node: ast.expr | ast.alias, path: str) -> None:
+        """Note the use of a name that is gone."""
+        if path in REMOVED_NAMES:
+            self.findings.append(Finding(node.lineno, f"{path} is gone: {REMOVED_NAMES[path]}"))
+
+    def _renamed(self, node: ast.Attribute) -> None:
+        new = _METHODS[node.attr]
+        line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+        self._change_part(line, end - len(node.attr), end, f"{node.attr} is {new}", new)
+
+    def _change(self, node: ast.alias, message: str, text: str) -> None:
+        self._change_part(node.lineno, node.col_offset, node.end_col_offset or 0, message, text)
+
+    def _change_part(self, line: int, start: int, end: int, message: str, text: str) -> None:
+        self.findings.append(Finding(line, message, mechanical=True))
+        self.edits.append(Edit(line, start, end, text))
+
+    def _path(self, node: ast.expr) -> str | None:
+        """Return what an expression such as `parl.utils.utils.to_str` names, or None where it begins with an object."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self._modules:
+            return None
+        return ".".join([self._modules[node.id], *reversed(parts)])
+
+    def _bytes(self, line: int) -> bytes:
+        return self.lines[line - 1].encode()
+
+
+def _is_call_of(node: ast.expr, method: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+
+
+def _imports_at(tree: ast.Module) -> int:
+    """Return the line before which an import may stand: before the first one that is not from `__future__`."""
+    body: Iterator[ast.stmt] = iter(tree.body)
+    after = 1
+    for statement in body:
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_text and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
+            return statement.lineno
+        after = (statement.end_lineno or statement.lineno) + 1
+    return after
+
+
+def _lines(source: str) -> list[str]:
+    """Return the lines as Python counts them, with their ends; `str.splitlines` knows more kinds of ends."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
+
+
+def _applied(source: str, edits: Iterable[Edit]) -> str:
+    lines = [line.encode() for line in _lines(source)]
+    for edit in sorted(edits, reverse=True):  # from the end, so that columns before stay right
+        line = lines[edit.line - 1]
+        lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]
+    return b"".join(lines).decode()

@@ -1,0 +1,176 @@
+"""What `parl migrate` finds in programs of PARL 1.x and 2.x, and what it changes."""
+
+import ast
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner
+
+from parl_core.cli._commands import parl
+from parl_core.migration import Program, read, report, rewrite
+
+
+def program(text: str, path: str = "train.py") -> Program:
+    return read(path, dedent(text))
+
+
+def changed(text: str) -> str:
+    one = program(text)
+    return rewrite([one]).get(one.path, one.source)
+
+
+def lines_of(*programs: Program) -> list[tuple[str, int, bool]]:
+    found = report(programs)
+    return [(path, finding.line, finding.mechanical) for path in found for finding in found[path]]
+
+
+def test_gym_becomes_gymnasium_under_the_name_that_the_program_has() -> None:
+    assert changed("import gym\n") == "import gymnasium as gym\n"
+    assert changed("import os, gym as g\n") == "import os, gymnasium as g\n"
+    assert changed("import gym.spaces\n") == "import gymnasium as gym\n"
+    assert changed("from gym import spaces\nfrom gym.wrappers import TimeLimit\n") == (
+        "from gymnasium import spaces\nfrom gymnasium.wrappers import TimeLimit\n"
+    )
+    assert changed("import gymnasium as gym\nimport gym_minigrid\n") == "import gymnasium as gym\nimport gym_minigrid\n"
+
+
+OLD_LOOP = """\
+    '''Trains.'''
+    from __future__ import annotations
+    import gym
+    import parl
+
+    def run(agent, env):
+        obs, done = env.reset(), False
+        while not done:
+            obs, reward, done, info = env.step(agent.sample(obs))
+
+    def main():
+        run(None, parl.env.ActionMappingWrapper(gym.make(
+            "Pendulum-v1",
+        )))
+    """
+
+
+def test_environments_of_the_old_loop_get_a_wrapper() -> None:
+    new = changed(OLD_LOOP)
+    assert new == dedent(
+        """\
+        '''Trains.'''
+        from __future__ import annotations
+        from parl.env import CompatWrapper
+        import gymnasium as gym
+        import parl
+
+        def run(agent, env):
+            obs, done = env.reset(), False
+            while not done:
+                obs, reward, done, info = env.step(agent.sample(obs))
+
+        def main():
+            run(None, parl.env.ActionMappingWrapper(CompatWrapper(gym.make(
+                "Pendulum-v1",
+            ))))
+        """
+    )
+    assert lines_of(program(OLD_LOOP)) == [("train.py", 3, True), ("train.py", 9, True)]
+    assert changed(new) == new  # nothing is left to do
+    assert lines_of(program(new)) == []
+
+
+def test_one_file_makes_what_another_one_steps() -> None:
+    steps = program("def run(env):\n    obs, r, done, _ = env.step(0)\n", "run.py")
+    makes = program("import gymnasium\nenv = gymnasium.make('CartPole-v1')\n", "make.py")
+    assert list(rewrite([steps, makes])) == ["make.py"]
+    assert "CompatWrapper(gymnasium.make('CartPole-v1'))" in rewrite([steps, makes])["make.py"]
+    assert lines_of(steps, makes) == [("run.py", 2, True)]
+    assert lines_of(steps) == [("run.py", 2, False)]  # alone: by hand
+    wrapped = program("from parl.env import CompatWrapper\nenv = CompatWrapper(make())\n", "wrapped.py")
+    assert lines_of(steps, wrapped) == []
+    assert rewrite([steps, wrapped, makes]) == {}
+
+
+def test_programs_of_gymnasium_stay_as_they_are() -> None:
+    text = "import gymnasium as gym\nenv = gym.make('A')\nobs, _ = env.reset()\no, r, te, tr, i = env.step(0)\n"
+    assert changed(text) == text
+    assert lines_of(program(text)) == []
+
+
+def test_methods_get_the_names_that_they_have_now_in_programs_of_parl_alone() -> None:
+    text = """\
+        import parl
+
+        class Mine(parl.Algorithm):
+            def define_learn(self, obs):
+                self.model.sync_params_to(self.target.a.b, decay=0.5)
+                return self.get_params()
+        """
+    new = changed(text)
+    assert "def learn(self, obs)" in new
+    assert "self.model.sync_weights_to(self.target.a.b, decay=0.5)" in new
+    assert "self.get_weights()" in new
+    other = "from sklearn.svm import SVC\nSVC().get_params()\n"
+    assert changed(other) == other
+
+
+def test_what_is_gone_is_named_with_what_took_its_place() -> None:
+    one = program(
+        """\
+        import parl
+        from paddle import fluid
+        from parl.remote.master import Master
+        from parl.utils.utils import to_str
+        import parl.utils.utils as u
+
+        parl.compile(1)
+        u.kill_process("x")
+        """
+    )
+    messages = [finding.message for finding in report([one])[one.path]]
+    words = ["fluid", "parl.remote.master", "to_str", "parl.compile", "kill_process"]
+    assert len(messages) == len(words)
+    assert all(word in message for word, message in zip(words, messages, strict=True))
+    assert rewrite([one]) == {}
+
+
+def test_lines_and_columns_are_those_of_python() -> None:
+    text = "import parl\r\nname = 'näme\x0c'; parl.Model().get_params()  # ü\r\nx = 1\x0c\r\nimport gym\r\n"
+    new = changed(text)
+    assert new == text.replace("get_params", "get_weights").replace("import gym", "import gymnasium as gym")
+    ast.parse(new)
+
+
+def test_the_command_shows_a_diff_and_writes_when_asked(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "train.py"
+    file.parent.mkdir()
+    file.write_text(dedent(OLD_LOOP))
+    run = CliRunner()
+    shown = run.invoke(parl, ["migrate", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert f"{file}:3: gym is Gymnasium now" in shown.stdout
+    assert "+import gymnasium as gym" in shown.stdout
+    assert "1 files: 1 would change with --write, 0 lines to change by hand" in shown.stderr
+    assert "import gym\n" in file.read_text()
+    written = run.invoke(parl, ["migrate", "--write", str(file)])
+    assert written.exit_code == 0
+    assert "CompatWrapper(gym.make(" in file.read_text()
+    assert run.invoke(parl, ["migrate", str(file)]).stdout == ""
+
+
+def test_what_is_left_to_do_is_the_exit_status(tmp_path: Path) -> None:
+    file = tmp_path / "old.py"
+    file.write_text("import parl\nparl.compile(1)\n")
+    result = CliRunner().invoke(parl, ["migrate", str(file)])
+    assert result.exit_code == 1
+    assert "1 lines to change by hand" in result.stderr
+
+
+@pytest.mark.parametrize("content", [b"print 'two'\n", b"\xff\xfe", b"x = 1\0\n"])
+def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "old.py"
+    file.write_bytes(content)
+    result = CliRunner().invoke(parl, ["migrate", str(file)])
+    assert result.exit_code == 1
+    assert f"{file} is no Python 3 in UTF-8" in result.stderr
+    assert result.stdout == ""
