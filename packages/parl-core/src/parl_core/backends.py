@@ -70,6 +70,11 @@ class Backend:
         return self._module("algorithms")
 
     @property
+    def export(self) -> ModuleType:
+        """The module whose `formats()` are those in which agents of this backend are exported."""
+        return self._module("export")
+
+    @property
     def data_parallel(self) -> ModuleType:
         """The module whose `join()` makes this process one of several that learn together."""
         return self._module("data_parallel")

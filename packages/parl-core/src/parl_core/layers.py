@@ -116,6 +116,7 @@ class LazyLayer:
     Attributes:
         seed: the initial weights are drawn from it.
         shaped: the parameters have shapes.
+        activation: name of the activation of the output, None for none.
     """
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")
@@ -128,6 +129,7 @@ class LazyLayer:
     seed: int
     shaped: bool
     act: Callable[[Any], Any] | None
+    activation: str | None
     own_parameters: tuple[str, ...]
     """Those of `PARAMETERS` that this layer has."""
 

@@ -107,6 +107,7 @@ class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
         with eager():
             self.seed = int(paddle.randint(0, 2**31 - 1, [1]).numpy()[0])
         self.act = contract.activation(act, _ACTIVATIONS, F)
+        self.activation = act
         self.shaped = False
         self.device: str | None = None
         self.dtype: Any = None

@@ -97,6 +97,7 @@ class LazyLayer(nn.Module, contract.LazyLayer):
         super().__init__()
         self.seed = int(torch.randint(2**62, ()).item())
         self.act = contract.activation(act, _ACTIVATIONS, F)
+        self.activation = act
         self.shaped = False
         self.own_parameters = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
         for name in self.PARAMETERS:

@@ -10,6 +10,7 @@ import gymnasium
 
 from parl_core import backends
 from parl_core._version import __version__
+from parl_core.cli._export import export_agent
 from parl_core.cli._migrate import migrate
 from parl_core.errors import ParlError
 from parl_core.training.recipe_run import RecipeRun, play
@@ -223,3 +224,6 @@ def list_parts() -> None:
     for algorithm, env in RECIPES:
         if algorithm.lower() in train.commands and env in gymnasium.registry:
             click.echo(f"recipe {algorithm.lower()} {env}")
+
+
+parl.add_command(export_agent)

@@ -1,0 +1,339 @@
+"""What a file of `parl_core.policy` says of a trained agent: its network as a tree of layers, its spaces, its weights.
+
+The layers are found in the model, which is one of `parl_core.networks` on either backend; their weights have PyTorch's
+names and layouts. Layers that a user wrote have no numpy form, and are refused by their names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core import encoders, layers, networks
+from parl_core.contracts.a2c import A2C
+from parl_core.contracts.actions import ActionKind
+from parl_core.contracts.bc import BC
+from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.dqn import DQN
+from parl_core.contracts.impala import IMPALA
+from parl_core.contracts.iql import IQL
+from parl_core.contracts.policy_gradient import PolicyGradient
+from parl_core.contracts.ppo import PPO
+from parl_core.encoders import SpacePart, parts_of
+from parl_core.errors import ModelContractError
+from parl_core.spaces import kind_of
+
+__all__ = ["Normalization", "Pipeline", "describe", "scores"]
+
+Node = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """How observations were normalised.
+
+    Attributes:
+        mean: of observations, `[*obs]`.
+        var: their variance.
+        clip: they are cut to [-clip, clip].
+        epsilon: added to the variance.
+    """
+
+    mean: NDArray[np.float64]
+    var: NDArray[np.float64]
+    clip: float = 10.0
+    epsilon: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The way from what an environment shows to what it is told to do.
+
+    Attributes:
+        algorithm: chooses actions.
+        observation: the environment's space.
+        action: likewise.
+        is_flat: the model sees observations as `gymnasium.spaces.flatten` gives them.
+        normalization: of what the model sees; None: none.
+    """
+
+    algorithm: Any
+    observation: Any
+    action: Any
+    is_flat: bool = False
+    normalization: Normalization | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of choices of each part of an action."""
+        if isinstance(self.action, gymnasium.spaces.Discrete):
+            return (int(self.action.n),)
+        return kind_of(self.action).nvec or ()
+
+    @property
+    def has_mask(self) -> bool:
+        """Return whether observations bring a mask of actions."""
+        return (
+            bool(self.sizes)
+            and isinstance(self.observation, gymnasium.spaces.Dict)
+            and "action_mask" in self.observation.spaces
+        )
+
+    @property
+    def acts_in_unit_box(self) -> bool:
+        """Return whether numbers of an action lie in [-1, 1] and are mapped to the bounds of a box."""
+        return bool(getattr(self.algorithm, "ACTS_IN_UNIT_BOX", False))
+
+    def flat_parts(self) -> tuple[SpacePart, ...]:
+        """Return the arrays of observations in the order in which they are flattened, none of them as an image."""
+        return tuple(SpacePart(part.path, None, part.choices, part.numbers) for part in parts_of(self.observation))
+
+
+def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
+    """Return what an algorithm chooses actions by, as a tensor `[n, columns]`: scores of choices, then numbers.
+
+    Args:
+        algorithm: of either backend.
+        observations: tensors as the model takes them.
+        concat: joins tensors along their last axis.
+
+    Raises:
+        ModelContractError: the algorithm chooses in another way.
+    """
+    match algorithm:
+        case DQN() | ContinuousActorCritic() | IQL():
+            return algorithm.predict(observations)
+        case PolicyGradient():
+            output = algorithm.predict(observations)
+            return output[0] if algorithm.actions.continuous else output
+        case PPO() | A2C() | IMPALA() | BC():
+            model = algorithm.model
+            alone = model.implements("policy")
+            output = model.policy(observations) if alone else model.policy_and_value(observations)[0]
+            kind = getattr(algorithm, "actions", ActionKind())
+            if not kind.continuous:
+                return output
+            numbers = output[-2].clip(-1.0, 1.0) if isinstance(algorithm, BC) else output[-2]
+            return numbers if kind.nvec is None else concat([output[0], numbers])
+    raise ModelContractError(f"{type(algorithm).__name__} cannot be exported: how it chooses actions is not known here")
+
+
+def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
+    """Return description and arrays of a file.
+
+    Raises:
+        ModelContractError: the model, or a layer of it, has no numpy form, or how the algorithm chooses is not known.
+    """
+    tree = _Tree(pipeline.algorithm.model)
+    network = tree.network()
+    if isinstance(pipeline.algorithm, BC) and not pipeline.sizes:
+        network = _chain(network, {"kind": "clip", "low": -1.0, "high": 1.0})
+    steps: list[Node] = []
+    dtype = str(tree.dtype)
+    if pipeline.is_flat:
+        steps.append({"kind": "encoder", "parts": [_part(part) for part in pipeline.flat_parts()]})
+    if pipeline.normalization is not None:
+        found = pipeline.normalization
+        tree.arrays |= {"normalization.mean": found.mean, "normalization.var": found.var}
+        names = {"mean": "normalization.mean", "var": "normalization.var"}
+        steps.append({"kind": "normalized", **names, "clip": found.clip, "epsilon": found.epsilon})
+    if not tree.encodes:
+        steps.append({"kind": "cast", "dtype": dtype})
+    description = {
+        "algorithm": type(pipeline.algorithm).__name__,
+        "observation": _observation(pipeline.observation),
+        "mask": pipeline.has_mask,
+        "network": _chain(*steps, network),
+        "sizes": list(pipeline.sizes),
+        "action": _Actions(tree.arrays, pipeline.acts_in_unit_box).of(pipeline.action, "action"),
+    }
+    return description, tree.arrays
+
+
+def _chain(*steps: Node) -> Node:
+    return steps[0] if len(steps) == 1 else {"kind": "chain", "layers": list(steps)}
+
+
+class _Tree:
+    """The layers by which a model chooses actions, as nodes of a description, and their weights.
+
+    Attributes:
+        arrays: weights that the nodes name.
+        encodes: observations go into an encoder, which takes arrays of any dtype.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._names = {id(layer): name for name, layer in model._all_layers().items()}
+        self._tensors = model._named_tensors()
+        self.arrays: Arrays = {}
+        self.encodes = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the weights."""
+        return next(iter(self.arrays.values())).dtype
+
+    def network(self) -> Node:
+        """Return the node that computes what `scores` gives, or logits in place of probabilities.
+
+        Raises:
+            ModelContractError: the model, or a layer of it, has no numpy form.
+        """
+        model = self._model
+        methods = ("policy", "value", "quantiles", "policy_and_value", "forward", "_distributed")
+        own = {method: getattr(getattr(type(model), method, None), "__module__", "") for method in methods}
+        changed = [
+            name for name, module in own.items() if module and not module.startswith(("parl_core.", *_FRAMEWORKS))
+        ]
+        match model:
+            case _ if changed:
+                pass
+            case networks.QNetwork() | networks.SharedActorCritic():
+                head = model.head if isinstance(model, networks.QNetwork) else model.policy_head
+                return _chain(self._layer(model.trunk), self._layer(head))
+            case networks.QuantileNetwork():
+                groups = {"kind": "mean", "groups": model._shape[1]}
+                return _chain(self._layer(model.trunk), self._layer(model.head), groups)
+            case networks.ActorCritic():
+                return _chain(self._layer(model.policy_trunk), self._layer(model.policy_head))
+            case networks.PolicyNetwork():
+                return _chain(self._layer(model.trunk), self._layer(model.head))
+            case networks.SquashedActorCritic():
+                mean = {"kind": "columns", "stop": model.act_dim}
+                return _chain(self._layer(model.actor_model), mean, _TANH)
+            case networks.DeterministicActorCritic() | networks.TwinActorCritic() | networks.ImplicitActorCritic():
+                return _chain(self._layer(model.actor_model), _TANH)
+        raise ModelContractError(
+            f"{type(model).__name__} has no numpy form: that have the models of parl.networks (made by hand, or by "
+            "for_spaces), with their own methods; export others with --to onnx, torch-export or paddle-inference"
+        )
+
+    def _layer(self, layer: Any) -> Node:
+        """Return the node of a layer.
+
+        Raises:
+            ModelContractError: it has none.
+        """
+        is_known = type(layer).__module__.startswith(_FRAMEWORKS)
+        match layer:
+            case networks.SimBa() if is_known:
+                blocks = [{"kind": "residual", "layer": self._layer(block)} for block in layer.blocks.children()]
+                return _chain(self._layer(layer.embedding), *blocks, self._layer(layer.norm))
+            case networks.DuelingHead() if is_known:
+                value, advantage = self._layer(layer.state_value), self._layer(layer.advantage)
+                return {"kind": "dueling", "value": value, "advantage": advantage}
+            case networks.NatureCNN() if is_known:
+                return _chain({"kind": "scaled", "divisor": 255.0}, *self._children(layer))
+            case encoders.ImageEncoder() if is_known:
+                form = {name: getattr(layer.form, name) for name in _FORM}
+                return _chain({"kind": "planes", **form}, *self._children(layer))
+            case encoders.SpaceEncoder() if is_known:
+                return self._encoder(layer)
+            case layers.Fc() if is_known and layer.num_flatten_dims == 1:
+                return {"kind": "fc", **self._parameters(layer)}
+            case layers.Conv2d() if is_known and layer.groups == 1 and not isinstance(layer.padding, str):
+                pairs = {name: _pair(getattr(layer, name)) for name in ("stride", "padding", "dilation")}
+                return {"kind": "conv2d", **self._parameters(layer), **pairs}
+            case layers.LayerNorm() if is_known:
+                return {"kind": "layer_norm", **self._parameters(layer), "epsilon": layer.epsilon}
+            case _ if is_known and isinstance(layer, self._model._parts.sequential):
+                return {"kind": "chain", "layers": self._children(layer)}
+        raise ModelContractError(
+            f"{type(self._model).__name__}.{self._names.get(id(layer), '?')} is {layer}, which has no numpy form: that "
+            "have fc, conv_2d (of one group) and layer_norm of parl.layers; export with --to onnx, torch-export or "
+            "paddle-inference"
+        )
+
+    def _children(self, layer: Any) -> list[Node]:
+        return [self._layer(child) for child in layer.children()]
+
+    def _encoder(self, layer: Any) -> Node:
+        self.encodes = True
+        images, tables = iter(layer.images.children()), iter(layer.tables.children())
+        parts = []
+        for part in layer._plan:
+            node = _part(part)
+            if part.image is not None:
+                node = {"path": list(part.path), "image": self._layer(next(images))}
+            for choice in node.get("choices", ()):
+                if choice[0] > encoders.LARGEST_ONE_HOT:
+                    choice[2] = self._parameters(next(tables))["weight"]
+            parts.append(node)
+        return {"kind": "encoder", "parts": parts}
+
+    def _parameters(self, layer: Any) -> Node:
+        found: Node = {"weight": None, "bias": None, "act": layer.activation}
+        for name in layer.own_parameters:
+            key = f"{self._names[id(layer)]}.{name}"
+            weights = self._model._to_portable({key: self._model._array_of(self._tensors[key])})
+            found[name], self.arrays[key] = key, weights[key]
+        return found
+
+
+_FRAMEWORKS = ("parl_torch.", "parl_paddle.", "torch.", "paddle.")
+_TANH: Node = {"kind": "activation", "act": "tanh"}
+_FORM = ("frames", "channels", "height", "width", "last", "low", "span")
+
+
+def _pair(size: Any) -> list[int]:
+    return [size, size] if isinstance(size, int) else [int(part) for part in size]
+
+
+def _part(part: SpacePart) -> Node:
+    node: Node = {"path": list(part.path)}
+    if part.choices:
+        node["choices"] = [[size, start, None] for size, start in part.choices]
+    else:
+        node["numbers"] = part.numbers
+    return node
+
+
+def _observation(space: Any) -> Node:
+    match space:
+        case gymnasium.spaces.Dict():
+            return {"dict": {key: _observation(part) for key, part in space.spaces.items()}}
+        case gymnasium.spaces.Tuple():
+            return {"tuple": [_observation(part) for part in space.spaces]}
+    node = {"shape": list(space.shape), "dtype": str(space.dtype)}
+    if isinstance(space, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
+        node["first"] = np.asarray(getattr(space, "start", 0)).tolist()
+    return node
+
+
+class _Actions:
+    """Makes nodes of an action space; bounds and first choices go into arrays."""
+
+    def __init__(self, arrays: Arrays, in_unit_box: bool) -> None:
+        self._arrays, self._in_unit_box = arrays, in_unit_box
+
+    def of(self, space: Any, name: str) -> Node:
+        match space:
+            case gymnasium.spaces.Dict():
+                return {"dict": {key: self.of(part, f"{name}.{key}") for key, part in space.spaces.items()}}
+            case gymnasium.spaces.Tuple():
+                return {"tuple": [self.of(part, f"{name}.{i}") for i, part in enumerate(space.spaces)]}
+            case gymnasium.spaces.Discrete():
+                return {"choice": int(space.start)}
+            case gymnasium.spaces.Box():
+                self._arrays |= {f"{name}.{key}": array for key, array in box(space, self._in_unit_box).items()}
+                return {"box": name, "shape": list(space.shape), "dtype": str(space.dtype)}
+        start = np.asarray(getattr(space, "start", 0), np.int64)
+        self._arrays[f"{name}.start"] = np.ascontiguousarray(np.broadcast_to(start, space.shape))
+        return {"choices": f"{name}.start", "shape": list(space.shape)}
+
+
+def box(space: Any, in_unit_box: bool) -> Mapping[str, NDArray[np.float64]]:
+    """Return `low`, `high`, `scale` and `shift` of a Box: actions are numbers * scale + shift within low and high."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    scale, shift = np.ones(space.shape), np.zeros(space.shape)
+    if in_unit_box and prod(space.shape):
+        is_bounded = np.isfinite(low) & np.isfinite(high)
+        bottom, top = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
+        scale, shift = np.where(is_bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
+    return {"low": low, "high": high, "scale": scale, "shift": shift}

@@ -1,0 +1,463 @@
+"""Trained agents as files that other programs run: numpy, ONNX, `torch.export`, Paddle Inference.
+
+    agent, environment ──> file under another name ──> a fresh process runs it ──> the same actions? ──> its name
+                      └──> 1,000 observations, actions of the agent ───────────────────┘
+
+A file takes observations as the environment gives them and gives actions as its `step` takes them: flattening, running
+normalisation, masks and bounds are inside. The formats of a framework are written by the backend's own `export` module.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core import _agent_file, backends
+from parl_core._nested import map_nested
+from parl_core._policy_description import Normalization, Pipeline, describe
+from parl_core._version import __version__
+from parl_core.atomic_write import sync
+from parl_core.checks import check_int
+from parl_core.env._vector_group import EnvMaker, make_env
+from parl_core.errors import HyperparameterError, ParlError
+from parl_core.policy import pack
+from parl_core.spaces import dimensions_of, named
+from parl_core.stats import statistics_of
+from parl_core.training.acting import into_space
+from parl_core.training.trained import Trained, make_flat_env
+
+__all__ = [
+    "FORMATS",
+    "ExportError",
+    "Exported",
+    "Format",
+    "Normalization",
+    "Pipeline",
+    "action_leaves",
+    "export",
+    "export_run",
+    "observation_leaves",
+]
+
+FORMATS: Mapping[str, str] = {"numpy": "", "onnx": "torch", "torch-export": "torch", "paddle-inference": "paddle"}
+"""The formats, and the backend that writes each; numpy is for both."""
+
+_NAMES = {
+    "numpy": "agent.policy",
+    "onnx": "agent.onnx",
+    "torch-export": "agent.pt2",
+    "paddle-inference": "agent-paddle",
+}
+
+_TOLERANCE = 1e-4
+"""How much numbers may differ, in proportion to the largest one: frameworks round sums in orders of their own."""
+
+_RUN = """
+import sys
+import numpy as np
+
+{load}
+
+inputs = dict(np.load(sys.argv[2]))
+rows = len(next(iter(inputs.values())))
+edges = sorted({{0, 1, 4, *range(4, rows, 64), rows}})
+parts = [run({{name: array[low:high] for name, array in inputs.items()}}) for low, high in zip(edges, edges[1:])]
+np.savez(sys.argv[3], *[np.concatenate(column) for column in zip(*parts)])
+"""
+
+_LOAD_NUMPY = """
+from parl_core.policy import load
+
+policy = load(sys.argv[1])
+
+def nested(space, arrays):
+    if "shape" in space:
+        return next(arrays)
+    if "tuple" in space:
+        return tuple(nested(part, arrays) for part in space["tuple"])
+    return {key: nested(part, arrays) for key, part in space["dict"].items()}
+
+def flat(actions):
+    if isinstance(actions, dict):
+        actions = tuple(actions.values())
+    return [leaf for part in actions for leaf in flat(part)] if isinstance(actions, tuple) else [actions]
+
+def run(inputs):
+    observations = nested(policy.description["observation"], iter(inputs.values()))
+    return [*flat(policy(observations)), policy.scores(observations)]
+
+foreign = {"torch", "paddle", "gymnasium"} & set(sys.modules)
+assert not foreign, foreign
+"""
+
+
+class ExportError(ParlError):
+    """An exported file does not do what the agent does, or could not be run; none has been left."""
+
+
+class Format(NamedTuple):
+    """How a backend writes files of a format.
+
+    Attributes:
+        write: takes pipeline, observations (arrays of several rows by name) and the path.
+        load: program text that defines `run(inputs)` for the file in `sys.argv[1]`: of arrays by name it returns those
+            of each part of the action, and last the scores. It imports what a program that uses the file needs.
+    """
+
+    write: Callable[[Pipeline, Mapping[str, NDArray[Any]], Path], None]
+    load: str
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Attributes:
+        path: of the file, or the folder.
+        size: in bytes.
+        observations: how many were compared.
+        equal: how many of the actions are equal; numbers count so within rounding.
+        difference: the largest one between numbers of actions; 0 where there are choices alone.
+    """
+
+    path: Path
+    size: int
+    observations: int
+    equal: int
+    difference: float
+
+
+def export(
+    agent: Any,
+    path: str | os.PathLike[str],
+    env: EnvMaker,
+    to: str = "numpy",
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    normalization: Any = None,
+    observations: int = 1000,
+    seed: int = 0,
+) -> Exported:
+    """Write a trained agent as a file, which gets its name when a fresh process has acted with it as the agent does.
+
+        export(agent, "agent.policy", "CartPole-v1")
+        export(agent, "agent.onnx", "CartPole-v1", to="onnx")
+
+    Args:
+        agent: a `parl.Agent`.
+        path: of the file, replaced where there is one; of "paddle-inference" a folder, which must not be there.
+        env: a registered id, or a function that returns an environment: what the agent was trained in, without
+            wrappers that normalise. It is played for the observations.
+        to: "numpy", whose files `parl_core.policy.load` reads; "onnx" or "torch-export" of agents on torch,
+            "paddle-inference" of those on paddle.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+        normalization: the wrapper (`NormalizeVector`, `wrap_rms`) or the `Normalization` by which the observations of
+            training were normalised.
+        observations: how many are compared.
+        seed: of the episodes.
+
+    Raises:
+        HyperparameterError: there is no such format, or it belongs to the other backend.
+        ModelContractError: the model, or a layer of it, has no form in this format.
+        ExportError: the file acts otherwise than the agent, or cannot be run.
+        FileExistsError: there is a folder of that name.
+        ImportError: a package that the format needs is missing; the message names it.
+    """
+    check_int("observations", observations)
+    if to not in FORMATS:
+        raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
+    if FORMATS[to] not in ("", agent.BACKEND):
+        raise HyperparameterError(f"{to} is written by the {FORMATS[to]} backend; this agent is on {agent.BACKEND}")
+    target = Path(path).expanduser()
+    if target.is_dir():
+        raise FileExistsError(f"{target} is a folder: give the name of a new one, or of a file")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    form = _NUMPY if to == "numpy" else backends.load(FORMATS[to]).export.formats()[to]
+    with _made(env, env_kwargs) as (raw, is_flat):
+        pipeline = Pipeline(
+            agent.alg, raw.observation_space, raw.action_space, is_flat, _normalization_of(normalization)
+        )
+        seen = list(_seen(agent, raw, pipeline, observations, seed))
+    inputs = {name: np.stack([leaf(one) for one in seen]) for name, leaf in observation_leaves(raw.observation_space)}
+    actions = _actions_of(agent, pipeline, seen)
+    with _temporary(target) as (written, folder):
+        form.write(pipeline, {name: array[:3] for name, array in inputs.items()}, written)
+        found = _run_elsewhere(form.load, written, inputs, folder)
+        equal, difference = _compared(pipeline, actions, found)
+        size = sum(file.stat().st_size for file in _files(written))
+        for file in _files(written):
+            sync(file)
+        os.replace(written, target)
+    with suppress(OSError):
+        sync(target.parent)
+    return Exported(target, size, len(seen), equal, difference)
+
+
+def export_run(
+    run: Path,
+    to: str = "numpy",
+    path: Path | None = None,
+    *,
+    last: bool = False,
+    observations: int = 1000,
+    seed: int = 0,
+) -> Exported:
+    """Write the agent of a run of `parl train` as a file, as `export` does; the backend that it needs is chosen here.
+
+    Args:
+        run: the folder.
+        to: the format.
+        path: of the file; default: `agent.policy`, `agent.onnx`, `agent.pt2` or `agent-paddle` in the folder.
+        last: the agent as it was at the end, not the best one.
+        observations: how many are compared.
+        seed: of the episodes that are played for them.
+
+    Raises:
+        CheckpointError: the folder holds no trained agent.
+        HyperparameterError: there is no such format.
+        ModelContractError, ExportError, FileExistsError, ImportError: as of `export`.
+    """
+    if to not in FORMATS:
+        raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
+    trained = Trained.read(run)
+    backends.set_backend(FORMATS[to] or trained.backend)
+    agent = trained.make_agent()
+    file = run / (trained.LAST if last else trained.FILE)
+    statistics = _agent_file.read(file).normalization
+    agent.restore(file)
+    return export(
+        agent,
+        run / _NAMES[to] if path is None else path,
+        lambda: make_flat_env(trained.env),
+        to,
+        normalization=Normalization(statistics["ob_mean"], statistics["ob_var"]) if "ob_mean" in statistics else None,
+        observations=observations,
+        seed=seed,
+    )
+
+
+def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield a name, and what finds it in an observation, for every array of a space; each in the space's dtype."""
+    match space:
+        case gymnasium.spaces.Dict():
+            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
+        case gymnasium.spaces.Tuple():
+            parts = list(enumerate(space.spaces))
+        case _:
+            yield name, lambda observation: np.asarray(observation, space.dtype)
+            return
+    for key, part in parts:
+        for inner, leaf in observation_leaves(part, f"{name}.{key}"):
+            yield inner, partial(_found_in, key, leaf)
+
+
+def _found_in(key: Any, leaf: Callable[[Any], Any], observation: Any) -> Any:
+    return leaf(observation[key])
+
+
+def action_leaves(space: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
+    """Yield name and space of every part of an action, in order."""
+    match space:
+        case gymnasium.spaces.Dict():
+            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
+        case gymnasium.spaces.Tuple():
+            parts = list(enumerate(space.spaces))
+        case _:
+            yield name, space
+            return
+    for key, part in parts:
+        yield from action_leaves(part, f"{name}.{key}")
+
+
+def _write_numpy(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: Path) -> None:  # noqa: ARG001
+    description, arrays = describe(pipeline)
+    path.write_bytes(pack({"written_by": f"parl-core {__version__}", **description}, arrays))
+
+
+_NUMPY = Format(_write_numpy, _LOAD_NUMPY)
+
+
+def _normalization_of(given: Any) -> Normalization | None:
+    if given is None or isinstance(given, Normalization):
+        return given
+    wrapper: Any = statistics_of(given)
+    if wrapper.ob_rms is None:
+        return None
+    clip = wrapper.clip_obs if hasattr(wrapper, "clip_obs") else wrapper.clipob
+    return Normalization(wrapper.ob_rms.mean.copy(), wrapper.ob_rms.var.copy(), float(clip), float(wrapper.epsilon))
+
+
+@contextmanager
+def _made(env: EnvMaker, env_kwargs: Mapping[str, Any] | None) -> Iterator[tuple[Any, bool]]:
+    """Provide an environment without the wrapper that flattens its observations, and whether there is one."""
+    made = make_env(env, env_kwargs)
+    try:
+        is_flat = isinstance(made, gymnasium.wrappers.FlattenObservation)
+        yield (made.env, True) if is_flat else (made, False)
+    finally:
+        made.close()
+
+
+def _as_model_sees(pipeline: Pipeline, observations: Sequence[Any]) -> Any:
+    """Return a batch of observations as the environments of training gave it."""
+    space = pipeline.observation
+    if pipeline.is_flat:
+        rows: list[Any] = [gymnasium.spaces.flatten(space, one) for one in observations]
+        batch: Any = np.stack(rows)
+    else:
+        batch = map_nested(lambda *parts: np.stack(parts), *(named(space, one) for one in observations))
+    found = pipeline.normalization
+    if found is None:
+        return batch
+    scaled = (batch - found.mean) / np.sqrt(found.var + found.epsilon)
+    return np.clip(scaled, -found.clip, found.clip).astype(np.float32)
+
+
+def _actions_of(agent: Any, pipeline: Pipeline, observations: Sequence[Any]) -> list[NDArray[Any]]:
+    """Return the parts of the agent's actions, each `[n, ...]`; it is left as it was."""
+    valid = into_space(pipeline.action, unit_box=pipeline.acts_in_unit_box)
+    was_training, dimensions = agent.training, agent.obs_ndim
+    agent.eval()
+    if not pipeline.is_flat:
+        agent.obs_ndim = dimensions_of(pipeline.observation)
+    try:
+        chunks = [observations[i : i + 64] for i in range(0, len(observations), 64)]
+        found = [list(_flat(valid(agent.predict(_as_model_sees(pipeline, chunk))))) for chunk in chunks]
+    finally:
+        agent.obs_ndim = dimensions
+        if was_training:
+            agent.train()
+    return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+
+def _seen(agent: Any, env: Any, pipeline: Pipeline, count: int, seed: int) -> Iterator[Any]:
+    """Yield observations of episodes, of which every other one is played at random (where no mask forbids actions)."""
+    env.action_space.seed(seed)
+    ended, episode, observation = True, -1, None
+    for _ in range(count):
+        if ended:
+            episode += 1
+            observation, _ = env.reset(seed=seed + episode)
+        # A copy: some environments give the same memory again.
+        yield _copied(observation)
+        if episode % 2 or pipeline.has_mask:
+            parts = iter([part[0] for part in _actions_of(agent, pipeline, [observation])])
+            action = _rebuilt(env.action_space, parts)
+        else:
+            action = env.action_space.sample()
+        observation, _, terminated, truncated, _ = env.step(action)
+        ended = terminated or truncated
+
+
+def _copied(observation: Any) -> Any:
+    if isinstance(observation, Mapping):
+        return {key: _copied(part) for key, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(map(_copied, observation))
+    return np.array(observation)
+
+
+def _rebuilt(space: Any, parts: Iterator[Any]) -> Any:
+    match space:
+        case gymnasium.spaces.Dict():
+            return {key: _rebuilt(part, parts) for key, part in space.spaces.items()}
+        case gymnasium.spaces.Tuple():
+            return tuple(_rebuilt(part, parts) for part in space.spaces)
+    return next(parts)
+
+
+def _flat(actions: Any) -> Iterator[Any]:
+    if isinstance(actions, (Mapping, tuple)):
+        for part in actions.values() if isinstance(actions, Mapping) else actions:
+            yield from _flat(part)
+    else:
+        yield np.asarray(actions)
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[tuple[Path, Path]]:
+    """Provide a path beside the target to write to, of its suffix, and its folder, which is removed afterwards."""
+    folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    folder.mkdir()
+    try:
+        yield folder / f"exported{target.suffix}", folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if file.is_file()]
+
+
+def _run_elsewhere(load: str, written: Path, inputs: Mapping[str, NDArray[Any]], folder: Path) -> list[NDArray[Any]]:
+    """Return what a new process computes with a file.
+
+    Raises:
+        ExportError: it failed; the message has what it said.
+    """
+    given, found, program = folder / "inputs.npz", folder / "outputs.npz", folder / "run.py"
+    np.savez(given, allow_pickle=False, **inputs)
+    program.write_text(_RUN.format(load=load))
+    search = os.pathsep.join(os.path.abspath(place) for place in sys.path if place)
+    done = subprocess.run(
+        [sys.executable, str(program), str(written), str(given), str(found)],
+        env={**os.environ, "PYTHONPATH": search},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ExportError(f"the exported file does not run in a fresh process:\n{done.stderr.strip()[-2000:]}")
+    with np.load(found) as arrays:
+        return [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+
+
+def _compared(pipeline: Pipeline, expected: list[NDArray[Any]], found: list[NDArray[Any]]) -> tuple[int, float]:
+    """Return how many actions are equal, and the largest difference of their numbers.
+
+    A choice may differ where the file's own scores of both choices are the same but for rounding.
+
+    Raises:
+        ExportError: actions differ.
+    """
+    *actions, columns = found
+    if [part.shape for part in actions] != [part.shape for part in expected]:
+        shapes = [list(part.shape) for part in actions], [list(part.shape) for part in expected]
+        raise ExportError(f"the exported file gives actions of shapes {shapes[0]}, the agent of {shapes[1]}")
+    same = np.ones(len(columns), np.bool_)
+    largest, edge, sizes = 0.0, 0, iter(pipeline.sizes)
+    for (name, space), theirs, ours in zip(action_leaves(pipeline.action), actions, expected, strict=True):
+        if isinstance(space, gymnasium.spaces.Box):
+            difference = np.abs(theirs.astype(np.float64) - ours).reshape(len(ours), -1)
+            scale = max(1.0, float(np.abs(ours).max(initial=0.0)))
+            if not (difference <= _TOLERANCE * scale).all():
+                row = int(np.argmax(difference.max(1)))
+                raise ExportError(
+                    f"{name} of observation {row} is {theirs[row]} by the exported file, and {ours[row]} by the agent"
+                )
+            largest = max(largest, float(difference.max(initial=0.0)))
+            continue
+        start = np.asarray(getattr(space, "start", 0))
+        mine, other = ((part - start).reshape(len(same), -1) for part in (ours, theirs))
+        for column in range(mine.shape[1]):
+            size = next(sizes)
+            scored = columns[:, edge : edge + size].astype(np.float64)
+            edge += size
+            for row in np.flatnonzero(mine[:, column] != other[:, column]).tolist():
+                of_both = scored[row, [mine[row, column], other[row, column]]]
+                if abs(of_both[0] - of_both[1]) > _TOLERANCE * max(1.0, float(np.abs(scored[row]).max())):
+                    raise ExportError(
+                        f"{name} of observation {row} is {theirs[row]} by the exported file, and {ours[row]} by the "
+                        "agent"
+                    )
+                same[row] = False
+    return int(same.sum()), largest

@@ -1,0 +1,639 @@
+"""Trained policies with numpy alone: load an exported file, and choose actions for observations.
+
+    from parl_core.policy import load
+
+    policy = load("agent.policy")
+    action = policy(observation)
+
+Observations are those of the environment and actions such as its `step` takes: normalisation, masks and the mapping of
+actions to their bounds are inside. `parl export RUN --to numpy` and `parl_core.export` write the files.
+
+A file is laid out as safetensors: the length of a JSON header (8 bytes, little-endian), the header, and the arrays. The
+header's `__metadata__` has `parl`, a JSON object, and `crc32` of the table of arrays, of that text and of the arrays:
+
+    format, version     "parl-policy", 1
+    written_by          such as "parl-core 0.1.0"
+    algorithm           name of the algorithm that was trained, for messages
+    observation         {"shape", "dtype"}, or {"dict": {name: ...}}, or {"tuple": [...]}
+    mask                whether observations bring a mask of actions in their entry `action_mask`
+    network             {"kind": ...}: a tree of layers, of which `_LAYERS` lists the kinds, with names of arrays
+    sizes               number of choices of each part of an action, whose scores lie side by side
+    action              how parts become an action: {"choice"}, {"choices"}, {"box"}, {"dict"} or {"tuple"}
+
+Nothing is ever unpickled, and what does not fit is refused when the file is loaded.
+"""
+
+import json
+import math
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from parl_core.errors import CheckpointError
+
+__all__ = ["FORMAT", "VERSION", "Policy", "load", "pack"]
+
+FORMAT, VERSION = "parl-policy", 1
+
+_Arrays = Mapping[str, NDArray[Any]]
+_Node = Mapping[str, Any]
+_Function = Callable[[Any], Any]
+
+_LENGTH = struct.Struct("<Q")
+_DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8"}
+_IMAGES_AT_ONCE = 16  # more need memory for the windows of convolutions, and are no faster
+
+
+class Policy:
+    """A trained policy; it holds nothing that a call changes, so threads may share one.
+
+    Args:
+        description: what the header of a file says.
+        arrays: weights and bounds by name.
+
+    Attributes:
+        description: as given.
+
+    Raises:
+        CheckpointError: they do not belong together, or have a part that is not known here.
+    """
+
+    def __init__(self, description: Mapping[str, Any], arrays: _Arrays) -> None:
+        self.description = description
+        try:
+            self._observation = description["observation"]
+            self._is_array = "shape" in self._observation
+            self._shape = tuple(self._observation["shape"]) if self._is_array else ()
+            self._has_mask = bool(description["mask"])
+            self._network = _layer(description["network"], arrays)
+            self._sizes = tuple(int(size) for size in description["sizes"])
+            self._edges = tuple(accumulate(self._sizes, initial=0))
+            self._action = _Actions(arrays).of(description["action"])
+            scores = self.scores(_zeros(self._observation))
+            self._columns = scores.shape[1]
+            self._of_scores(scores, None)
+        except CheckpointError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+            raise CheckpointError(f"the description of the policy does not fit its arrays: {error!r}") from error
+
+    def __call__(self, observation: Any, *, action_mask: Any = None) -> Any:
+        """Return the best action.
+
+        Args:
+            observation: one as the environment gives it, or a batch `[n, ...]`: arrays, numbers or lists, in
+                dictionaries or tuples as the space has them.
+            action_mask: True where an action is possible, `[choices]` or `[n, choices]`; default: the entry
+                `action_mask` of the observation, where it has one.
+
+        Returns:
+            The action for the environment's `step`; of a batch actions `[n, ...]`, or dictionaries or tuples of such.
+
+        Raises:
+            ValueError: the observation has another shape or holds a NaN, or the mask leaves no action.
+        """
+        inputs, single = self._batched(observation)
+        if self._has_mask and action_mask is None:
+            action_mask = inputs["action_mask"]
+        elif action_mask is not None:
+            action_mask = np.asarray(action_mask)[None] if single else np.asarray(action_mask)
+        actions = self._of_scores(self._scored(inputs), action_mask)
+        return _row(actions) if single else actions
+
+    def scores(self, observation: Any) -> NDArray[Any]:
+        """Return what actions are chosen by, `[n, columns]` (one observation is a batch of one): scores, then numbers.
+
+        Raises:
+            ValueError: the observation has another shape or holds a NaN.
+        """
+        return self._scored(self._batched(observation)[0])
+
+    def _batched(self, observation: Any) -> tuple[Any, bool]:
+        if not self._is_array:
+            return _batched(self._observation, observation, "observation")
+        return _batch(observation, self._shape, "observation")
+
+    def _scored(self, inputs: Any) -> NDArray[Any]:
+        with np.errstate(invalid="ignore", over="ignore"):  # what comes of infinite numbers is refused below
+            scores: NDArray[Any] = self._network(inputs)
+        if not np.isfinite(scores).all():
+            raise ValueError("the policy gives NaN or infinity for this observation: look for such numbers in it")
+        return scores
+
+    def _of_scores(self, scores: NDArray[Any], mask: Any) -> Any:
+        edges = self._edges
+        choices = scores[:, : edges[-1]]
+        if mask is not None:
+            choices = np.where(self._possible(mask, choices.shape), choices, -np.inf)
+        if len(self._sizes) == 1:
+            chosen = choices.argmax(1)[:, None]
+        else:
+            parts = [choices[:, low:high].argmax(1) for low, high in pairwise(edges)]
+            chosen = np.stack(parts, 1) if parts else np.zeros((len(scores), 0), np.int64)
+        return self._action(chosen, scores[:, edges[-1] :])
+
+    def _possible(self, mask: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        if mask.shape != shape:
+            raise ValueError(f"action_mask must have shape {list(shape[1:])} an observation, got {list(mask.shape)}")
+        possible: NDArray[np.bool_] = mask != 0
+        for low, high in pairwise(self._edges):
+            if not possible[:, low:high].any(1).all():
+                raise ValueError("action_mask leaves no action: at least one of each part must be possible")
+        return possible
+
+
+def load(path: str | os.PathLike[str]) -> Policy:
+    """Return the policy of a file.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged, no policy, or of a version that is not known here; the
+            message names the file.
+    """
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {name}: {error.strerror or error}") from error
+    try:
+        return Policy(*_unpacked(content))
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error}") from error
+
+
+def pack(description: Mapping[str, Any], arrays: _Arrays) -> bytes:
+    """Return the content of a file; the version and the checksum are added here.
+
+    Args:
+        description: the other entries of the header.
+        arrays: float32, float64 or int64.
+    """
+    codes = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+    pieces, table, end = [], {}, 0
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        piece = array.astype(array.dtype.newbyteorder("<")).tobytes()
+        table[name] = {
+            "dtype": codes[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + len(piece)],
+        }
+        pieces.append(piece)
+        end += len(piece)
+    text = json.dumps({"format": FORMAT, "version": VERSION, **description})
+    data = b"".join(pieces)
+    metadata = {"parl": text, "crc32": str(_checksum(table, text, data))}
+    header = json.dumps({"__metadata__": metadata, **table}).encode()
+    header += b" " * (-len(header) % 8)
+    return _LENGTH.pack(len(header)) + header + data
+
+
+def _unpacked(content: bytes) -> tuple[Mapping[str, Any], _Arrays]:
+    """Return description and arrays of a file's content.
+
+    Raises:
+        CheckpointError: it is damaged, no policy, or of another version.
+    """
+    try:
+        start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+        if start > len(content):
+            raise ValueError("it ends within its header")
+        table = json.loads(content[_LENGTH.size : start])
+        metadata = table.pop("__metadata__")
+        text, checksum = metadata["parl"], metadata.get("crc32")
+        description = json.loads(text)
+        is_policy, version = description["format"] == FORMAT, description["version"]
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"damaged, or no policy that `parl export --to numpy` wrote: {error!r}") from error
+    if not is_policy:
+        raise CheckpointError(f"this is a file of the format {description['format']!r}, not {FORMAT!r}")
+    if version != VERSION:
+        raise CheckpointError(
+            f"it has version {version!r}, written by {description.get('written_by')}; this parl-core reads version "
+            f"{VERSION}: pip install --upgrade parl-core"
+        )
+    data = memoryview(content)[start:]
+    if checksum != str(_checksum(table, text, data)):
+        raise CheckpointError("it is damaged: its content is not what was written (another checksum)")
+    try:
+        return description, {name: _array(entry, data) for name, entry in table.items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"damaged: its table of arrays does not fit its length: {error!r}") from error
+
+
+def _array(entry: Mapping[str, Any], data: memoryview) -> NDArray[Any]:
+    low, high = entry["data_offsets"]
+    return np.frombuffer(data[low:high], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+
+def _checksum(table: Mapping[str, Any], text: str, data: bytes | memoryview) -> int:
+    return zlib.crc32(data, zlib.crc32(json.dumps([sorted(table.items()), text]).encode()))
+
+
+# Observations
+
+
+def _batched(space: _Node, observation: Any, name: str) -> tuple[Any, bool]:
+    """Return arrays `[n, ...]` in dictionaries, those of tuples under "0", "1", …, and whether it was one observation.
+
+    Raises:
+        ValueError: a part is missing or has another shape.
+    """
+    if "shape" in space:
+        return _batch(observation, tuple(space["shape"]), name)
+    if "tuple" in space:
+        if not isinstance(observation, (tuple, list)) or len(observation) != len(space["tuple"]):
+            raise ValueError(f"{name} must be a tuple of {len(space['tuple'])} parts, got {type(observation).__name__}")
+        named = enumerate(zip(space["tuple"], observation, strict=True))
+        parts = {str(key): _batched(part, value, f"{name}[{key}]") for key, (part, value) in named}
+    else:
+        missing = [key for key in space["dict"] if not isinstance(observation, Mapping) or key not in observation]
+        if missing:
+            raise ValueError(f"{name} must be a dictionary with the entries {list(space['dict'])}; it lacks {missing}")
+        parts = {key: _batched(part, observation[key], f"{name}[{key!r}]") for key, part in space["dict"].items()}
+    singles = {single for _, single in parts.values()}
+    if len(singles) > 1:
+        raise ValueError(f"some parts of {name} look like one observation, some like a batch")
+    return {key: value for key, (value, _) in parts.items()}, singles.pop()
+
+
+def _batch(observation: Any, shape: tuple[int, ...], name: str) -> tuple[NDArray[Any], bool]:
+    array = np.asarray(observation)
+    if array.dtype.kind not in "fuib":
+        raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
+    if array.shape == shape:
+        return array[None], True
+    if array.ndim and array.shape[1:] == shape:
+        return array, False
+    raise ValueError(f"{name} must have shape {list(shape)}, or {['n', *shape]} of a batch, got {list(array.shape)}")
+
+
+def _zeros(space: _Node) -> Any:
+    if "shape" in space:
+        return np.full(space["shape"], space.get("first", 0), space["dtype"])
+    if "tuple" in space:
+        return tuple(_zeros(part) for part in space["tuple"])
+    return {key: _zeros(part) for key, part in space["dict"].items()}
+
+
+# Layers
+
+
+def _layer(node: _Node, arrays: _Arrays) -> _Function:
+    """Return what a layer computes.
+
+    Raises:
+        CheckpointError: the kind of a layer is not known.
+    """
+    if node["kind"] not in _LAYERS:
+        raise CheckpointError(f"it has a layer {node['kind']!r}, which this parl-core does not know: upgrade parl-core")
+    return _LAYERS[node["kind"]](node, arrays)
+
+
+def _chain(node: _Node, arrays: _Arrays) -> _Function:
+    layers = [_layer(layer, arrays) for layer in node["layers"]]
+
+    def run(values: Any) -> Any:
+        for layer in layers:
+            values = layer(values)
+        return values
+
+    return run
+
+
+def _normalized(node: _Node, arrays: _Arrays) -> _Function:
+    mean, clip = arrays[node["mean"]], float(node["clip"])
+    deviation = np.sqrt(arrays[node["var"]] + float(node["epsilon"]))
+
+    def run(observations: Any) -> Any:
+        scaled = (observations - mean) / deviation
+        if not np.isfinite(scaled).all():
+            raise ValueError("the observation holds NaN or infinity")
+        return np.minimum(np.maximum(scaled, -clip), clip).astype(np.float32)
+
+    return run
+
+
+def _cast(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    dtype = np.dtype(node["dtype"])
+    return lambda values: values if values.dtype == dtype else values.astype(dtype)
+
+
+def _fc(node: _Node, arrays: _Arrays) -> _Function:
+    weight, bias = arrays[node["weight"]].T, _optional(node["bias"], arrays)
+    act, dot = _activation(node["act"]), np.dot
+
+    def run(values: NDArray[Any]) -> NDArray[Any]:
+        if values.ndim != 2:
+            values = values.reshape(len(values), -1)
+        outputs = dot(values, weight)
+        if bias is not None:
+            outputs += bias
+        return outputs if act is None else act(outputs)
+
+    return run
+
+
+def _conv2d(node: _Node, arrays: _Arrays) -> _Function:
+    weight, bias, act = arrays[node["weight"]], _optional(node["bias"], arrays), _activation(node["act"])
+    (rows, columns), (down, right) = node["stride"], node["dilation"]
+    border = [(0, 0), (0, 0), *((size, size) for size in node["padding"])]
+    filters, _, height, width = weight.shape
+    window = ((height - 1) * down + 1, (width - 1) * right + 1)
+    matrix = np.ascontiguousarray(weight.reshape(filters, -1).T)
+
+    def run(images: NDArray[Any]) -> NDArray[Any]:
+        if len(images) > _IMAGES_AT_ONCE:
+            return np.concatenate(
+                [run(images[i : i + _IMAGES_AT_ONCE]) for i in range(0, len(images), _IMAGES_AT_ONCE)]
+            )
+        if border[2:] != [(0, 0), (0, 0)]:
+            images = np.pad(images, border)
+        seen = sliding_window_view(images, window, axis=(2, 3))[:, :, ::rows, ::columns, ::down, ::right]
+        count, _, high, wide = seen.shape[:4]
+        outputs = seen.transpose(0, 2, 3, 1, 4, 5).reshape(count * high * wide, -1) @ matrix
+        if bias is not None:
+            outputs += bias
+        if act is not None:
+            outputs = act(outputs)
+        return np.asarray(outputs.reshape(count, high, wide, filters).transpose(0, 3, 1, 2))
+
+    return run
+
+
+def _layer_norm(node: _Node, arrays: _Arrays) -> _Function:
+    weight, bias = arrays[node["weight"]], arrays[node["bias"]]
+    act, epsilon = _activation(node["act"]), float(node["epsilon"])
+
+    def run(values: NDArray[Any]) -> NDArray[Any]:
+        centred = values - values.mean(-1, keepdims=True)
+        deviation = np.sqrt((centred * centred).mean(-1, keepdims=True) + epsilon)
+        outputs = centred / deviation * weight + bias
+        return outputs if act is None else act(outputs)
+
+    return run
+
+
+def _residual(node: _Node, arrays: _Arrays) -> _Function:
+    inner = _layer(node["layer"], arrays)
+    return lambda values: values + inner(values)
+
+
+def _dueling(node: _Node, arrays: _Arrays) -> _Function:
+    value, advantage = _layer(node["value"], arrays), _layer(node["advantage"], arrays)
+
+    def run(values: Any) -> Any:
+        each = advantage(values)
+        return value(values) + each - each.mean(1, keepdims=True)
+
+    return run
+
+
+def _mean(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    groups = int(node["groups"])
+    return lambda values: values.reshape(len(values), groups, -1).mean(1)
+
+
+def _columns(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    stop = int(node["stop"])
+    return lambda values: values[:, :stop]
+
+
+def _activation_alone(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    act = _ACTIVATIONS[node["act"]]
+    return lambda values: act(values.copy())
+
+
+def _clip(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    low, high = float(node["low"]), float(node["high"])
+    return lambda values: values.clip(low, high)
+
+
+def _scaled(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    divisor = np.float32(node["divisor"])
+    return lambda values: values / divisor
+
+
+def _planes(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    """Return what makes planes `[n, planes, height, width]` of images as the environment gives them."""
+    frames, channels, height, width = (int(node[name]) for name in ("frames", "channels", "height", "width"))
+    order = ((0, 1, 4, 2, 3) if frames else (0, 3, 1, 2)) if node["last"] else None
+    low, span = np.float32(node["low"]), np.float32(node["span"])
+    planes = max(frames, 1) * max(channels, 1)
+
+    def run(images: NDArray[Any]) -> NDArray[Any]:
+        pixels = images.astype(np.float32)
+        if order is not None:
+            pixels = pixels.transpose(order)
+        pixels = pixels.reshape(len(pixels), planes, height, width)
+        return (pixels - low) / span
+
+    return run
+
+
+def _encoder(node: _Node, arrays: _Arrays) -> _Function:
+    """Return what makes rows of features of observations in several parts."""
+    parts = [_part(part, arrays) for part in node["parts"]]
+
+    def run(observations: Any) -> NDArray[Any]:
+        features = [feature for part in parts for feature in part(observations)]
+        return features[0] if len(features) == 1 else np.concatenate(features, 1)
+
+    return run
+
+
+def _part(node: _Node, arrays: _Arrays) -> Callable[[Any], list[NDArray[Any]]]:
+    path = tuple(node["path"])
+
+    def found(observations: Any) -> NDArray[Any]:
+        for key in path:
+            observations = observations[key]
+        array: NDArray[Any] = observations
+        return array
+
+    if "image" in node:
+        layers = _layer(node["image"], arrays)
+        return lambda observations: [layers(found(observations))]
+    if "choices" not in node:
+        return lambda observations: [_matrix(found(observations)).astype(np.float32)]
+    choices = [(int(size), int(start), _optional(table, arrays)) for size, start, table in node["choices"]]
+
+    def run(observations: Any) -> list[NDArray[Any]]:
+        columns = _matrix(found(observations))
+        return [
+            _chosen(columns[:, i].astype(np.int64) - start, size, table)
+            for i, (size, start, table) in enumerate(choices)
+        ]
+
+    return run
+
+
+def _matrix(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape(len(array), -1)
+
+
+def _chosen(choice: NDArray[np.int64], size: int, table: NDArray[Any] | None) -> NDArray[Any]:
+    if ((choice < 0) | (choice >= size)).any():
+        raise ValueError(f"an observation that is one of {size} choices has a number outside of them")
+    if table is not None:
+        row: NDArray[Any] = table[choice]
+        return row
+    one_hot = np.zeros((len(choice), size), np.float32)
+    one_hot[np.arange(len(choice)), choice] = 1.0
+    return one_hot
+
+
+_LAYERS: Mapping[str, Callable[[_Node, _Arrays], _Function]] = {
+    "activation": _activation_alone,
+    "cast": _cast,
+    "chain": _chain,
+    "clip": _clip,
+    "columns": _columns,
+    "conv2d": _conv2d,
+    "dueling": _dueling,
+    "encoder": _encoder,
+    "fc": _fc,
+    "layer_norm": _layer_norm,
+    "mean": _mean,
+    "normalized": _normalized,
+    "planes": _planes,
+    "residual": _residual,
+    "scaled": _scaled,
+}
+
+
+def _optional(name: str | None, arrays: _Arrays) -> NDArray[Any] | None:
+    return None if name is None else arrays[name]
+
+
+# Activations; each may overwrite its argument
+
+
+def _relu(x: NDArray[Any]) -> NDArray[Any]:
+    np.maximum(x, 0.0, out=x)
+    return x
+
+
+def _tanh(x: NDArray[Any]) -> NDArray[Any]:
+    np.tanh(x, out=x)
+    return x
+
+
+def _sigmoid(x: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))  # of large numbers, too, without overflow
+
+
+def _elu(x: NDArray[Any]) -> NDArray[Any]:
+    return np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0)))
+
+
+def _leaky_relu(x: NDArray[Any]) -> NDArray[Any]:
+    return np.where(x > 0.0, x, x * x.dtype.type(0.01))
+
+
+def _softplus(x: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _softmax(x: NDArray[Any]) -> NDArray[Any]:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+def _silu(x: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(x * _sigmoid(x))
+
+
+def _gelu(x: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(0.5 * x * (1.0 + np.asarray(_erf(x / math.sqrt(2.0)), x.dtype)), x.dtype)
+
+
+_erf = np.frompyfunc(math.erf, 1, 1)  # numpy has none
+
+_ACTIVATIONS: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "elu": _elu,
+    "gelu": _gelu,
+    "leaky_relu": _leaky_relu,
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+    "silu": _silu,
+    "softmax": _softmax,
+    "softplus": _softplus,
+    "swish": _silu,
+    "tanh": _tanh,
+}
+
+
+def _activation(name: str | None) -> Callable[[NDArray[Any]], NDArray[Any]] | None:
+    return None if name is None else _ACTIVATIONS[name]
+
+
+# Actions
+
+_Act = Callable[[NDArray[Any], NDArray[Any]], Any]
+
+
+class _Actions:
+    """Makes functions that build actions from chosen indices `[n, parts]` and numbers `[n, count]`, part by part."""
+
+    def __init__(self, arrays: _Arrays) -> None:
+        self._arrays = arrays
+        self._choices = self._numbers = 0
+
+    def of(self, node: _Node) -> _Act:
+        if "dict" in node:
+            named = {key: self.of(part) for key, part in node["dict"].items()}
+            return lambda chosen, numbers: {key: part(chosen, numbers) for key, part in named.items()}
+        if "tuple" in node:
+            parts = [self.of(part) for part in node["tuple"]]
+            return lambda chosen, numbers: tuple(part(chosen, numbers) for part in parts)
+        if "choice" in node:
+            return self._choice(int(node["choice"]))
+        if "choices" in node:
+            return self._several(tuple(node["shape"]), self._arrays[node["choices"]])
+        return self._box(node)
+
+    def _choice(self, start: int) -> _Act:
+        column = self._choices
+        self._choices += 1
+        if not start:
+            return lambda chosen, numbers: chosen[:, column]  # noqa: ARG005
+        return lambda chosen, numbers: chosen[:, column] + start  # noqa: ARG005
+
+    def _several(self, shape: tuple[int, ...], start: NDArray[Any]) -> _Act:
+        low, high = self._choices, self._choices + math.prod(shape)
+        self._choices = high
+        return lambda chosen, numbers: chosen[:, low:high].reshape(-1, *shape) + start  # noqa: ARG005
+
+    def _box(self, node: _Node) -> _Act:
+        shape, dtype = tuple(node["shape"]), np.dtype(node["dtype"])
+        bottom, top = self._arrays[f"{node['box']}.low"], self._arrays[f"{node['box']}.high"]
+        scale, shift = self._arrays[f"{node['box']}.scale"], self._arrays[f"{node['box']}.shift"]
+        is_mapped = bool((scale != 1.0).any() or shift.any())
+        low, high = self._numbers, self._numbers + math.prod(shape)
+        self._numbers = high
+
+        def act(chosen: NDArray[Any], numbers: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
+            found = numbers[:, low:high].reshape(-1, *shape)
+            if is_mapped:
+                found = found * scale + shift
+            return np.asarray(np.minimum(np.maximum(found, bottom), top), dtype)
+
+        return act
+
+
+def _row(actions: Any) -> Any:
+    """Return the only action of a batch of one: Python's number where it is one choice."""
+    if isinstance(actions, dict):
+        return {key: _row(part) for key, part in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(_row(part) for part in actions)
+    row = actions[0]
+    return int(row) if actions.ndim == 1 and actions.dtype.kind == "i" else np.asarray(row)

@@ -1,0 +1,346 @@
+"""Exported agents: the file acts as the agent does, or is not there."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+import parl
+from parl_core._nested import map_nested
+from parl_core._policy_description import Pipeline, describe
+from parl_core.cli._commands import parl as command
+from parl_core.env.normalize import wrap_rms
+from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.export import FORMATS, ExportError, Normalization, export
+from parl_core.policy import load, pack
+from parl_core.seeding import seed_everything
+from parl_core.spaces import dimensions_of, named, one_each
+from parl_core.training.acting import acts_in_unit_box, into_space
+
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+CHOICE = spaces.Discrete(3, start=1)
+NUMBERS = spaces.Box(np.array([-2.0, -np.inf], np.float32), np.array([3.0, np.inf], np.float32))
+OBSERVATIONS: dict[str, spaces.Space[Any]] = {
+    "vector": VECTOR,
+    "float64": spaces.Box(-1.0, 1.0, (3,), np.float64),
+    "number": spaces.Box(-1.0, 1.0, (), np.float32),
+    "choice": spaces.Discrete(5, start=3),
+    "many choices": spaces.Discrete(1_500),
+    "choices": spaces.MultiDiscrete(np.array([[3, 4], [2, 2]])),
+    "image": spaces.Box(0, 255, (6, 7), np.uint8),
+    "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Tuple([VECTOR]), spaces.Dict(on=spaces.MultiBinary(2))]),
+    "camera": spaces.Dict(
+        camera=spaces.Box(0, 255, (13, 12, 3), np.uint8), speed=spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    ),
+}
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "choice": CHOICE,
+    "choices": spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])),
+    "switches": spaces.MultiBinary([2, 2]),
+    "numbers": NUMBERS,
+    "one number": spaces.Box(-2.0, 3.0, (), np.float32),
+    "both": spaces.Tuple([spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(3, start=4), spaces.MultiBinary(2)]),
+    "several numbers": spaces.Dict(x=spaces.Box(-1.0, 4.0, (2,)), y=spaces.Tuple([spaces.Box(-2.0, 0.0, (1, 1))])),
+}
+ALGORITHMS: dict[str, tuple[Any, str]] = {
+    "DQN": ("q", "choice"),
+    "DDQN": ("q", "choice"),
+    "QRDQN": ("quantile", "choice"),
+    "PolicyGradient": ("policy", "choices"),
+    "A2C": ("actor-critic", "both"),
+    "BC": ("actor-critic", "numbers"),
+    "DDPG": ("deterministic", "one number"),
+    "TD3": ("twin", "several numbers"),
+    "SAC": ("squashed", "numbers"),
+    "CQL": ("squashed", "numbers"),
+    "OAC": ("squashed", "numbers"),
+    "IQL": ("implicit", "numbers"),
+}
+
+
+class Anything(gymnasium.Env[Any, Any]):
+    """Shows samples of one space and takes any action of another."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self._left = 5
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._left -= 1
+        return self.observation_space.sample(), 0.0, self._left == 0, False, {}
+
+
+class Masked(Anything):
+    """Allows one action more or less each time, in an entry of its observations."""
+
+    def __init__(self) -> None:
+        parts = {"speed": VECTOR, "action_mask": spaces.MultiBinary(3)}
+        super().__init__(spaces.Dict(parts), CHOICE)
+
+    def _with_mask(self, observation: Any) -> Any:
+        observation["action_mask"][self._left % 3] = 1
+        self._mask = observation["action_mask"]
+        return observation
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        return self._with_mask(observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self._mask[action - 1], "a masked action was chosen"
+        observation, *rest = super().step(action)
+        return self._with_mask(observation), *rest
+
+
+def _agent(algorithm: str, model: Any) -> Any:
+    return parl.Agent(getattr(parl.algorithms, algorithm)(model), seed=0)
+
+
+def _exported(agent: Any, path: Path, env: Any, **options: Any) -> Any:
+    """Export with a comparison in a fresh process, and load the file here."""
+    written = export(agent, path, env, observations=30, **options)
+    assert written.observations == 30
+    assert written.equal >= 28, "more than rounding can account for"
+    assert written.size == path.stat().st_size
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "temporary files are left"
+    return load(path)
+
+
+def _written(agent: Any, observation: Any, action: Any, path: Path) -> Any:
+    """Write a file without a fresh process, load it, and compare its actions here, one by one and in a batch."""
+    agent.obs_ndim = dimensions_of(observation)
+    observation.seed(1)
+    seen = [observation.sample() for _ in range(30)]
+    valid = into_space(action, unit_box=acts_in_unit_box(agent), one_by_one=True)
+    agent.eval()
+    wanted = valid(agent.predict(map_nested(lambda *rows: np.stack(rows), *(named(observation, one) for one in seen))))
+    path.write_bytes(pack(*describe(Pipeline(agent.alg, observation, action))))
+    policy = load(path)
+    for one, expected in zip(seen, wanted, strict=True):
+        chosen = policy(one)
+        assert action.contains(chosen)
+        _assert_close(chosen, expected)
+    batch: Any = create_empty_array(observation, len(seen))
+    batched = policy(concatenate(observation, seen, batch))
+    for row, expected in zip(one_each(action, batched), wanted, strict=True):
+        _assert_close(row, expected)
+    return policy
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    seed_everything(0)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_a_numpy_file_takes_any_observation(observation: str, tmp_path: Path) -> None:
+    space = OBSERVATIONS[observation]
+    model = parl.networks.for_spaces(space, CHOICE, "actor-critic", hidden=(8,))
+    _written(_agent("PPO", model), space, CHOICE, tmp_path / "agent.policy")
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_numpy_file_gives_any_action(action: str, tmp_path: Path) -> None:
+    space = ACTIONS[action]
+    model = parl.networks.for_spaces(VECTOR, space, "actor-critic", hidden=(8, 8), blocks="simba")
+    _written(_agent("PPO", model), VECTOR, space, tmp_path / "agent.policy")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_numpy_file_chooses_as_the_algorithm(algorithm: str, tmp_path: Path) -> None:
+    kind, action = ALGORITHMS[algorithm]
+    space = ACTIONS[action]
+    options: dict[str, Any] = {"dueling": True} if kind == "q" else {}
+    model = parl.networks.for_spaces(VECTOR, space, kind, hidden=(8,), normalisation="layer", **options)
+    policy = _written(_agent(algorithm, model), VECTOR, space, tmp_path / "agent.policy")
+    assert policy.description["algorithm"] == algorithm
+
+
+@pytest.mark.parametrize("activation", ["elu", "gelu", "leaky_relu", "sigmoid", "silu", "softplus", "softmax"])
+def test_a_numpy_file_has_every_activation(activation: str, tmp_path: Path) -> None:
+    model = parl.networks.for_spaces(VECTOR, NUMBERS, "squashed", hidden=(8, 8), activation=activation)
+    _written(_agent("SAC", model), VECTOR, NUMBERS, tmp_path / "agent.policy")
+
+
+def test_a_file_gets_its_name_when_a_fresh_process_acts_alike(tmp_path: Path) -> None:
+    space, action = OBSERVATIONS["tuple"], ACTIONS["both"]
+    model = parl.networks.for_spaces(space, action, "actor-critic", hidden=(8,))
+    policy = _exported(_agent("PPO", model), tmp_path / "agent.policy", partial(Anything, space, action))
+    assert policy.description["written_by"].startswith("parl-core ")
+
+
+def test_models_made_by_hand_are_exported(tmp_path: Path) -> None:
+    frames = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+    policy = _exported(
+        _agent("DQN", parl.networks.AtariQNetwork(3)), tmp_path / "agent.policy", partial(Anything, frames, CHOICE)
+    )
+    assert policy(frames.sample()) in (1, 2, 3)
+
+
+def test_masks_are_inside(tmp_path: Path) -> None:
+    space = Masked().observation_space
+    model = parl.networks.for_spaces(space, CHOICE, "q", hidden=(8,))
+    policy = _exported(_agent("DQN", model), tmp_path / "agent.policy", Masked)
+    speed = VECTOR.sample()
+    for only in range(3):
+        mask = np.arange(3) == only
+        assert policy({"speed": speed, "action_mask": mask}) == only + 1
+    assert policy({"speed": speed, "action_mask": mask}, action_mask=[True, False, False]) == 1
+    with pytest.raises(ValueError, match="leaves no action"):
+        policy({"speed": speed, "action_mask": np.zeros(3)})
+
+
+def test_normalisation_is_inside(tmp_path: Path) -> None:
+    env = wrap_rms(gymnasium.make("Pendulum-v1"), gamma=0.99)
+    env.reset(seed=0)
+    for _ in range(100):
+        env.step(env.action_space.sample())
+    env.eval()
+    model = parl.networks.for_spaces(env.observation_space, env.action_space, "actor-critic", hidden=(8,))
+    agent = _agent("PPO", model)
+    policy = _exported(agent, tmp_path / "agent.policy", "Pendulum-v1", normalization=env)
+    seen = np.array([[0.3, -0.9, 5.0], [1.0, 0.0, -80.0]], np.float32)
+    valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent))
+    np.testing.assert_allclose(policy(seen), valid(agent.predict(env._normalized(seen))), atol=1e-5)
+    with pytest.raises(ValueError, match="NaN"):
+        policy([0.0, np.nan, 0.0])
+
+
+def test_flattening_is_inside(tmp_path: Path) -> None:
+    def flat() -> Any:
+        parts = {"place": spaces.Discrete(4, start=1), "speed": spaces.Box(-1.0, 1.0, (2, 2)), "on": spaces.Discrete(2)}
+        return gymnasium.wrappers.FlattenObservation(Anything(spaces.Dict(parts), CHOICE))
+
+    model = parl.networks.for_spaces(flat().observation_space, CHOICE, "q", hidden=(8,))
+    policy = _exported(_agent("DQN", model), tmp_path / "agent.policy", flat)
+    assert policy({"place": 4, "speed": np.zeros((2, 2)), "on": 1}) in (1, 2, 3)
+    with pytest.raises(ValueError, match="4 choices"):
+        policy({"place": 9, "speed": np.zeros((2, 2)), "on": 1})
+
+
+def _formats() -> list[str]:
+    """Return the formats of the backend in use that need its framework."""
+    return [name for name, backend in FORMATS.items() if backend == parl.Agent.BACKEND]
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_format_of_the_framework_acts_alike(number: int, tmp_path: Path) -> None:
+    if number >= len(_formats()):
+        pytest.skip("this backend has one format of its own")
+    to = _formats()[number]
+    if to == "onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package)
+    model = parl.networks.for_spaces(Masked().observation_space, CHOICE, "q", hidden=(8,))
+    written = export(_agent("DQN", model), tmp_path / "agent", Masked, to, observations=30)
+    assert written.equal >= 28
+    assert [file.name for file in tmp_path.iterdir()] == ["agent"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(2))
+def test_a_format_of_the_framework_has_everything_inside(number: int, tmp_path: Path) -> None:
+    if number >= len(_formats()):
+        pytest.skip("this backend has one format of its own")
+    to = _formats()[number]
+    if to == "onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package)
+    parts = {"place": spaces.Discrete(4, start=1), "speed": spaces.Box(-1.0, 1.0, (2, 2)), "on": spaces.Discrete(2)}
+    action = ACTIONS["both"]
+
+    def flat() -> Any:
+        return gymnasium.wrappers.FlattenObservation(Anything(spaces.Dict(parts), action))
+
+    seen = flat().observation_space
+    statistics = Normalization(np.linspace(-1.0, 1.0, seen.shape[0]), np.linspace(0.1, 2.0, seen.shape[0]), 2.0)
+    model = parl.networks.for_spaces(seen, action, "actor-critic", hidden=(8, 8), blocks="simba")
+    export(_agent("PPO", model), tmp_path / "flat", flat, to, observations=40, normalization=statistics)
+    space, action = OBSERVATIONS["camera"], ACTIONS["several numbers"]
+    model = parl.networks.for_spaces(space, action, "squashed", hidden=(8,))
+    written = export(_agent("SAC", model), tmp_path / "camera", partial(Anything, space, action), to, observations=40)
+    assert 0.0 < written.difference < 1e-4
+
+
+class Doubled:
+    """A model of the user's, whose method does something that its layers do not tell."""
+
+    def value(self, obs: Any) -> Any:
+        return super().value(obs * -2.0)  # type: ignore[misc]  # of the network that it is mixed into
+
+
+def test_a_model_with_a_method_of_its_own_has_no_numpy_form(tmp_path: Path) -> None:
+    doubled = type("DoubledNetwork", (Doubled, parl.networks.QNetwork), {})
+    with pytest.raises(ModelContractError, match="DoubledNetwork has no numpy form"):
+        export(_agent("DQN", doubled(3, (8,))), tmp_path / "agent.policy", partial(Anything, VECTOR, CHOICE))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_layer_without_a_numpy_form_is_named(tmp_path: Path) -> None:
+    model = parl.networks.QNetwork(3, (8,))
+    model.head = type(model)._parts.sequential(parl.layers.batch_norm(), parl.layers.fc(3))
+    with pytest.raises(ModelContractError, match=r"QNetwork\.head\.0 is BatchNorm"):
+        export(_agent("DQN", model), tmp_path / "agent.policy", partial(Anything, VECTOR, CHOICE))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_acts_otherwise_gets_no_name(tmp_path: Path) -> None:
+    agent = _agent("DQN", parl.networks.QNetwork(3, (8,)))
+    agent.predict = lambda obs: (type(agent).predict(agent, obs) + 1) % 3
+    (tmp_path / "agent.policy").write_bytes(b"before")
+    with pytest.raises(ExportError, match="by the exported file, and"):
+        export(agent, tmp_path / "agent.policy", partial(Anything, VECTOR, CHOICE), observations=20)
+    assert (tmp_path / "agent.policy").read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_format_of_the_other_backend_is_refused(tmp_path: Path) -> None:
+    agent = _agent("DQN", parl.networks.QNetwork(3, (8,)))
+    other = "onnx" if agent.BACKEND == "paddle" else "paddle-inference"
+    with pytest.raises(HyperparameterError, match=f"is written by the .* backend; this agent is on {agent.BACKEND}"):
+        export(agent, tmp_path / "agent", partial(Anything, VECTOR, CHOICE), other)
+    with pytest.raises(HyperparameterError, match="to must be one of numpy, onnx"):
+        export(agent, tmp_path / "agent", partial(Anything, VECTOR, CHOICE), "gguf")
+
+
+def test_the_command_exports_a_run(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    run = tmp_path / "run"
+    steps = ["--steps", "200", "--run", str(run)]
+    assert CliRunner().invoke(command, ["train", "dqn", "CartPole-v1", *steps]).exit_code == 0
+    found = CliRunner().invoke(command, ["export", str(run), "--observations", "50"])
+    assert found.exit_code == 0, found.output
+    assert f"{run / 'agent.policy'}: " in found.output
+    program = "import sys; from parl_core.policy import load; print(load(sys.argv[1])([0.0, 0.1, 0.0, 0.1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(run / "agent.policy")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() in ("0", "1")
+    (run / "best.ckpt").write_bytes(b"damaged")
+    found = CliRunner().invoke(command, ["export", str(run)])
+    assert found.exit_code == 1
+    assert "damaged" in found.output
+
+
+def _assert_close(found: Any, wanted: Any) -> None:
+    if isinstance(found, (dict, tuple)):
+        assert type(found) is type(wanted)
+        for key in found if isinstance(found, dict) else range(len(found)):
+            _assert_close(found[key], wanted[key])
+    else:
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
