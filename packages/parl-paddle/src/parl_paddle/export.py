@@ -112,7 +112,8 @@ class ExportedPolicy(nn.Layer):
                 found = columns[:, number : number + count].reshape([-1, *space.shape]).astype("float64")
                 number += count
                 low, high, scale, shift = (getattr(self, f"{name}_{i}") for name in ("low", "high", "scale", "shift"))
-                yield paddle.minimum(paddle.maximum(found * scale + shift, low), high).astype(str(space.dtype))
+                mapped = paddle.maximum(found * scale + shift, low)  # type: ignore[no-untyped-call]  # paddle's
+                yield paddle.minimum(mapped, high).astype(str(space.dtype))  # type: ignore[no-untyped-call]  # as above
                 continue
             count = 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
             chosen = []
@@ -150,7 +151,7 @@ def _write(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: Path)
         warnings.simplefilter("ignore")
         policy(list(map(paddle.to_tensor, examples.values())))  # layers without shapes get them
         specification = [
-            paddle.static.InputSpec([None, *array.shape[1:]], str(array.dtype), name)
+            paddle.static.InputSpec([None, *array.shape[1:]], array.dtype.name, name)  # type: ignore[arg-type]  # a name
             for name, array in examples.items()
         ]
         program = paddle.jit.to_static(policy, input_spec=[specification], full_graph=True)

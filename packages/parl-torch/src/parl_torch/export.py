@@ -95,11 +95,7 @@ class ExportedPolicy(nn.Module):
     def _flat(self, leaves: Mapping[str, Tensor]) -> Tensor:
         features: list[Tensor] = []
         for part in self._pipeline.flat_parts():
-            columns = (
-                leaves[".".join(("observation", *part.path))].flatten(1)
-                if part.path
-                else next(iter(leaves.values())).reshape(-1, part.numbers)
-            )
+            columns = leaves[".".join(("observation", *part.path))].reshape(-1, len(part.choices) or part.numbers)
             if part.choices:
                 features += [
                     F.one_hot((columns[:, i] - start).long(), size).to(self._parameter)
@@ -179,7 +175,7 @@ def _write_onnx(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: 
         raise ImportError(f'ONNX files need {", ".join(missing)}: pip install "parl-torch[onnx]"')
     outputs = [name for name, _ in action_leaves(pipeline.action)]
     with _quiet():
-        made = torch.onnx.export(
+        made: Any = torch.onnx.export(
             _program(pipeline, examples),
             input_names=list(examples),
             output_names=[*outputs, "scores"],
