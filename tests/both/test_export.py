@@ -292,6 +292,12 @@ def test_a_model_with_a_method_of_its_own_has_no_numpy_form(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_with_a_memory_is_refused(tmp_path: Path) -> None:
+    model = parl.networks.for_spaces(VECTOR, CHOICE, "actor-critic", memory="gru", memory_size=8)
+    with pytest.raises(ModelContractError, match="has a memory"):
+        export(_agent("PPO", model), tmp_path / "agent.policy", partial(Anything, VECTOR, CHOICE))
+
+
 def test_a_layer_without_a_numpy_form_is_named(tmp_path: Path) -> None:
     model = parl.networks.QNetwork(3, (8,))
     model.head = type(model)._parts.sequential(parl.layers.batch_norm(), parl.layers.fc(3))

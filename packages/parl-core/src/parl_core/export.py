@@ -29,7 +29,7 @@ from parl_core._version import __version__
 from parl_core.atomic_write import sync
 from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, make_env
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import HyperparameterError, ModelContractError, ParlError
 from parl_core.policy import pack
 from parl_core.spaces import dimensions_of, named
 from parl_core.stats import statistics_of
@@ -177,6 +177,11 @@ def export(
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
     if FORMATS[to] not in ("", agent.BACKEND):
         raise HyperparameterError(f"{to} is written by the {FORMATS[to]} backend; this agent is on {agent.BACKEND}")
+    if agent.alg.remembers:
+        raise ModelContractError(
+            f"{type(agent.alg.model).__name__} has a memory, and the files of export carry none from step to step: "
+            "models with a memory are not exported yet"
+        )
     target = Path(path).expanduser()
     if target.is_dir():
         raise FileExistsError(f"{target} is a folder: give the name of a new one, or of a file")
