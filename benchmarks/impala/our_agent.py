@@ -31,7 +31,12 @@ class Shared(Model):
 
 
 class OfVectors(Shared):
-    """A network of vectors, which the actors run in numpy."""
+    """A network of vectors, which actors run in numpy, and which learns without autograd."""
+
+    def policy_and_value(self, obs: Any) -> Any:
+        """Logits and values."""
+        features = self.network.trunk(obs)
+        return self.network.pi(features), self.network.v(features)
 
     def policy(self, obs: Any) -> Any:
         """Logits."""

@@ -35,7 +35,7 @@ def main(task: str, warm_up_s: float, seconds: float, compute_dtype: str = "floa
         envs_per_group=tasks.ENVS,
         n_steps=tasks.STEPS,
         batch_fragments=tasks.BATCH // (tasks.ENVS * tasks.STEPS),
-        report_every=tasks.BATCH,
+        report_every=tasks.BATCH if tasks.TASKS[task].images else 10 * tasks.BATCH,
     )
     make = functools.partial(make_agent, task, compute_dtype)
     with training.open_actors("remote", cpu_num=tasks.N_ACTORS, preload=["torch"]) as actors:

@@ -12,6 +12,7 @@ import pytest
 
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import InProcessActors
+from parl_core.checks import check_finite
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError, LostActor
 from parl_core.training import (
@@ -457,6 +458,69 @@ def test_a_reward_that_is_no_number_ends_the_run_and_names_its_environment() -> 
     ):
         train_actor_learner(agent, Actor, Spoiled, settings())
     assert not agent.batches
+
+
+def test_an_infinite_observation_ends_the_run_and_names_its_environment() -> None:
+    class Spoiled(Counting):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, *rest = super().step(action)
+            return np.where(obs == 2, np.float32(math.inf), obs), *rest  # type: ignore[return-value]
+
+    agent = Unread(1.0)
+    with pytest.raises(
+        DivergedError, match=r"environment 0 of group 0 observed inf in obs\[0\] before step 2 of its fragment 0"
+    ):
+        train_actor_learner(agent, Unread, Spoiled, settings())
+    assert not agent.learned
+
+
+class Unread(Actor):
+    """Learns whole batches without reading what comes of them, and notes after how many updates it was read."""
+
+    takes_batches = True
+
+    def __init__(self, *losses: float) -> None:
+        super().__init__()
+        self.learned, self.reads = 0, list[int]()
+        self._losses = losses
+
+    def logits(self, obs: Any) -> Any:
+        return np.zeros((len(obs), 2), np.float32)
+
+    def learn_unread(self, batch: Any, **_: Any) -> int:
+        self.learned += len(batch) > 0
+        return self.learned - 1
+
+    def read(self, result: int) -> Any:
+        self.reads.append(self.learned)
+        loss = self._losses[result % len(self._losses)]
+        check_finite("update", {"loss": loss})
+        return VTraceLoss(loss, 0.0), 0.0
+
+
+ALONE: dict[str, Any] = {"n_actors": 1, "envs_per_group": 2, "max_lag": 0}  # 8 steps an update
+
+
+def test_losses_are_read_for_reports_and_after_a_hundred_updates() -> None:
+    agent, recorder = Unread(1.0, 3.0), Recorder()
+    chosen = settings(**ALONE, total_steps=8 * 250, report_every=8 * 150)
+    train_actor_learner(agent, Unread, Random, chosen, callbacks=[recorder], seed=0)
+    assert agent.reads == [100] * 100 + [150] * 50 + [250] * 100
+    assert [update.losses["total_loss"] for update in recorder.updates] == [2.0, 2.0]
+
+
+def test_a_spoiled_agent_is_not_evaluated() -> None:
+    agent, evaluated = Unread(1.0, 1.0, math.nan), list[int]()
+
+    def evaluator() -> Evaluation:
+        evaluated.append(agent.learned)
+        return Evaluation([], 0, 0.0)
+
+    chosen = settings(**ALONE, total_steps=8 * 40, report_every=8 * 40)
+    with pytest.raises(DivergedError):
+        train_actor_learner(agent, Unread, Random, chosen, evaluator=evaluator, evaluate_every=8 * 10, seed=0)
+    assert agent.learned == 10
+    assert not evaluated
 
 
 def test_environments_are_closed_at_the_end_and_after_an_error() -> None:

@@ -1,6 +1,7 @@
 """Updates without autograd: the numbers of autograd for chains, and autograd for everything else."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from parl_core.contracts.batches import Rollout, Transitions
+from parl_core.contracts.batches import Fragment, Rollout, Transitions
 from parl_core.schedules import linear
 from parl_torch import layers
 from parl_torch.agent import Agent
-from parl_torch.algorithms import A2C, DDQN, DQN, PPO
+from parl_torch.algorithms import A2C, DDQN, DQN, IMPALA, PPO
 from parl_torch.model import Model
 from parl_torch.networks import ActorCritic, QNetwork
 
@@ -87,6 +88,38 @@ class Heads(Model):
         return self.value_net(obs).squeeze(-1)
 
 
+class Trunk(Model):
+    """Policy and value over common layers, in one pass."""
+
+    def __init__(self) -> None:
+        self.trunk = nn.Sequential(nn.Linear(OBS_DIM, 16), nn.Tanh(), nn.Linear(16, 12), nn.ReLU())
+        self.pi, self.v = nn.Linear(12, ACT_DIM), nn.Linear(12, 1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return self.pi(self.trunk(obs))
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.v(self.trunk(obs))
+
+    def policy_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(obs)
+        return self.pi(features), self.v(features)
+
+
+class LongerTrunk(Model):
+    """Policy and value of two methods over common layers, the value with a layer more."""
+
+    def __init__(self) -> None:
+        self.trunk = nn.Sequential(nn.Linear(OBS_DIM, 16), nn.ReLU())
+        self.pi, self.v = nn.Linear(16, ACT_DIM), nn.Sequential(nn.Linear(16, 8), nn.ELU(), nn.Linear(8, 1))
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return self.pi(self.trunk(obs))
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.v(self.trunk(obs)).squeeze(-1)
+
+
 class OwnDQN(DQN):
     """A subclass, which autograd serves."""
 
@@ -96,6 +129,10 @@ class OwnPPO(PPO):
 
 
 class OwnA2C(A2C):
+    """As `OwnDQN`."""
+
+
+class OwnIMPALA(IMPALA):
     """As `OwnDQN`."""
 
 
@@ -123,9 +160,24 @@ def rollout(rng: np.random.Generator, kind: type[Any]) -> Rollout:
     return Rollout(rng.normal(size=(ROWS, OBS_DIM)).astype(kind), rng.integers(ACT_DIM, size=ROWS), *columns)
 
 
+def fragments(rng: np.random.Generator, kind: type[Any], ends: bool = True, steps: int = 4) -> Fragment:
+    done = rng.random(ROWS) < 0.3
+    rows = np.flatnonzero(done)[::2]
+    optional = {"final_rows": rows, "final_obs": rng.normal(size=(len(rows), OBS_DIM)).astype(kind)} if ends else {}
+    return Fragment(
+        rng.normal(size=(ROWS, OBS_DIM)).astype(kind),
+        rng.integers(ACT_DIM, size=ROWS),
+        rng.normal(size=(ROWS, ACT_DIM)).astype(kind),
+        rng.normal(scale=2.0, size=ROWS).astype(kind),
+        done,
+        last_obs=rng.normal(size=(ROWS // steps, OBS_DIM)).astype(kind),
+        **optional,
+    )
+
+
 def planned(algorithm: Any) -> bool:
     """Return whether the optimizer's last plan has chains."""
-    return any(plan is not None and plan._chains for plan in algorithm.optimizer._plans.values())
+    return any(plan is not None and plan._forks for plan in algorithm.optimizer._plans.values())
 
 
 def pairs(ours: type[Any], own: type[Any], make: Callable[[], Model], exact: bool, **settings: Any) -> tuple[Any, Any]:
@@ -160,7 +212,11 @@ def test_dqn_in_float64_is_that_of_autograd(make: Any, settings: dict[str, Any],
     assert_equal_weights(agent, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [lambda: ActorCritic(ACT_DIM, (16, 16)), Heads], ids=["ready-made", "own"])
+ACTOR_CRITICS = [lambda: ActorCritic(ACT_DIM, (16, 16)), Heads, Trunk, LongerTrunk]
+OF_ACTOR_CRITICS = pytest.mark.parametrize("make", ACTOR_CRITICS, ids=["ready-made", "own", "trunk", "two methods"])
+
+
+@OF_ACTOR_CRITICS
 @pytest.mark.parametrize("clips", [False, True])
 def test_ppo_in_float64_is_that_of_autograd(make: Any, clips: bool) -> None:
     settings = {"clip_param": linear(0.2, 0.1, 20), "initial_lr": 1e-2, "use_clipped_value_loss": clips}
@@ -174,7 +230,7 @@ def test_ppo_in_float64_is_that_of_autograd(make: Any, clips: bool) -> None:
     assert_equal_weights(agent, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [lambda: ActorCritic(ACT_DIM, (16, 16)), Heads], ids=["ready-made", "own"])
+@OF_ACTOR_CRITICS
 def test_a2c_in_float64_is_that_of_autograd(make: Any) -> None:
     agent, other = pairs(A2C, OwnA2C, make, True, learning_rate=1e-2)
     rng = np.random.default_rng(2)
@@ -184,6 +240,36 @@ def test_a2c_in_float64_is_that_of_autograd(make: Any) -> None:
     assert planned(agent.alg)
     assert not planned(other.alg)
     assert_equal_weights(agent, other, atol=1e-12)
+
+
+@OF_ACTOR_CRITICS
+@pytest.mark.parametrize("bound", [1.0, math.inf])
+def test_impala_in_float64_is_that_of_autograd(make: Any, bound: float) -> None:
+    settings = {"sample_batch_steps": 4, "learning_rate": 1e-2, "max_grad_norm": 5.0, "clip_rho_threshold": bound}
+    agent, other = pairs(IMPALA, OwnIMPALA, make, True, entropy_coeff=linear(-0.02, -0.01, 20), **settings)
+    rng = np.random.default_rng(2)
+    for step in range(10):
+        batch = fragments(rng, np.float64, ends=step % 2 == 0)
+        found, expected = agent.learn(batch), other.learn(batch)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-11, atol=1e-12)
+    assert planned(agent.alg)
+    assert not planned(other.alg)
+    assert_equal_weights(agent, other, atol=1e-11)
+
+
+def test_fragments_whose_last_step_only_bootstraps_are_left_to_autograd() -> None:
+    settings = {"sample_batch_steps": 4, "learning_rate": 1e-2}
+    agent, other = pairs(IMPALA, OwnIMPALA, Trunk, False, **settings)
+    rng = np.random.default_rng(3)
+    for with_last in (True, False, True):
+        batch = fragments(rng, np.float32, ends=False)
+        columns = batch.named()
+        if not with_last:
+            del columns["last_obs"]
+        agent.learn(Fragment(**columns))
+        other.learn(Fragment(**columns))
+    assert_equal_weights(agent, other, atol=1e-4)
 
 
 def test_three_hundred_updates_in_float32_stay_beside_those_of_autograd() -> None:

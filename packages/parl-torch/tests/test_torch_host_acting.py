@@ -29,6 +29,24 @@ class Elu(Model):
         return self.net(obs)
 
 
+class Trunk(Model):
+    """Policy and value over common layers, in one pass."""
+
+    def __init__(self) -> None:
+        self.trunk = nn.Sequential(nn.Linear(OBS_DIM, 32), nn.ELU())
+        self.pi, self.v = nn.Linear(32, ACT_DIM), nn.Linear(32, 1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        return self.pi(self.trunk(obs))
+
+    def value(self, obs: Tensor) -> Tensor:
+        return self.v(self.trunk(obs))
+
+    def policy_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(obs)
+        return self.pi(features), self.v(features)
+
+
 def an_agent(kind: type[Any], make: Callable[[], Any], **settings: Any) -> Any:
     torch.manual_seed(4)
     return Agent(kind(make(), device="cpu", **settings), seed=1)
@@ -63,6 +81,8 @@ CASES: list[tuple[type[Any], Callable[[], Any], str, dict[str, Any]]] = [
     (PPO, actor_critic, "value", {}),
     (PPO, actor_critic, "predict", {}),
     (A2C, actor_critic, "value", {}),
+    (A2C, Trunk, "value", {}),
+    (PPO, Trunk, "predict", {}),
     (IMPALA, actor_critic, "logits", {"sample_batch_steps": 4}),
     (IMPALA, actor_critic, "value", {"sample_batch_steps": 4}),
 ]
@@ -83,9 +103,9 @@ def test_outputs_are_those_of_the_framework(
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C])
-def test_exploration_draws_what_the_framework_draws(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = an_agent(kind, actor_critic)
+@pytest.mark.parametrize(("kind", "make"), [(PPO, actor_critic), (A2C, actor_critic), (PPO, Trunk)])
+def test_exploration_draws_what_the_framework_draws(kind: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = an_agent(kind, make)
 
     def explore(agent: Any) -> Any:
         torch.manual_seed(8)

@@ -110,6 +110,11 @@ class Agent:
         self.rng = np.random.default_rng(seed)
         self._build()
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether `learn` is that of `parl.Agent` and takes batches; else loops give the columns one by one."""
+        return type(self).learn is Agent.learn and self._columns is not None
+
     def predict(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act greedily.
 

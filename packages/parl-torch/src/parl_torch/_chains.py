@@ -10,52 +10,24 @@ attached: hooks, frozen or shared parameters, losses and algorithms of one's own
 another order of rounding; parameters, their `grad` and the optimizer's state are the same tensors either way.
 """
 
-import dis
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from parl_torch._parts import Parts
+from parl_torch._parts import Parts, only_passes
 
-__all__ = ["Chain", "Figures", "Networks", "Plan", "Written", "chain_of", "written"]
+__all__ = ["Chain", "Figures", "Fork", "Networks", "Plan", "Written", "chains_of", "written"]
 
 Figures = Callable[[], tuple[Tensor, dict[str, Tensor]]] | None
 """Returns what a loss does; None where a batch needs the loss itself."""
-Networks = Sequence[tuple[Any, str, bool]]
+Networks = Sequence[tuple[Any, Sequence[str], bool]]
+"""Models with methods of the same inputs, and whether they learn."""
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
-_PLAIN_LAYERS = frozenset((nn.Linear, nn.ReLU, nn.Tanh, nn.ELU, nn.Identity, nn.Sequential, nn.ModuleList))
-_OUR_LAYERS = frozenset(("parl_core.networks", "parl_torch.networks", "parl_torch.layers"))
-_FUNCTIONS = (torch.relu, torch.relu_, torch.tanh, torch.tanh_, F.relu, F.tanh, F.elu)
-_NAMES = frozenset(("nn", "functional", "relu", "relu_", "tanh", "tanh_", "elu", "elu_", "float", "squeeze"))
-_PASSES: tuple[str, ...] = (
-    "COPY",
-    "SWAP",
-    "NOP",
-    "GET_ITER",
-    "FOR_ITER",
-    "JUMP_BACKWARD",
-    "END_FOR",
-    "POP_ITER",
-    "CACHE",
-)
-_PASSES += (
-    "LOAD",
-    "STORE_FAST",
-    "CALL",
-    "PRECALL",
-    "RETURN",
-    "PUSH_NULL",
-    "POP_TOP",
-    "KW_NAMES",
-    "RESUME",
-    "NOT_TAKEN",
-)
 _ACTIVATIONS = {"ReluBackward0": "relu", "TanhBackward0": "tanh", "EluBackward0": "elu"}
 _SHAPING = ("SqueezeBackward", "ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward")
 
@@ -108,12 +80,13 @@ class Chain:
             kept.append(inputs)
         return kept
 
-    def backward(self, kept: Sequence[Tensor], slope: Tensor) -> None:
-        """Write the gradients of a loss.
+    def backward(self, kept: Sequence[Tensor], slope: Tensor, *, onward: bool = False) -> Tensor:
+        """Write the gradients of a loss, and return its gradient by the inputs where that is asked for.
 
         Args:
             kept: what `forward` returned.
             slope: the loss's gradient by the output, `[n, out]`; overwritten.
+            onward: the gradient by the inputs is wanted.
         """
         if len(self._ones) != len(slope):
             self._ones = slope.new_ones(len(slope))
@@ -128,17 +101,63 @@ class Chain:
             turned = slope.t()
             torch.mm(turned, kept[i], out=self.gradients[2 * i])
             torch.mv(turned, self._ones, out=self.gradients[2 * i + 1])
-            if i:
+            if i or onward:
                 slope = torch.mm(slope, self._weights[i])
+        return slope
+
+
+class Fork:
+    """Chains of the same inputs, one or such as a policy and a value, whose first layers may be the same ones.
+
+    Attributes:
+        trunk: the common layers, where there are some.
+        heads: the other layers of each output.
+        chains: all of them.
+    """
+
+    def __init__(self, chains: Sequence[Chain]) -> None:
+        layers = [chain.layers for chain in chains]
+        shared = 0
+        while len(layers) > 1 and all(_shares(layers[0], each, shared) for each in layers):
+            shared += 1
+        self.trunk = Chain(layers[0][:shared]) if shared else None
+        self.heads = tuple(Chain(each[shared:]) for each in layers)
+        self.chains = self.heads if self.trunk is None else (self.trunk, *self.heads)
+
+    def forward(self, inputs: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """Return what the common layers make of inputs, and for each output what its own layers make of that."""
+        trunk = [inputs] if self.trunk is None else self.trunk.forward(inputs)
+        return trunk, [head.forward(trunk[-1]) for head in self.heads]
+
+    def backward(self, kept: tuple[list[Tensor], list[list[Tensor]]], slopes: Sequence[Tensor]) -> None:
+        """Write the gradients of a loss.
+
+        Args:
+            kept: what `forward` returned.
+            slopes: the loss's gradients by the outputs, `[n, out]` each; overwritten.
+        """
+        trunk, heads = kept
+        onward = self.trunk is not None
+        parts = zip(self.heads, heads, slopes, strict=True)
+        found = [head.backward(values, slope, onward=onward) for head, values, slope in parts]
+        if self.trunk is not None:
+            self.trunk.backward(trunk, sum(found[1:], start=found[0]))
+
+
+def _shares(one: Sequence[Layer], other: Sequence[Layer], at: int) -> bool:
+    """Return whether two chains have the same layer there, and more after it."""
+    if min(len(one), len(other)) <= at + 1:
+        return False
+    return all(part is same for part, same in zip(one[at][:3], other[at][:3], strict=True))
 
 
 class Written(NamedTuple):
     """A loss whose gradient is written out.
 
     Attributes:
-        networks: takes the algorithm and returns its networks as (model, method, is trained); none where its settings
+        networks: takes the algorithm and returns its networks as (model, methods, is trained); none where its settings
             ask for another loss.
-        slopes: takes the algorithm, the chains and the loss's arguments, and computes the gradients.
+        slopes: takes the algorithm, a `Fork` for each network, and the loss's arguments, and computes the gradients.
     """
 
     networks: Callable[[Any], Networks]
@@ -164,6 +183,7 @@ class Plan:
         batch: the first batch, for the size of its observations.
 
     Attributes:
+        parts: the layers, parameters and methods of which it is made; it holds while they are the same.
         gradients: one for each parameter, None for those without influence on the loss.
         flat: all of them side by side.
     """
@@ -171,27 +191,25 @@ class Plan:
     def __init__(self, loss: Any, parameters: Callable[[], Sequence[Tensor]], batch: Any) -> None:
         self._algorithm, self._slopes = loss.__self__, loss.written.slopes
         self.gradients: list[Tensor | None] = []
-        self._chains: list[Chain] = []
+        self._forks: list[Fork] = []
         is_ours = type(self._algorithm).__module__.startswith("parl_torch.algorithms.")
         networks = loss.written.networks(self._algorithm) if is_ours else ()
-        chains = [chain_of(model, method, batch.obs) for model, method, _ in networks]
-        self._parts = Parts([model for model, *_ in networks], [(model, method) for model, method, _ in networks])
-        if chains and None not in chains:
-            self._lay_out(chains, [learns for *_, learns in networks], parameters())
-
-    def is_stale(self) -> bool:
-        """Return whether a layer, a parameter, its memory or a method is another one than it was."""
-        return not self._parts.are_same()
+        found = [chains_of(model, methods, batch.obs) for model, methods, _ in networks]
+        looked_at = [(model, method) for model, methods, _ in networks for method in methods]
+        self.parts = Parts([model for model, *_ in networks], looked_at)
+        if networks and None not in found:
+            forks = [Fork(chains) for chains in found if chains is not None]
+            self._lay_out(forks, [learns for *_, learns in networks], parameters())
 
     def __call__(self, batch: Any, *settings: Any) -> Figures:
         """Compute the gradients; None where autograd has to."""
-        if not self._chains or self._parts.have_hooks() or list(map(_attached, self._trained)) != self._free:
+        if not self._forks or any(self.parts.hooks) or list(map(_attached, self._trained)) != self._free:
             return None
         if batch.extra is not None or batch.obs.dim() != 2 or batch.obs.dtype != self.flat.dtype:
             return None
         for part, piece in zip(self._trained, self._pieces, strict=True):
             part.grad = piece
-        figures: Figures = self._slopes(self._algorithm, self._chains, batch, *settings)
+        figures: Figures = self._slopes(self._algorithm, self._forks, batch, *settings)
         return figures
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -200,9 +218,10 @@ class Plan:
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return type(None), ()
 
-    def _lay_out(self, chains: Sequence[Any], learns: Sequence[bool], parameters: Sequence[Tensor]) -> None:
-        """Give the gradients of all chains that learn one block of memory, unless layers are shared."""
-        trained = [part for chain, yes in zip(chains, learns, strict=True) if yes for part in chain.parameters]
+    def _lay_out(self, forks: Sequence[Fork], learns: Sequence[bool], parameters: Sequence[Tensor]) -> None:
+        """Give the gradients of all chains that learn one block of memory, unless layers are shared otherwise."""
+        chains = [chain for each, yes in zip(forks, learns, strict=True) if yes for chain in each.chains]
+        trained = [part for chain in chains for part in chain.parameters]
         places = {id(parameter): i for i, parameter in enumerate(parameters)}
         if len(set(map(id, trained))) < len(trained) or not all(id(part) in places for part in trained):
             return
@@ -213,25 +232,30 @@ class Plan:
         for part, piece in zip(trained, pieces, strict=True):
             self.gradients[places[id(part)]] = piece
         left = iter(pieces)
-        for chain, yes in zip(chains, learns, strict=True):
-            chain.gradients = [next(left) for _ in chain.parameters] if yes else []
-        self._chains, self._trained, self._pieces = list(chains), trained, pieces
+        for chain in chains:
+            chain.gradients = [next(left) for _ in chain.parameters]
+        self._forks, self._trained, self._pieces = list(forks), trained, pieces
         self._free = [(None, None, True)] * len(trained)
 
 
-def chain_of(model: Any, method: str, obs: Tensor) -> Chain | None:
-    """Return the chain that a method of a model computes of observations `[n, in]`; None where it is something else.
+def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | None:
+    """Return the chains that methods of a model compute of observations `[n, in]`; None where one is something else.
 
-    Layers without shapes get them.
+    A method may return several outputs, each a chain. Layers without shapes get them.
     """
-    layers = [layer for layer in model.modules() if type(layer) not in _PLAIN_LAYERS]
-    if not all(_is_plain(getattr(layer, method if layer is model else "forward"), layer) for layer in layers):
-        return None
-    with torch.enable_grad():
-        probe = torch.zeros_like(obs[:2]).requires_grad_()
-        output = getattr(model, method)(probe)
-        found = _layers(output.grad_fn, probe) if isinstance(output, Tensor) else None
-    return None if found is None else Chain(found)
+    found: list[Chain] = []
+    for method in methods:
+        if not only_passes(model, method):
+            return None
+        with torch.enable_grad():
+            probe = torch.zeros_like(obs[:2]).requires_grad_()
+            outputs = getattr(model, method)(probe)
+            for output in outputs if isinstance(outputs, tuple) else (outputs,):
+                chain = _layers(output.grad_fn, probe) if isinstance(output, Tensor) else None
+                if chain is None:
+                    return None
+                found.append(Chain(chain))
+    return found
 
 
 def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
@@ -259,40 +283,3 @@ def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
         found.insert(0, Layer(parts[0], parts[1], activation, alpha))  # type: ignore[arg-type]  # none is None
         node = inputs
     return None if not found or (shaped and len(found[-1].bias) != 1) else found
-
-
-def _is_plain(method: Any, layer: nn.Module) -> bool:
-    """Return whether the code of a layer's method only calls layers and activations, each time the same ones."""
-    if not isinstance(method, MethodType) or method.__self__ is not layer:
-        return False
-    if type(layer).__call__ is not nn.Module.__call__:
-        return False
-    return _is_pass(method.__func__, layer)
-
-
-def _is_pass(function: Any, layer: nn.Module) -> bool:
-    if not isinstance(function, FunctionType):
-        return False
-    if function.__module__ in _OUR_LAYERS or function in (nn.Sequential.forward, nn.Module.forward):
-        return True
-    code = function.__code__
-    if code.co_freevars or not all(step.opname.startswith(_PASSES) for step in dis.get_instructions(code)):
-        return False
-    return all(_is_known(name, function, layer) for name in code.co_names)
-
-
-def _is_known(name: str, function: FunctionType, layer: nn.Module) -> bool:
-    given = function.__globals__.get(name)
-    if given is not None:
-        is_torch = isinstance(given, ModuleType) and given.__name__.partition(".")[0] == "torch"
-        return is_torch or _is_activation(given)
-    if name in _NAMES or any(name in part._modules for part in layer.modules()):
-        return True
-    if name in vars(layer):
-        return _is_activation(vars(layer)[name])
-    own = getattr(type(layer), name, None)
-    return own is not function and _is_pass(own, layer)
-
-
-def _is_activation(value: Any) -> bool:
-    return any(value is function for function in _FUNCTIONS)

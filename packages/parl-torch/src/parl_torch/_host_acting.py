@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from parl_core.contracts.actions import ActionKind
-from parl_torch._chains import Chain, chain_of
+from parl_torch._chains import Chain, Fork, chains_of
 from parl_torch._parts import Parts
 from parl_torch.distributions import CategoricalDistribution
 
@@ -28,7 +28,7 @@ class OnHost(NamedTuple):
 
     Attributes:
         methods: of the model, whose outputs it needs.
-        finish: takes their outputs `[n, out]` and returns what the method does, as arrays.
+        finish: takes all that they return, `[n, out]` each, and returns what the method does, as arrays.
     """
 
     methods: Sequence[str]
@@ -37,10 +37,13 @@ class OnHost(NamedTuple):
 
 def of_categorical(algorithm: Any, method: str) -> OnHost | None:
     """Return how `explore`, `predict` or `value` of an actor-critic of discrete actions acts in numpy."""
-    if algorithm.actions != ActionKind() or algorithm._one_pass:
+    if algorithm.actions != ActionKind() or algorithm.remembers:
         return None
+    both = ("policy_and_value",) if algorithm._one_pass else ("policy", "value")
     if method == "explore":
-        return OnHost(("policy", "value"), _drawn)
+        return OnHost(both, _drawn)
+    if algorithm._one_pass:
+        return OnHost(both, lambda logits, value: value.ravel() if method == "value" else logits.argmax(1))
     return OnHost(("value",), np.ravel) if method == "value" else OnHost(("policy",), lambda logits: logits.argmax(1))
 
 
@@ -66,14 +69,15 @@ class HostActing:
         if example is None or not example.is_floating_point() or example.device.type != "cpu":
             return
         rows = torch.zeros(2, obs.shape[1], dtype=example.dtype)
-        chains = [chain_of(model, method, rows) for method in way.methods]
+        found = chains_of(model, way.methods, rows)
         self._parts, self._finish = Parts([model], [(model, method) for method in way.methods]), way.finish
-        found = [chain for chain in chains if chain is not None]
-        self.is_chain = len(found) == len(chains)
-        if self.is_chain:
+        self.is_chain = found is not None
+        if found is not None:
+            fork = Fork(found)
             self._dtype = found[0].layers[0].weight.detach().numpy().dtype
             self._widest = max(layer.weight.numel() for chain in found for layer in chain.layers)
-            self._chains, self._width = [_arrays(chain) for chain in found], obs.shape[1]
+            self._heads, self._width = [_arrays(head) for head in fork.heads], obs.shape[1]
+            self._trunk = [] if fork.trunk is None else _arrays(fork.trunk)
 
     def is_stale(self) -> bool:
         """Return whether the model is another one than it was."""
@@ -83,12 +87,13 @@ class HostActing:
         """Return what the algorithm's method does, of observations `[n, in]`; None where the framework has to."""
         if not self.is_chain or obs.shape[1] != self._width or len(obs) * self._widest > _MOST:
             return None
-        if self._parts.have_hooks():
+        if any(self._parts.hooks):
             return None
         if obs.dtype != self._dtype:
             obs = obs.astype(self._dtype)
         with np.errstate(invalid="ignore", over="ignore"):  # of infinite numbers, as frameworks take them
-            outputs = [_run(steps, obs) for steps in self._chains]
+            common = _run(self._trunk, obs)
+            outputs = [_run(steps, common) for steps in self._heads]
         return self._finish(*outputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:

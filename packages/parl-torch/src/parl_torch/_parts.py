@@ -1,13 +1,46 @@
-"""Whether models still are what they were when something about them was looked up."""
+"""What models are made of: whether it is the same as before, and whether their code only passes through layers."""
 
+import dis
 from collections.abc import Sequence
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules import module as every_module
 from torch.nn.parameter import is_lazy
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "only_passes"]
+
+_PLAIN_LAYERS = frozenset((nn.Linear, nn.ReLU, nn.Tanh, nn.ELU, nn.Identity, nn.Sequential, nn.ModuleList))
+_OUR_LAYERS = frozenset(("parl_core.networks", "parl_torch.networks", "parl_torch.layers"))
+_FUNCTIONS = (torch.relu, torch.relu_, torch.tanh, torch.tanh_, F.relu, F.tanh, F.elu)
+_NAMES = frozenset(("nn", "functional", "relu", "relu_", "tanh", "tanh_", "elu", "elu_", "float", "squeeze"))
+_PASSES: tuple[str, ...] = (
+    "COPY",
+    "SWAP",
+    "NOP",
+    "GET_ITER",
+    "FOR_ITER",
+    "JUMP_BACKWARD",
+    "END_FOR",
+    "POP_ITER",
+    "CACHE",
+)
+_PASSES += (
+    "BUILD_TUPLE",
+    "LOAD",
+    "STORE_FAST",
+    "CALL",
+    "PRECALL",
+    "RETURN",
+    "PUSH_NULL",
+    "POP_TOP",
+    "KW_NAMES",
+    "RESUME",
+    "NOT_TAKEN",
+)
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -18,6 +51,9 @@ class Parts:
     Args:
         models: the models.
         methods: (model, name of a method).
+
+    Attributes:
+        hooks: those that are told of a pass of a layer, each a dictionary that is empty while there is none.
     """
 
     def __init__(self, models: Sequence[Any], methods: Sequence[tuple[Any, str]] = ()) -> None:
@@ -31,9 +67,10 @@ class Parts:
         self._ids, self._sizes = list(map(id, self._found)), list(map(len, self._holders))
         self._tensors = [value for value in self._found if isinstance(value, Tensor) and not is_lazy(value)]
         self._memory = list(map(Tensor.data_ptr, self._tensors))
-        self._methods = [(model, name, getattr(model, name)) for model, name in methods]
-        self._hooks = [getattr(layer, name) for layer in layers for name in _HOOKS]
-        self._hooks += [getattr(every_module, f"_global{name}") for name in _HOOKS]
+        self._models, self._named = [model for model, _ in methods], [name for _, name in methods]
+        self._methods = list(map(getattr, self._models, self._named))
+        self.hooks = [getattr(layer, name) for layer in layers for name in _HOOKS]
+        self.hooks += [getattr(every_module, f"_global{name}") for name in _HOOKS]
 
     def are_same(self) -> bool:
         """Return whether no layer, tensor or method is another one, and no tensor has other memory."""
@@ -41,9 +78,51 @@ class Parts:
             list(map(id, map(dict.get, self._owners, self._names))) == self._ids
             and list(map(len, self._holders)) == self._sizes
             and list(map(Tensor.data_ptr, self._tensors)) == self._memory
-            and all(getattr(model, name) == method for model, name, method in self._methods)
+            and list(map(getattr, self._models, self._named)) == self._methods
         )
 
-    def have_hooks(self) -> bool:
-        """Return whether a hook is told of a pass of a layer."""
-        return any(self._hooks)
+
+def only_passes(model: Any, method: str) -> bool:
+    """Return whether the code of a model's method, and that of its layers, only calls layers and activations.
+
+    They are then the same ones each time, and nothing else happens.
+    """
+    layers = [layer for layer in model.modules() if type(layer) not in _PLAIN_LAYERS]
+    return all(_is_plain(getattr(layer, method if layer is model else "forward"), layer) for layer in layers)
+
+
+def _is_plain(method: Any, layer: nn.Module) -> bool:
+    """Return whether the code of a layer's method only calls layers and activations, each time the same ones."""
+    if not isinstance(method, MethodType) or method.__self__ is not layer:
+        return False
+    if type(layer).__call__ is not nn.Module.__call__:
+        return False
+    return _is_pass(method.__func__, layer)
+
+
+def _is_pass(function: Any, layer: nn.Module) -> bool:
+    if not isinstance(function, FunctionType):
+        return False
+    if function.__module__ in _OUR_LAYERS or function in (nn.Sequential.forward, nn.Module.forward):
+        return True
+    code = function.__code__
+    if code.co_freevars or not all(step.opname.startswith(_PASSES) for step in dis.get_instructions(code)):
+        return False
+    return all(_is_known(name, function, layer) for name in code.co_names)
+
+
+def _is_known(name: str, function: FunctionType, layer: nn.Module) -> bool:
+    given = function.__globals__.get(name)
+    if given is not None:
+        is_torch = isinstance(given, ModuleType) and given.__name__.partition(".")[0] == "torch"
+        return is_torch or _is_activation(given)
+    if name in _NAMES or any(name in part._modules for part in layer.modules()):
+        return True
+    if name in vars(layer):
+        return _is_activation(vars(layer)[name])
+    own = getattr(type(layer), name, None)
+    return own is not function and _is_pass(own, layer)
+
+
+def _is_activation(value: Any) -> bool:
+    return any(value is function for function in _FUNCTIONS)

@@ -131,7 +131,7 @@ class Adam(contract.Optimizer):
         if self._compiles or not hasattr(loss, "written"):
             return None
         plan = self._plans.get(loss)
-        if plan is None or plan.is_stale():
+        if plan is None or not plan.parts.are_same():
             obs = batch[0].obs
             if not (isinstance(obs, Tensor) and obs.dim() == 2 and obs.is_floating_point()):
                 return None

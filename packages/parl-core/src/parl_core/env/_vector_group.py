@@ -395,7 +395,7 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     Raises:
         EnvironmentContractError: it is neither a bool nor a number.
     """
-    if np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf":
+    if isinstance(flag, bool) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
         return bool(flag)
     raise EnvironmentContractError(
         f"step of {_kind(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"

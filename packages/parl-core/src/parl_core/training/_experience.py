@@ -19,7 +19,6 @@ from parl_core.env._group_step import GroupStep
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.seeding import make_generator
-from parl_core.training._requirements import learns_from_batches
 from parl_core.training.acting import Acting, begun, paired
 from parl_core.training.fragment import FragmentBatch, FragmentSteps
 
@@ -63,8 +62,15 @@ class Experience(Protocol):
     def warm_up(self, obs: Observations) -> None:
         """Pass a batch through the model, so that layers without shapes get them."""
 
-    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> dict[str, float]:
-        """Update the weights and return losses by name."""
+    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> Any:
+        """Update the weights and return what `read` makes losses of; it may still be on the device."""
+
+    def read(self, result: Any) -> Mapping[str, float]:
+        """Return the losses of an update by name.
+
+        Raises:
+            DivergedError: one is not finite.
+        """
 
 
 class _Acted:
@@ -110,7 +116,7 @@ class VTraceExperience(_Acted):
         self._agent.logits(obs)
         self._agent.value(obs)
 
-    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> dict[str, float]:
+    def learn(self, batch: FragmentBatch, rates: Mapping[str, float]) -> Any:
         columns = {
             "obs": batch.obs,
             "action": batch.action,
@@ -124,10 +130,12 @@ class VTraceExperience(_Acted):
         if batch.state:
             optional |= {"state": batch.state, "last_state": batch.last_state}
             optional |= {"final_state": batch.final_state} if batch.final_state else {}
-        if learns_from_batches(self._agent):
-            losses, kl = self._agent.learn(batches.Fragment.made(**columns, **optional), **rates)
-        else:
-            losses, kl = self._agent.learn(*columns.values(), **optional, **rates)
+        if getattr(self._agent, "takes_batches", False):
+            return self._agent.learn_unread(batches.Fragment.made(**columns, **optional), **rates)
+        return self._agent.learn(*columns.values(), **optional, **rates)
+
+    def read(self, result: Any) -> Mapping[str, float]:
+        losses, kl = self._agent.read(result) if getattr(self._agent, "takes_batches", False) else result
         return {**losses._asdict(), "kl": kl}
 
 
@@ -201,6 +209,10 @@ class RolloutExperience(_Acted):
             rollout, epochs=self._epochs, minibatch_size=self._minibatch_size, rng=self._rng, **rates
         )
         return losses
+
+    def read(self, result: Any) -> Mapping[str, float]:
+        found: Mapping[str, float] = result
+        return found
 
 
 def experience_of(

@@ -20,7 +20,6 @@ from parl_core.training.acting import Acting
 
 __all__ = [
     "check_outputs",
-    "learns_from_batches",
     "refuse_uncarried_state",
     "require_off_policy",
     "require_offline",
@@ -144,11 +143,6 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
             f"the environment has the actions {space}, {type(model).__name__}.policy gives {output.shape[1]} logits: "
             f"give it {wanted} outputs, one for each choice"
         )
-
-
-def learns_from_batches(agent: object) -> bool:
-    """Return whether an agent takes batches whole; one with a `learn` of its own gets the columns one by one."""
-    return isinstance(agent, Agent) and type(agent).learn is Agent.learn and agent._columns is not None
 
 
 def refuse_uncarried_state(agent: object, obs: Any) -> None:

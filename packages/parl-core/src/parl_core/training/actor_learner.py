@@ -308,7 +308,11 @@ def train_actor_learner(
             source = _source(agent, experience, order, workers, actors.put, settings, seed)
             environments.live_in(workers, source)
             version, reported = Latest(0), Latest(0)
-            losses, episodes, metrics = Losses(), EndedEpisodes(), LearnerMetrics(settings.max_lag, clock)
+            losses, episodes, metrics = (
+                Losses(experience.read),
+                EndedEpisodes(),
+                LearnerMetrics(settings.max_lag, clock),
+            )
             remembered = {"version": version, "reported": reported, "losses": losses, "episodes": episodes}
             others = {**remembered, "metrics": metrics, "rng": rng}
             course.keep(_parts(agent, source, order, workers, settings, version, others))
@@ -332,6 +336,8 @@ def train_actor_learner(
                     reported.value = course.step
                     so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
                     course.report(losses.take_means(), episodes.take(), now, so_far)
+                if course.evaluation_is_due:
+                    losses.settle()
                 course.evaluate_when_due()
                 course.checkpoint_when_due()
             course.checkpoint_at_the_end()

@@ -131,9 +131,14 @@ class Course:
         for callback in self._callbacks:
             self._listen(callback, "on_update", callback.on_update(update))
 
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Return whether `evaluate_when_due` evaluates; loops read losses before, so that no spoiled agent is kept."""
+        return self._evaluator is not None and self.step >= self._next_evaluation
+
     def evaluate_when_due(self) -> None:
         """Evaluate, if `evaluate_every` steps were taken since the last time, and tell the callbacks."""
-        if self._evaluator is None or self.step < self._next_evaluation:
+        if self._evaluator is None or not self.evaluation_is_due:
             return
         self._next_evaluation += self._evaluate_every
         evaluation = replace(self._evaluator(), step=self.step, seconds=self.seconds)

@@ -201,9 +201,14 @@ class Figures:
             return
         self._unread.append(result)
         if len(self._unread) >= self.UNREAD:
-            self._settle()
+            self.settle()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Read all results.
+
+        Raises:
+            DivergedError: a loss is not finite.
+        """
         unread, self._unread = self._unread, []
         for result in unread:
             self._add(self._read(result) if self._read is not None else result)
@@ -216,14 +221,14 @@ class Figures:
 
     def take_means(self) -> dict[str, float]:
         """Return the mean of each since the last time."""
-        self._settle()
+        self.settle()
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        self._settle()
+        self.settle()
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -232,26 +237,47 @@ class Figures:
 
 
 class Losses:
-    """Sums of losses that have their names with them."""
+    """Sums of losses that have their names with them.
 
-    def __init__(self) -> None:
+    Args:
+        read: turns the result of an update into its losses by name, and refuses what is not finite; it is asked for all
+            results at once, after 100 updates at most, so that no update waits for a device.
+    """
+
+    def __init__(self, read: Callable[[Any], Mapping[str, float]]) -> None:
+        self._read = read
+        self._unread: list[Any] = []
         self._sums: dict[str, float] = {}
         self._count = 0
 
-    def add(self, losses: Mapping[str, float]) -> None:
-        """Add the losses of one update."""
-        for name, loss in losses.items():
-            self._sums[name] = self._sums.get(name, 0.0) + loss
-        self._count += 1
+    def add(self, result: Any) -> None:
+        """Add the result of one update."""
+        self._unread.append(result)
+        if len(self._unread) >= Figures.UNREAD:
+            self.settle()
+
+    def settle(self) -> None:
+        """Read all results.
+
+        Raises:
+            DivergedError: a loss is not finite.
+        """
+        unread, self._unread = self._unread, []
+        for result in unread:
+            for name, loss in self._read(result).items():
+                self._sums[name] = self._sums.get(name, 0.0) + loss
+            self._count += 1
 
     def take_means(self) -> dict[str, float]:
         """Return the mean of each over the updates since the last time."""
+        self.settle()
         means = {name: total / self._count for name, total in self._sums.items()}
         self._sums, self._count = {}, 0
         return means
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
+        self.settle()
         return {"sums": dict(self._sums), "count": self._count}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

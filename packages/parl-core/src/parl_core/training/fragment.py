@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from parl_core._nested import Observations, map_nested
+from parl_core._nested import Observations, leaves, map_nested
 from parl_core.env._group_step import GroupStep
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode
@@ -295,7 +295,7 @@ class BatchMemory:
         """Return the fragments as one batch, in the order given.
 
         Raises:
-            DivergedError: a reward is infinite or NaN.
+            DivergedError: a reward or an observation is infinite or NaN.
         """
         self._used = 0
         first = fragments[0]
@@ -322,6 +322,8 @@ class BatchMemory:
         )
         if not np.isfinite(batch.reward).all():
             _refuse_rewards(fragments)
+        if not all(map(_is_finite, leaves("obs", batch.obs).values())):
+            _refuse_observations(fragments)
         return batch
 
     def _rows(self, *parts: NDArray[Any]) -> NDArray[Any]:
@@ -352,6 +354,21 @@ def _refuse_rewards(fragments: Sequence[FragmentSteps]) -> None:
                 f"of its fragment {fragment.task.round}; nothing was learned from it: clip or repair rewards in the "
                 "environment, and go on from the last checkpoint"
             )
+
+
+def _is_finite(array: NDArray[Any]) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _refuse_observations(fragments: Sequence[FragmentSteps]) -> None:
+    for fragment in fragments:
+        for name, array in leaves("obs", fragment.obs).items():
+            for i, t, *place in [] if _is_finite(array) else np.argwhere(~np.isfinite(array)).tolist():
+                raise DivergedError(
+                    f"environment {i} of group {fragment.task.group} observed {array[i, t][tuple(place)]} in "
+                    f"{name}{place} before step {t} of its fragment {fragment.task.round}; nothing was learned from "
+                    "it: clip or repair observations in the environment, and go on from the last checkpoint"
+                )
 
 
 def __getattr__(name: str) -> Any:

@@ -38,7 +38,7 @@ from parl_core.replay import Prioritized, ReplayMemory, SequenceReplayMemory
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, kind_of, named_space, with_named_parts
-from parl_core.training._requirements import learns_from_batches, require_off_policy, try_out
+from parl_core.training._requirements import require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
     Acting,
@@ -405,7 +405,7 @@ def train_off_policy(
         _check_turns(memory, envs.num_envs)
         _check_sequences(agent, memory, settings)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
-        whole = learns_from_batches(agent)
+        whole = bool(getattr(agent, "takes_batches", False))
         newest: list[Batch | None] = [None]
         read = (lambda unread: cast("Any", agent).read(unread, newest[0])) if whole else None
         figures = Figures(agent.alg.FIGURES, read)
@@ -427,6 +427,8 @@ def train_off_policy(
             if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
                 reported.value = course.step
                 course.report(figures.take_means(), collector.take_episodes(), {**explore, **now})
+            if course.evaluation_is_due:
+                figures.settle()
             course.evaluate_when_due()
             course.checkpoint_when_due()
     return course.ended

@@ -23,7 +23,7 @@ from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
-from parl_core.training._requirements import learns_from_batches, require_offline
+from parl_core.training._requirements import require_offline
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
@@ -116,7 +116,7 @@ def train_offline(
         )
     draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
     rng = make_generator(seed)
-    columns = cast("Any", agent)._columns if learns_from_batches(agent) else None
+    columns = cast("Any", agent)._columns if getattr(agent, "takes_batches", False) else None
     newest: list[Any] = [None]
     read = None if columns is None else lambda unread: cast("Any", agent).read(unread, newest[0])
     figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)), read)
@@ -136,6 +136,8 @@ def train_offline(
             course.advance(1)
             if course.step % settings.report_every == 0 or course.step == settings.updates:
                 course.report(figures.take_means())
+            if course.evaluation_is_due:
+                figures.settle()
             course.evaluate_when_due()
             course.checkpoint_when_due()
     return course.ended

@@ -11,7 +11,7 @@ from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
-from parl_torch._chains import Chain, Figures, Networks, written
+from parl_torch._chains import Figures, Fork, Networks, written
 from parl_torch._host_acting import of_categorical
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
@@ -22,19 +22,21 @@ __all__ = ["A2C", "A3C"]
 
 
 def _networks(algorithm: "A2C") -> Networks:
-    if algorithm._reduces or algorithm.remembers or algorithm._one_pass or algorithm.actions != ActionKind():
+    if algorithm._reduces or algorithm.remembers or algorithm.actions != ActionKind():
         return ()
-    return (algorithm.model, "policy", True), (algorithm.model, "value", True)
+    return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
 
-def _slopes(algorithm: "A2C", chains: Sequence[Chain], batch: Rollout, entropy_coeff: float | None = None) -> Figures:
+def _slopes(algorithm: "A2C", networks: Sequence[Fork], batch: Rollout, entropy_coeff: float | None = None) -> Figures:
     if batch.action_mask is not None or batch.action.dim() != 1:
         return None
     coeff = algorithm._now("entropy_coeff", algorithm.entropy_coeff, entropy_coeff, check=check_real)
-    kept, kept_value = (chain.forward(batch.obs) for chain in chains)
-    policy, error = CategoricalDistribution(kept[-1]), kept_value[-1].reshape(-1) - batch.return_
-    chains[0].backward(kept, policy.slope(batch.action, -batch.advantage, coeff))
-    chains[1].backward(kept_value, (error * algorithm.vf_loss_coeff).unsqueeze(1))
+    (network,) = networks
+    kept = network.forward(batch.obs)
+    logits, value = (values[-1] for values in kept[1])
+    policy, error = CategoricalDistribution(logits), value.reshape(-1) - batch.return_
+    by_logits = policy.slope(batch.action, -batch.advantage, coeff)
+    network.backward(kept, (by_logits, (error * algorithm.vf_loss_coeff).unsqueeze(1)))
 
     def figures() -> tuple[Tensor, dict[str, Tensor]]:
         pi_loss = -torch.dot(policy.logp(batch.action), batch.advantage)

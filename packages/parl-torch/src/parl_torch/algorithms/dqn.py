@@ -11,7 +11,7 @@ from torch import Tensor
 from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
-from parl_torch._chains import Chain, Figures, Networks, written
+from parl_torch._chains import Figures, Fork, Networks, written
 from parl_torch._host_acting import OnHost
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
@@ -23,11 +23,11 @@ __all__ = ["DDQN", "DQN"]
 def _networks(algorithm: "DQN") -> Networks:
     if algorithm._reduces or algorithm.remembers:
         return ()
-    return (algorithm.model, algorithm._value, True), (algorithm.target_model, algorithm._value, False)
+    return (algorithm.model, (algorithm._value,), True), (algorithm.target_model, (algorithm._value,), False)
 
 
-def _slopes(algorithm: "DQN", chains: Sequence[Chain], batch: Transitions) -> Figures:
-    chain, target = chains
+def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> Figures:
+    (chain,), (target,) = networks[0].heads, networks[1].heads
     rows, delta, weights = len(batch.obs), algorithm.huber, batch.weights
     action, r_t = batch.action.reshape(rows, 1), batch.reward
     goes_on = 1.0 - batch.terminal.to(r_t.dtype)

@@ -1,6 +1,7 @@
 """IMPALA on PyTorch."""
 
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
+from parl_torch._chains import Figures, Fork, Networks, written
 from parl_torch._host_acting import OnHost
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
@@ -18,42 +20,75 @@ from parl_torch.losses import vtrace
 __all__ = ["IMPALA"]
 
 
+def _networks(algorithm: "IMPALA") -> Networks:
+    if algorithm._reduces or algorithm.remembers:
+        return ()
+    return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
+
+
+def _slopes(
+    algorithm: "IMPALA", networks: Sequence[Fork], batch: Fragment, entropy_coeff: float | None = None
+) -> Figures:
+    others = [part for part in (batch.last_obs, batch.final_obs) if part is not None]
+    if batch.last_obs is None or any(part.dtype != batch.obs.dtype for part in others):
+        return None
+    coeff = algorithm._now("entropy_coeff", algorithm.entropy_coeff, entropy_coeff, check=check_real)
+    (network,), action = networks, batch.action.reshape(-1)
+    kept = network.forward(batch.obs)
+    logits, values = (each[-1] for each in kept[1])
+    policy, behaviour, value = (
+        CategoricalDistribution(logits),
+        CategoricalDistribution(batch.behaviour_logits),
+        values.reshape(-1),
+    )
+    log_prob = policy.logp(action)
+    returns = algorithm._returns(
+        batch, log_prob - behaviour.logp(action), value, lambda obs, _: network.forward(obs)[1][1][-1].reshape(-1)
+    )
+    target, advantage = (part.t().reshape(-1) for part in returns)
+    error = value - target
+    by_logits = policy.slope(action, -advantage, coeff)
+    network.backward(kept, (by_logits, (error * algorithm.vf_loss_coeff).unsqueeze(1)))
+
+    def figures() -> tuple[Tensor, dict[str, Tensor]]:
+        pi_loss = -torch.dot(log_prob, advantage)
+        vf_loss, entropy = 0.5 * torch.dot(error, error), policy.entropy().sum()
+        loss = pi_loss + algorithm.vf_loss_coeff * vf_loss + coeff * entropy
+        parts = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
+        return loss, {**parts, "kl": behaviour.kl(policy).mean()}
+
+    return figures
+
+
 class IMPALA(contract.IMPALA, Algorithm):
     ON_HOST: ClassVar = {
         "logits": lambda algorithm: OnHost(("policy",), lambda logits: logits) if algorithm._policy_alone else None,
         "value": lambda algorithm: None if algorithm._one_pass else OnHost(("value",), np.ravel),
     }
 
+    @written(_networks, _slopes)
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        action, reward, last_obs = batch.action.reshape(-1), batch.reward, batch.last_obs
+        action = batch.action.reshape(-1)
         begins = self._begins(batch.done) if self.remembers else None
         policy, value = self._policy_and_value(self._features(batch.obs, batch.state, begins))
-        done = batch.done.to(value.dtype)
         behaviour = CategoricalDistribution(batch.behaviour_logits)
         log_prob = policy.logp(action)
-        value_t, discount_t = self._following(value.detach(), done, batch)
-        learned = slice(None) if last_obs is not None else slice(-1)  # without it, the last steps only bootstrap
-
-        def by_time(column: Tensor) -> Tensor:
-            return column.reshape(-1, self.sample_batch_steps).transpose(0, 1)[learned]
-
-        returns = vtrace.vtrace(
-            by_time(log_prob.detach() - behaviour.logp(action)),
-            by_time(reward),
-            by_time(discount_t),
-            by_time(value.detach()),
-            by_time(value_t),
-            by_time(1.0 - done),
-            self.clip_rho_threshold,
-            self.clip_pg_rho_threshold,
+        log_ratio = log_prob.detach() - behaviour.logp(action)
+        returns = self._returns(
+            batch, log_ratio, value.detach(), lambda obs, state: self.value(self._features(obs, state, None))
         )
-        pi_loss = -(by_time(log_prob) * returns.pg_advantages).sum()
-        vf_loss = 0.5 * (by_time(value) - returns.vs).square().sum()
-        entropy = by_time(policy.entropy()).sum()
+        pi_loss = -(self._by_time(log_prob, batch) * returns.pg_advantages).sum()
+        vf_loss = 0.5 * (self._by_time(value, batch) - returns.vs).square().sum()
+        entropy = self._by_time(policy.entropy(), batch).sum()
         loss = pi_loss + self.vf_loss_coeff * vf_loss + coeff * entropy
         figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
         return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
+
+    def _by_time(self, column: Tensor, batch: Fragment) -> Tensor:
+        """Return a column `[T, n]`, without the last steps where they only bootstrap."""
+        steps = column.reshape(-1, self.sample_batch_steps).transpose(0, 1)
+        return steps if batch.last_obs is not None else steps[:-1]
 
     def _begins(self, done: Tensor) -> Tensor:
         """Return where a step is the first of its episode: behind one at which an episode ended, in each fragment."""
@@ -61,16 +96,34 @@ class IMPALA(contract.IMPALA, Algorithm):
         return torch.cat([torch.zeros_like(by_fragment[:, :1]), by_fragment[:, :-1]], dim=1).reshape(-1)
 
     @torch.no_grad()
-    def _following(self, value: Tensor, done: Tensor, batch: Fragment) -> tuple[Tensor, Tensor]:
-        """Return the values of the states that the steps led to, and their discounts: 0 after termination only."""
+    def _returns(
+        self, batch: Fragment, log_ratio: Tensor, value: Tensor, value_of: Callable[[Any, Any], Tensor]
+    ) -> vtrace.VTraceReturns:
+        """Return value targets and advantages of the steps that are learned from.
+
+        Args:
+            batch: the fragments.
+            log_ratio: of the policy that learns and the one that acted, `[n * T]`.
+            value: `[n * T]`.
+            value_of: returns the values of other observations, with the states of the memory.
+        """
+        done = batch.done.to(value.dtype)
         fragments = value.reshape(-1, self.sample_batch_steps)
         last = fragments[:, -1]  # in the place of what is not learned
         if batch.last_obs is not None:
-            last = self.value(self._features(batch.last_obs, batch.last_state, None))
+            last = value_of(batch.last_obs, batch.last_state)
         value_t = torch.cat([fragments[:, 1:], last.unsqueeze(1)], dim=1).reshape(-1)
-        discount_t = self.gamma * (1.0 - done)
+        discount_t = self.gamma * (1.0 - done)  # 0 after termination only
         if batch.final_rows is not None:
-            final_value = self.value(self._features(batch.final_obs, batch.final_state, None))
-            value_t = value_t.index_copy(0, batch.final_rows, final_value)
+            value_t = value_t.index_copy(0, batch.final_rows, value_of(batch.final_obs, batch.final_state))
             discount_t = discount_t.index_fill(0, batch.final_rows, self.gamma)
-        return value_t, discount_t
+        return vtrace.vtrace(
+            self._by_time(log_ratio, batch),
+            self._by_time(batch.reward, batch),
+            self._by_time(discount_t, batch),
+            self._by_time(value, batch),
+            self._by_time(value_t, batch),
+            self._by_time(1.0 - done, batch),
+            self.clip_rho_threshold,
+            self.clip_pg_rho_threshold,
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 from parl_core.contracts import ppo, separate_ppo
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
-from parl_torch._chains import Chain, Figures, Networks, written
+from parl_torch._chains import Figures, Fork, Networks, written
 from parl_torch._host_acting import of_categorical
 from parl_torch.algorithm import Algorithm
 from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
@@ -23,14 +23,14 @@ __all__ = ["PPO", "SeparatePPO"]
 
 
 def _networks(algorithm: "PPO") -> Networks:
-    if algorithm._reduces or algorithm.remembers or algorithm._one_pass or algorithm.actions != ActionKind():
+    if algorithm._reduces or algorithm.remembers or algorithm.actions != ActionKind():
         return ()
-    return (algorithm.model, "policy", True), (algorithm.model, "value", True)
+    return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
 
 def _slopes(
     algorithm: "PPO",
-    chains: Sequence[Chain],
+    networks: Sequence[Fork],
     batch: Rollout,
     clip: float | None = None,
     entropy_coef: float | None = None,
@@ -39,20 +39,22 @@ def _slopes(
         return None
     clip = algorithm._now("clip_param", algorithm.clip_param, clip)
     entropy_coef = algorithm._now("entropy_coef", algorithm.entropy_coef, entropy_coef)
-    kept, kept_value = (chain.forward(batch.obs) for chain in chains)
-    policy, each = CategoricalDistribution(kept[-1]), 1.0 / len(batch.action)
+    (network,) = networks
+    kept = network.forward(batch.obs)
+    logits, value = (values[-1] for values in kept[1])
+    policy, each = CategoricalDistribution(logits), 1.0 / len(batch.action)
     loss, figures, by_log_prob, error = proximal_slopes(
         policy.logp(batch.action),
         policy.entropy(),
-        kept_value[-1].reshape(-1),
+        value.reshape(-1),
         Behaviour(batch.log_prob, batch.advantage, batch.value, batch.return_),
         clip,
         algorithm.use_clipped_value_loss,
         algorithm.value_loss_coef,
         entropy_coef,
     )
-    chains[0].backward(kept, policy.slope(batch.action, by_log_prob * -each, -entropy_coef * each))
-    chains[1].backward(kept_value, (error * (algorithm.value_loss_coef * each)).unsqueeze(1))
+    by_logits = policy.slope(batch.action, by_log_prob * -each, -entropy_coef * each)
+    network.backward(kept, (by_logits, (error * (algorithm.value_loss_coef * each)).unsqueeze(1)))
     return lambda: (loss.clone(), dict(zip(ppo.FIGURES, figures.clone().unbind(), strict=True)))
 
 
