@@ -124,7 +124,7 @@ class Parl2:
                     value, action, log_prob, _ = self.alg.sample(torch.as_tensor(obs))
                 return value.numpy()[:, 0], action.numpy(), log_prob.numpy()
 
-            def value(self, obs: Any) -> Any:
+            def value(self, obs: Any) -> Any:  # type: ignore[override]  # of PARL 2.2.1
                 with torch.no_grad():
                     return self.alg.value(torch.as_tensor(obs)).numpy()[:, 0]
 
