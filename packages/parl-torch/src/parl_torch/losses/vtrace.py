@@ -54,8 +54,7 @@ def vtrace(
 
 def _scanned(delta_t: Tensor, trace_t: Tensor) -> Tensor:
     """Return vs - V, from the last step back."""
-    if delta_t.device.type == "cpu" and not torch.compiler.is_compiling():
-        # Of so small rows, numpy takes half the time.
+    if _is_of_the_host(delta_t):  # of so small rows, numpy takes half the time
         sums, traces = delta_t.contiguous().numpy(), trace_t.contiguous().numpy()
         with np.errstate(invalid="ignore", over="ignore"):  # of infinite rewards, as the framework takes them
             for t in range(len(sums) - 2, -1, -1):
@@ -65,6 +64,10 @@ def _scanned(delta_t: Tensor, trace_t: Tensor) -> Tensor:
     for t in reversed(range(len(corrections) - 1)):
         corrections[t] = torch.addcmul(corrections[t], factors[t], corrections[t + 1])
     return torch.stack(corrections)
+
+
+def _is_of_the_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def from_importance_weights(
