@@ -1,6 +1,8 @@
 """Evaluation plays the asked-for episodes, each with its own seed, however many run side by side."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -174,3 +176,32 @@ def test_where_one_environment_cannot_be_made_those_before_it_are_closed() -> No
     with pytest.raises(OSError, match="no licence left"):
         evaluate(AlwaysOne(), Licensed, 3)
     assert closed == made
+
+
+class Drawing(AlwaysOne):
+    """Draws its actions, as actor-critics do: with values and probabilities beside them."""
+
+    def __init__(self, *, several: bool) -> None:
+        super().__init__()
+        self.rng, self.several = np.random.default_rng(), several
+
+    def predict(self, obs: Any) -> Any:
+        raise AssertionError(obs)
+
+    def sample(self, obs: Any) -> Any:
+        assert not self.training
+        drawn = self.rng.integers(2, size=len(obs))
+        return (np.zeros(len(obs)), drawn, np.zeros(len(obs))) if self.several else drawn
+
+    @contextmanager
+    def drawing_from(self, seed: int) -> Iterator[None]:
+        before, self.rng = self.rng, np.random.default_rng(seed)
+        yield
+        self.rng = before
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_stochastic_evaluation_draws_the_same_actions_from_the_same_seed(several: bool) -> None:
+    found = [evaluate(Drawing(several=several), SeededLength, 4, seed=3, stochastic=True) for _ in range(2)]
+    assert found[0] == found[1]
+    assert found[0] != evaluate(Drawing(several=several), SeededLength, 4, seed=4, stochastic=True)

@@ -380,13 +380,14 @@ def wrap_deepmind(
     return TestEnv(wrapped, test_episodes) if test else wrapped
 
 
-def make_atari(env_id: str, *, whole_games: bool = False) -> ApiWrapper:
+def make_atari(env_id: str, *, whole_games: bool = False, render_mode: str | None = None) -> ApiWrapper:
     """Make a game as DQN and its successors play it: one frame of four, no repeated actions, `wrap_deepmind`.
 
     Args:
         env_id: of ale-py, such as `"ALE/Pong-v5"`.
         whole_games: for evaluations: an episode is a whole game, with rewards as it gives them. In training a life is
             an episode, and rewards are -1, 0 or 1.
+        render_mode: as of `gymnasium.make`.
 
     Returns:
         the game with observations uint8 `[4, 84, 84]`.
@@ -400,7 +401,8 @@ def make_atari(env_id: str, *, whole_games: bool = False) -> ApiWrapper:
     except ModuleNotFoundError:
         raise ImportError(f'{env_id} needs ale-py:\n    pip install "parl-core[atari]"', name="ale_py") from None
     gymnasium.register_envs(ale_py)
-    game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, repeat_action_probability=0.0)
+    options: dict[str, Any] = {"disable_env_checker": True, "frameskip": 1, "repeat_action_probability": 0.0}
+    game = gymnasium.make(env_id, render_mode=render_mode, **options)
     return wrap_deepmind(game, obs_format="NCHW", whole_games=whole_games)
 
 

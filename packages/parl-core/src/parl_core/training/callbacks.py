@@ -373,6 +373,7 @@ def standard_callbacks(
     patience: int | None = None,
     steps: str = "environment steps",
     normalization: Any = None,
+    progress: bool = True,
 ) -> list[Callback]:
     """Progress on the terminal, TensorBoard, CSV, JSON lines, a learning curve, best and latest weights, when to stop.
 
@@ -387,6 +388,7 @@ def standard_callbacks(
         patience: stop after so many evaluations without improvement; None for never.
         steps: what the loop counts, for the learning curve, such as `"gradient steps"` of an offline one.
         normalization: the environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.
+        progress: show it on standard error.
     """
     callbacks: list[Callback] = [
         _TellInterrupted(run),
@@ -396,7 +398,7 @@ def standard_callbacks(
         CsvTables(run),
         JsonLines(run),
         LearningCurve(run, title or run.name, goal, steps=steps),
-        Progress(),  # after those that save, so that what it shows has been saved
+        *([Progress()] if progress else []),  # after those that save, so that what it shows has been saved
     ]
     if goal is not None:
         callbacks.append(ConfirmedReturn(goal, confirmations))

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from math import isfinite
 from typing import Any
@@ -43,8 +45,9 @@ def evaluate(
     env_kwargs: Mapping[str, Any] | None = None,
     at_once: int = 20,
     max_steps: int = 100_000,
+    stochastic: bool = False,
 ) -> Evaluation:
-    """Play episodes with the agent's deterministic actions.
+    """Play episodes with the agent's deterministic actions, or as it explores.
 
     Every episode has a seed of its own, derived from `seed`, so the same agent gets the same returns again. The
     agent always sees a batch of the same size, because a row's result may depend on it in the last bit.
@@ -58,6 +61,8 @@ def evaluate(
         at_once: how many environments are played side by side, at most.
         max_steps: steps of one episode at most; one that has not ended by then counts with its return so far, and a
             warning says so. An environment without a time limit would else never end.
+        stochastic: actions are drawn as in training, by the agent's `sample` with its own defaults (DQN's epsilon of
+            0.1, DDPG's noise), from a stream that `seed` begins where the agent has `drawing_from`.
 
     Returns:
         the episodes, in the order of their seeds.
@@ -74,22 +79,25 @@ def evaluate(
     played: dict[int, Episode] = {}
     was_training = agent.training
     agent.eval()
+    stream: Any = getattr(agent, "drawing_from", None) if stochastic else None
     try:
         tell_dimensions(agent, slots[0].env.observation_space)
         valid = into_space(slots[0].env.action_space, unit_box=acts_in_unit_box(agent), one_by_one=True)
         for slot in slots:
             slot.begin(*waiting.popleft())
         acting = Acting(agent, count)
-        while len(played) < episodes:
-            obs = map_nested(_stacked, *(slot.obs for slot in slots))
-            check_observations(obs, f"after {len(played)} evaluated episodes")
-            actions = valid(acting.predict(obs))
-            for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
-                if slot.playing and slot.step(action, max_steps):
-                    played[slot.number] = Episode(slot.episode_return, slot.length)
-                    if waiting:
-                        slot.begin(*waiting.popleft())
-                        acting.begin(row)
+        act = partial(_sampled, acting) if stochastic else acting.predict
+        with nullcontext() if stream is None else stream(seed):
+            while len(played) < episodes:
+                obs = map_nested(_stacked, *(slot.obs for slot in slots))
+                check_observations(obs, f"after {len(played)} evaluated episodes")
+                actions = valid(act(obs))
+                for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
+                    if slot.playing and slot.step(action, max_steps):
+                        played[slot.number] = Episode(slot.episode_return, slot.length)
+                        if waiting:
+                            slot.begin(*waiting.popleft())
+                            acting.begin(row)
     finally:
         if was_training:
             agent.train()
@@ -105,6 +113,12 @@ def warn_of_cut(episode: int, max_steps: int) -> None:
         episode,
         max_steps,
     )
+
+
+def _sampled(acting: Acting, obs: Any) -> Any:
+    """Return actions to explore with; those of actor-critics come with values and probabilities."""
+    drawn = acting.sample(obs)
+    return drawn[1] if isinstance(drawn, tuple) else drawn
 
 
 def _stacked(*observations: Any) -> Any:

@@ -21,7 +21,7 @@ from parl_core.csv_log import CSVLogger
 from parl_core.training.events import Callback, Ended, Evaluation, Update
 from parl_core.training.run import Run
 
-__all__ = ["CsvTables", "JsonLines", "TensorBoard", "cut_back", "figures", "size_on_disk"]
+__all__ = ["CsvTables", "JsonLines", "JsonOutput", "TensorBoard", "cut_back", "figures", "size_on_disk"]
 
 
 def size_on_disk(path: Path) -> int:
@@ -227,8 +227,35 @@ class JsonLines(Callback):
             path = self._run.path / self.NAME
             self._file = path.open("a", encoding="utf-8")
             self._run.saved(path, "figures, one JSON object a line")
-        finite = {name: _finite(number) for name, number in numbers.items()}
-        print(json.dumps({"event": event, "step": step, "seconds": seconds, **finite}), file=self._file, flush=True)
+        print(_line(event, step, seconds, numbers), file=self._file, flush=True)
+
+
+class JsonOutput(Callback):
+    """Prints the lines of `JsonLines` to a stream, for programs that start a run and read what it says.
+
+    Args:
+        out: where to.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def on_update(self, update: Update) -> None:
+        self._print("update", update.step, update.seconds, {"total_steps": update.total_steps, **figures(update)})
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._print("evaluation", evaluation.step, evaluation.seconds, figures(evaluation))
+
+    def on_end(self, ended: Ended) -> None:
+        self._print("end", ended.step, ended.seconds, {"stop": ended.stop.name.lower(), "reason": ended.reason})
+
+    def _print(self, event: str, step: int, seconds: float, numbers: Mapping[str, Any]) -> None:
+        print(_line(event, step, seconds, numbers), file=self._out, flush=True)
+
+
+def _line(event: str, step: int, seconds: float, numbers: Mapping[str, Any]) -> str:
+    finite = {name: _finite(number) for name, number in numbers.items()}
+    return json.dumps({"event": event, "step": step, "seconds": seconds, **finite})
 
 
 def _cell(value: float) -> float | str:

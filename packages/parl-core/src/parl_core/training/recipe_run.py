@@ -6,36 +6,54 @@ A run writes what was asked for to `run.json`, so that it can be taken up again 
                     ^── RecipeRun.read(folder) ──> train(run, ...) once more, with Run.resume(folder)
 """
 
-import dataclasses
 import json
-from contextlib import ExitStack
-from dataclasses import dataclass
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium
+import numpy as np
+
+from parl_core import backends
 from parl_core._version import __version__
-from parl_core.actors import open_actors
+from parl_core.actors import ActorSystem, choose_actors, open_actors
 from parl_core.atomic_write import write_json
 from parl_core.checkpoint import CheckpointStore
+from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.training.acting import PredictingAgent
+from parl_core.offline import OfflineDataset, read_minari, read_npz
+from parl_core.replay import FrameReplayMemory
+from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.callbacks import standard_callbacks
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import RecordVideo, evaluate
 from parl_core.training.events import Callback, Ended, Evaluation
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
+from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
-from parl_core.training.recipes import Recipe, find_recipe
+from parl_core.training.recipes import EpisodeSettings, Recipe, find_recipe, plain
+from parl_core.training.results import logged, machine
 from parl_core.training.run import Run
-from parl_core.training.trained import StandardEnv, Trained, make_flat_env
+from parl_core.training.settings import with_settings
+from parl_core.training.trained import StandardEnv, Trained, import_named, is_atari, make_standard_env, model_kind
 
-__all__ = ["RecipeRun", "play"]
+__all__ = ["RecipeRun", "check_rendering", "play", "preset", "with_actors"]
 
 # Evaluations while training have seeds that those of `parl evaluate` do not share.
 SEED_WHILE_TRAINING = 2**31
 
 EPISODES_WHILE_TRAINING = 20
+
+_FRAMEWORKS = {"torch": "torch", "paddle": "paddlepaddle"}
 
 
 @dataclass(frozen=True)
@@ -47,10 +65,15 @@ class RecipeRun:
         env: registered id of the environment.
         backend: `torch` or `paddle`.
         seed: of weights, environments and sampling.
-        steps: environment steps; None: the recipe's. Rollouts of more are shortened, the last of several is completed.
+        steps: environment steps (of logged data: updates); None: the recipe's. Rollouts of more are shortened, the last
+            of several is completed.
         goal: stop when two evaluations in a row reach it; None: the recipe's.
         checkpoint_every: steps between two checkpoints.
         extended_to: environment steps at most since it was resumed with more; None: `steps`.
+        given: settings other than the recipe's, by the names of `parl_core.training.settings`, as JSON has them.
+        module: imported before the environment is made, because it registers it.
+        data: logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
+            small tasks of `parl_core.training.results.logged`.
     """
 
     FILE: ClassVar[str] = "run.json"
@@ -65,92 +88,182 @@ class RecipeRun:
     goal: float | None = None
     checkpoint_every: int = 10_000
     extended_to: int | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    module: str = ""
+    data: str = ""
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
-        """The hyper-parameters, with the steps that were asked for.
+        """The hyper-parameters, with the steps and settings that were asked for.
 
         Raises:
-            HyperparameterError: there are none, or they are for another program than this one.
+            HyperparameterError: there are none, a setting is unknown, or a value is none of it.
+            ImportError: the module is missing.
         """
-        recipe = find_recipe(self.algorithm, self.env, lambda: StandardEnv(self.env).kind_by_actions)
-        standard = isinstance(recipe.loop, (OnPolicySettings, OffPolicySettings)) and "hidden" in recipe.sizes
-        if recipe.normalize or not standard:
-            program = f"examples/{self.algorithm.lower()}/train.py --env {self.env}"
-            raise HyperparameterError(
-                f"the recipe of {self.algorithm} for {self.env} is for a program of its own, which normalises "
-                f"observations, has actors or another network: {program}"
-            )
-        if self.steps is None:
-            return recipe
-        return (
-            _within(recipe, self.steps) if isinstance(recipe.loop, OnPolicySettings) else recipe.with_steps(self.steps)
-        )
+        recipe = preset(self.algorithm, self.env, self.module)
+        if self.steps is not None:
+            recipe = recipe.with_steps(self.steps)
+        recipe = with_settings(self.algorithm, recipe, self.given)
+        if self.steps is not None and isinstance(recipe.loop, OnPolicySettings):
+            recipe = _within(recipe, self.steps)
+        return recipe
 
     @property
     def total_steps(self) -> int:
-        """Environment steps at most."""
-        return self.recipe.loop.total_steps if self.extended_to is None else self.extended_to
+        """Environment steps (of logged data: updates) at most."""
+        return self.recipe.steps if self.extended_to is None else self.extended_to
 
     def extended(self, steps: int) -> "RecipeRun":
         """Return the same run with another budget; schedules that go over the whole budget are stretched."""
-        return dataclasses.replace(self, extended_to=steps)
+        return replace(self, extended_to=steps)
+
+    def trained(self) -> Trained:
+        """Return the description of the agent."""
+        sizes = dict(self.recipe.sizes)
+        network = sizes
+        if model_kind(self.algorithm) is not None:
+            network = {name: value for name, value in sizes.items() if name not in ("hidden", "continuous")}
+        wanted = None
+        if self.algorithm == "DecisionTransformer":  # as good as the best tenth of what it has seen
+            wanted = float(np.quantile(self.dataset().episode_returns, 0.9))
+        return Trained(
+            self.algorithm,
+            self.env,
+            self.backend,
+            None if network is sizes else sizes.get("hidden"),
+            dict(self.recipe.algorithm),
+            self.seed,
+            network,
+            self.module,
+            self.recipe.normalize,
+            wanted,
+        )
+
+    def dataset(self) -> OfflineDataset:
+        """Return the logged transitions to learn from.
+
+        Raises:
+            HyperparameterError: none were given, and the task is none of those with recorded ones.
+            DatasetError: the file cannot be read.
+        """
+        if self.data.startswith("minari:"):
+            return read_minari(self.data.removeprefix("minari:"), download=True)
+        if self.data:
+            return read_npz(self.data)
+        if self.env in ("CartPole-v1", "Pendulum-v1"):
+            return logged(self.env)
+        raise HyperparameterError(
+            f"{self.algorithm} learns from logged data, and there are none of {self.env}: give --data FILE.npz (as "
+            "parl_core.training.record_episodes records it) or --data minari:NAME"
+        )
 
     def train(
         self,
         run: Run,
         *,
-        actors: int = 0,
+        actors: int | None = None,
+        cluster: str = "",
         max_steps: int | None = None,
         videos: int | None = None,
         fresh_episodes: bool = False,
+        callbacks: Sequence[Callback] = (),
+        progress: bool = True,
     ) -> Ended:
         """Train in a run's folder, or go on where a resumed run stopped.
 
         Args:
             run: a new one, or one of `Run.resume`.
-            actors: remote actors for the environments; 0: this process. Results do not depend on it.
+            actors: remote actors for the environments; 0: this process, and of IMPALA and A3C their actors, too.
+                Default: none, of IMPALA and A3C those of the settings. Where environments live changes no results.
+            cluster: address of a running cluster for them; empty: a private one of this machine.
             max_steps: stop there for now.
             videos: record a video after every so many evaluations; None: none.
             fresh_episodes: see `Checkpoints`.
+            callbacks: told of everything besides the standard ones.
+            progress: show it on standard error.
 
         Raises:
-            HyperparameterError: there is nothing left to do.
+            HyperparameterError: there is nothing left to do, or the settings do not suit.
             CheckpointError: the run cannot be resumed, or a checkpoint cannot be written.
         """
         if run.resumed:
             self._check_what_is_left(run.path)
-        recipe = self.recipe
-        hidden = tuple(recipe.sizes["hidden"])
-        trained = Trained(self.algorithm, self.env, self.backend, hidden, dict(recipe.algorithm), self.seed)
+        recipe, trained = self.recipe, self.trained()
+        offline = isinstance(recipe.loop, OfflineSettings)
+        data = self.dataset().scaled_rewards(recipe.reward_scale) if offline else None
+        if videos is not None:
+            check_rendering(trained, "rgb_array")
         agent = trained.make_agent()
         trained.write(run.path)
         self.write(run.path)
         run.how_to_resume = f"parl resume {run.path}"
-        goal = recipe.goal if self.goal is None else self.goal
-        title = f"{self.algorithm} on {self.env}, seed {self.seed}"
-        callbacks: list[Callback] = []
-        if videos is not None:
-            callbacks.append(RecordVideo(run, agent, make_flat_env, videos, env_kwargs={"env_id": self.env}))
-        callbacks += standard_callbacks(run, agent, title=title, goal=goal, max_steps=max_steps)
-        watched: dict[str, Any] = {
-            "evaluator": lambda: play(agent, self.env, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING),
-            "callbacks": callbacks,
-            **({} if recipe.evaluate_every is None else {"evaluate_every": recipe.evaluate_every}),
-            "checkpoints": Checkpoints(run, self.checkpoint_every, fresh_episodes=fresh_episodes),
-            "seed": self.seed,
-        }
         with ExitStack() as stack:
-            system = stack.enter_context(open_actors("remote", cpu_num=actors) if actors else open_actors())
-            kwargs = {"env_id": self.env}
-            envs = make_vector_env(make_flat_env, recipe.num_envs, env_kwargs=kwargs, actors=system)
-            stack.enter_context(envs)
-            loop = dataclasses.replace(recipe.loop, total_steps=self.total_steps)
-            train: Any = train_off_policy if isinstance(loop, OffPolicySettings) else train_on_policy
-            ended: Ended = train(agent, envs, loop, **watched)
+            envs: Any = None
+            normalization = None
+            system = _actors_of(recipe, actors, cluster)
+            if system is not None:
+                stack.enter_context(system)
+            if not offline and not isinstance(recipe.loop, ActorLearnerSettings):
+                make = partial(make_standard_env, self.env, self.module, training=True)
+                envs = stack.enter_context(make_vector_env(make, recipe.num_envs, actors=system))
+                if recipe.normalize:
+                    gamma = getattr(recipe.loop, "gamma", None) or getattr(agent.alg, "gamma", None) or 0.99
+                    normalization = envs = NormalizeVector(envs, gamma=gamma)
+            watching: list[Callback] = []
+            if videos is not None:
+                watching.append(RecordVideo(run, agent, trained.make_env, videos))
+            watching += standard_callbacks(
+                run,
+                agent,
+                title=f"{self.algorithm} on {self.env}, seed {self.seed}",
+                goal=recipe.goal if self.goal is None else self.goal,
+                max_steps=max_steps,
+                steps="updates" if offline else "environment steps",
+                normalization=normalization,
+                progress=progress,
+            )
+            every = recipe.evaluate_every or (max(recipe.steps // 20, 1) if offline else None)
+            watched: dict[str, Any] = {
+                "evaluator": lambda: play(
+                    agent, trained, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING, seen_through=normalization
+                ),
+                "callbacks": [*watching, *callbacks],
+                **({} if every is None else {"evaluate_every": every}),
+                "checkpoints": Checkpoints(run, self.checkpoint_every, fresh_episodes=fresh_episodes),
+                "seed": self.seed,
+            }
+            ended = self._loop(agent, trained, data if offline else envs, system, watched, actors)
         if not ended.evaluations:
-            agent.save(run.path / trained.FILE)
+            agent.save(run.path / trained.FILE, **({} if normalization is None else {"normalization": normalization}))
         return ended
+
+    def _loop(
+        self,
+        agent: Any,
+        trained: Trained,
+        source: Any,
+        system: ActorSystem | None,
+        watched: Mapping[str, Any],
+        actors: int | None,
+    ) -> Ended:
+        loop = self.recipe.loop
+        if isinstance(loop, OfflineSettings):
+            return train_offline(agent, source, replace(loop, updates=self.total_steps), **watched)
+        loop = replace(loop, total_steps=self.total_steps)
+        if isinstance(loop, ActorLearnerSettings):
+            if actors:
+                loop = with_actors(loop, actors)
+            make = partial(make_standard_env, self.env, self.module, training=True)
+            like_it = partial(_in_actor, replace(trained, arguments={**trained.arguments, "device": "auto"}))
+            return train_actor_learner(agent, like_it, make, loop, actors=system, **watched)
+        if isinstance(loop, OffPolicySettings):
+            memory = None
+            if is_atari(self.env):  # one that has every frame once, not eight times
+                drawn = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
+                drawn |= {"seed": self.seed, "n_envs": self.recipe.num_envs}
+                memory = FrameReplayMemory(loop.memory_size, (4, 84, 84), **drawn)
+            return train_off_policy(agent, source, loop, memory=memory, **watched)
+        return train_on_policy(agent, source, loop, **watched)
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
@@ -158,8 +271,9 @@ class RecipeRun:
             "format": self.FORMAT,
             "version": self.VERSION,
             "written_by": f"parl-core {__version__}",
-            **dataclasses.asdict(self),
+            **{name: plain(value) for name, value in vars(self).items() if name != "recipe"},
             "settings": self.settings(),
+            "repeat_with": {"python": platform.python_version(), "versions": _versions(self.backend), **machine()},
         }
         write_json(folder / self.FILE, description)
 
@@ -180,7 +294,7 @@ class RecipeRun:
                     f"{path} has version {values['version']}, written by {values.get('written_by')}; this is parl-core "
                     f"{__version__}, which reads versions up to {cls.VERSION}: pip install --upgrade parl-core"
                 )
-            found = cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+            found = cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
         except FileNotFoundError:
             raise CheckpointError(
                 f"{folder} has no {cls.FILE}: it is no run of `parl train`. A program's own run is resumed by the "
@@ -215,17 +329,144 @@ class RecipeRun:
             )
 
 
-def play(agent: PredictingAgent, env: str, episodes: int, *, seed: int, max_steps: int = 100_000) -> Evaluation:
+def preset(algorithm: str, env: str, module: str = "") -> Recipe:
+    """Return the recipe from which the command starts: its network is that of the environment's spaces.
+
+    Args:
+        algorithm: name of its class.
+        env: registered id.
+        module: imported first.
+
+    Raises:
+        HyperparameterError: there is none.
+        ImportError: the module is missing.
+    """
+    if module:
+        import_named(module)
+    asked = StandardEnv(env)
+    recipe = find_recipe(algorithm, env, lambda: asked.kind_by_actions)
+    if isinstance(recipe.loop, EpisodeSettings):  # of the QuickStart's own loop, which has no checkpoints
+        recipe = find_recipe(algorithm, asked.kind_by_actions)
+    if recipe.environment:  # of a benchmark's own module; here the environment is Gymnasium's
+        recipe = replace(recipe, environment="", network="", sizes={})
+    if model_kind(algorithm) is not None and "hidden" not in recipe.sizes:
+        recipe = replace(recipe, network="", sizes={})
+    return recipe
+
+
+def with_actors(loop: ActorLearnerSettings, actors: int) -> ActorLearnerSettings:
+    """Return the settings with another number of actors; groups become a multiple of it."""
+    groups = None if loop.groups is None else loop.groups + -loop.groups % actors
+    return replace(loop, n_actors=actors, groups=groups)
+
+
+def play(
+    agent: Any,
+    trained: Trained,
+    episodes: int,
+    *,
+    seed: int,
+    max_steps: int = 100_000,
+    stochastic: bool = False,
+    seen_through: Any = None,
+    make_env: Callable[[], Any] | None = None,
+) -> Evaluation:
     """Play episodes of a recipe's environment.
 
     Args:
         agent: plays.
-        env: registered id.
+        trained: what it is.
         episodes: how many.
         seed: of the episodes.
         max_steps: of one episode; see `evaluate`.
+        stochastic: as it explores, not as it thinks best.
+        seen_through: the `NormalizeVector` of training, through whose statistics it sees.
+        make_env: makes the environments; default: `trained.make_env`.
+
+    Raises:
+        HyperparameterError: a DecisionTransformer explores in no way of its own.
     """
-    return evaluate(agent, make_flat_env, episodes, seed=seed, env_kwargs={"env_id": env}, max_steps=max_steps)
+    made = make_env or trained.make_env
+
+    def make() -> Any:
+        return made() if seen_through is None else seen_through.as_seen(made())
+
+    if trained.target_return is not None:
+        if stochastic:
+            raise HyperparameterError("a DecisionTransformer has no stochastic actions")
+        wanted = trained.target_return
+        return evaluate_with_target_return(agent, make, wanted, episodes, seed=seed, max_steps=max_steps)
+    return evaluate(agent, make, episodes, seed=seed, max_steps=max_steps, stochastic=stochastic)
+
+
+def check_rendering(trained: Trained, mode: str) -> None:
+    """Make the environment, and one picture of it, to see what is missing before anything long begins.
+
+    Args:
+        trained: whose environment.
+        mode: `"human"` for a window, `"rgb_array"` for videos.
+
+    Raises:
+        ImportError: a package is missing; the message is what to install.
+        HyperparameterError: the environment has no such pictures, or there is no display.
+    """
+    if mode == "human" and sys.platform.startswith("linux"):
+        if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("SDL_VIDEODRIVER")):
+            raise HyperparameterError("there is no display for a window (DISPLAY is not set): use --video FILE.mp4")
+    if mode == "rgb_array" and find_spec("moviepy") is None:
+        raise ImportError('videos are written by moviepy: pip install "parl-core[video]"')
+    env = make_standard_env(trained.env, trained.module)
+    known = list((env.metadata or {}).get("render_modes", ()))
+    env.close()
+    if mode not in known:
+        raise HyperparameterError(f"{trained.env} has no {mode} pictures; it has {', '.join(known) or 'none'}")
+    env = make_standard_env(trained.env, trained.module, mode)
+    try:
+        env.reset(seed=0)
+        env.render()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ImportError(f"{trained.env} cannot be shown: {error}") from error
+    finally:
+        env.close()
+
+
+def _actors_of(recipe: Recipe, actors: int | None, cluster: str) -> ActorSystem | None:
+    """Open where environments live; of loops whose actors are part of them, by default in processes of their own."""
+    if isinstance(recipe.loop, OfflineSettings):
+        if actors or cluster:
+            raise HyperparameterError(
+                "learning from logged data steps no environments: leave out --actors and --cluster"
+            )
+        return None
+    count = actors
+    if count is None:
+        count = recipe.loop.n_actors if isinstance(recipe.loop, ActorLearnerSettings) else 0
+    try:
+        return choose_actors(count, cluster)
+    except ImportError:
+        if actors is not None or cluster:
+            raise
+        return open_actors("subprocess", processes=count)
+
+
+def _in_actor(trained: Trained) -> Any:
+    backends.set_backend(trained.backend)
+    return trained.make_agent()
+
+
+def _versions(backend: str) -> dict[str, str]:
+    found = {}
+    for package in (
+        "parl-core",
+        f"parl-{backend}",
+        _FRAMEWORKS.get(backend, backend),
+        "parl-remote",
+        "numpy",
+        "gymnasium",
+    ):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _within(recipe: Recipe, steps: int) -> Recipe:
@@ -233,6 +474,4 @@ def _within(recipe: Recipe, steps: int) -> Recipe:
     num_envs = min(recipe.num_envs, steps)
     n_steps = min(recipe.loop.n_steps, steps // num_envs)
     total = n_steps * num_envs if n_steps < recipe.loop.n_steps else steps
-    return dataclasses.replace(
-        recipe, num_envs=num_envs, loop=dataclasses.replace(recipe.loop, n_steps=n_steps, total_steps=total)
-    )
+    return replace(recipe, num_envs=num_envs, loop=replace(recipe.loop, n_steps=n_steps, total_steps=total))

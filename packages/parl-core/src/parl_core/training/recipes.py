@@ -300,6 +300,20 @@ _MOUNTAIN_CAR_DQN = Recipe(
     ),
 )
 _MINATAR_GAMES = ("Breakout", "SpaceInvaders", "Asterix", "Freeway")  # the last two had no part in any choice
+_DQN_VECTORS = Recipe(
+    OffPolicySettings(
+        total_steps=500_000,
+        learning_starts=1_000,
+        train_every=4,
+        batch_size=64,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.05, 50_000)},
+    ),
+    {**_DQN, "lr": 5e-4, "sync_every": 500},
+    _WIDE,
+    source="own, close to Stable-Baselines3's for small networks",
+)
+
 _MINATAR_DQN = Recipe(
     OffPolicySettings(
         total_steps=1_500_000,
@@ -413,6 +427,18 @@ _SAME_DATA = (
     "no published figure on small tasks; data are recorded here by a scripted policy with noise",
     "the data are the same for all seeds",
 )
+_BEHAVIOUR = Recipe(
+    OfflineSettings(updates=50_000, batch_size=256),
+    {"lr": linear(1e-3, 0.0, 50_000)},
+    _WIDE,
+    source="own: Adam's usual rate, which goes to 0, because the last weights count",
+)
+_REINFORCE = Recipe(
+    OnPolicySettings(total_steps=500_000, n_steps=256, gamma=0.99, gae_lambda=1.0, lr=1e-3),
+    sizes=_PPO_SIZES,
+    num_envs=8,
+    source="own: the usual form of REINFORCE, on parts of episodes of 256 steps",
+)
 
 
 def _actor_learner(steps: int, n_steps: int, fragments: int | None, max_lag: int, rate: float, **rates: float) -> Any:
@@ -442,19 +468,9 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("DQN", "LunarLander-v3"): _lunar_lander_dqn(),
         ("DQN", "MountainCar-v0"): _MOUNTAIN_CAR_DQN,
         **{("DQN", f"MinAtar/{game}-v1"): _MINATAR_DQN for game in _MINATAR_GAMES},
-        ("DQN", "discrete"): Recipe(
-            OffPolicySettings(
-                total_steps=500_000,
-                learning_starts=1_000,
-                train_every=4,
-                batch_size=64,
-                memory_size=100_000,
-                exploration={"epsilon": linear(1.0, 0.05, 50_000)},
-            ),
-            {**_DQN, "lr": 5e-4, "sync_every": 500},
-            _WIDE,
-            source="own, close to Stable-Baselines3's for small networks",
-        ),
+        ("DQN", "discrete"): _DQN_VECTORS,
+        ("DDQN", "discrete"): _DQN_VECTORS,
+        ("QRDQN", "discrete"): replace(_DQN_VECTORS, source="as DQN's; Dabney et al. 2018 for what is QR-DQN's own"),
         ("DQN", "atari"): Recipe(
             OffPolicySettings(
                 total_steps=10_000_000,
@@ -475,6 +491,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("A2C", "Pendulum-v1"): _A2C_PENDULUM,
         ("A2C", "discrete"): _A2C,
+        ("A2C", "continuous"): replace(_A2C, normalize=True),
         ("A2C", "atari"): Recipe(
             _actor_learner(10_000_000, 20, None, 0, 1e-3, entropy_coef=0.01),
             network="AtariActorCritic",
@@ -702,6 +719,31 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("OAC", "*"): Recipe(
             OffPolicySettings(learning_starts=10_000), sizes=_WIDE, source="Ciosek et al. 2019, appendix"
+        ),
+        ("PolicyGradient", "discrete"): _REINFORCE,
+        ("PolicyGradient", "continuous"): _REINFORCE,
+        ("BC", "discrete"): _BEHAVIOUR,
+        ("BC", "continuous"): replace(_BEHAVIOUR, algorithm={**_BEHAVIOUR.algorithm, "continuous_action": True}),
+        ("CQL", "*"): Recipe(
+            OfflineSettings(updates=500_000, batch_size=256), sizes=_WIDE, source="Kumar et al. 2020 and PARL's example"
+        ),
+        ("IQL", "*"): Recipe(
+            OfflineSettings(updates=500_000, batch_size=256),
+            {"max_steps": 500_000},
+            _WIDE,
+            source="Kostrikov et al. 2021, appendix B",
+        ),
+        ("DecisionTransformer", "*"): Recipe(
+            OfflineSettings(updates=100_000, batch_size=64),
+            {"return_scale": 1000.0},
+            {"hidden": 128, "layers": 3, "max_timestep": 1000},
+            source="Chen et al. 2021, table 9",
+        ),
+        ("OfflineQ", "discrete"): Recipe(
+            OfflineSettings(updates=100_000, batch_size=256),
+            {"lr": linear(3e-4, 0.0, 100_000), "sync_every": 500, "double": True, "gamma": 0.99},
+            _WIDE,
+            source="own: as CartPole's, with a longer budget; scale rewards so that values are of about unit size",
         ),
         ("BC", "CartPole-v1"): Recipe(
             OfflineSettings(updates=10_000, batch_size=256),

@@ -13,29 +13,42 @@ Networks and hyper-parameters differ between kinds: a program keeps a table by k
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 
 from parl_core import backends
 from parl_core.atomic_write import write_json
 from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
+from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
 from parl_core.spaces import kind_of
 from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
 
-__all__ = ["EnvKind", "StandardEnv", "Trained", "make_flat_env"]
+__all__ = [
+    "EnvKind",
+    "StandardEnv",
+    "Trained",
+    "import_named",
+    "is_atari",
+    "make_flat_env",
+    "make_standard_env",
+    "model_kind",
+]
 
 T = TypeVar("T")
 
@@ -43,6 +56,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "ActorCritic": "actor-critic",
         "QNetwork": "q",
+        "QuantileNetwork": "quantile",
         "DeterministicActorCritic": "deterministic",
         "TwinActorCritic": "twin",
         "SquashedActorCritic": "squashed",
@@ -72,6 +86,47 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
     return gymnasium.wrappers.FlattenObservation(env)
 
 
+def model_kind(algorithm: str) -> Kind | None:
+    """Return which of `for_spaces`'s networks an algorithm trains; None where it has one of its own."""
+    return "policy" if algorithm == "PolicyGradient" else KINDS.get(NETWORKS.get(algorithm, ""))
+
+
+def import_named(module: str) -> None:
+    """Import a user's module, such as one that registers environments; the working directory counts as a path.
+
+    Raises:
+        ImportError: there is none of this name, or it cannot be imported.
+    """
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # which a program started by `parl` has not, other than one by `python program.py`
+    import_module(module)
+
+
+def make_standard_env(env_id: str, module: str = "", render_mode: str | None = None, *, training: bool = False) -> Any:
+    """Make an environment as the command's agents see it; it can be called in actors.
+
+    Args:
+        env_id: of a registered environment; an Atari game gets the usual preprocessing.
+        module: imported first.
+        render_mode: as of `gymnasium.make`.
+        training: of an Atari game a life is an episode, and rewards are -1, 0 or 1.
+
+    Raises:
+        HyperparameterError: an observation has a part of which no features are made.
+        ImportError: the module, or a package of the environment, is missing.
+    """
+    if module:
+        import_named(module)
+    if is_atari(env_id):
+        return make_atari(env_id, whole_games=not training, render_mode=render_mode)
+    return make_flat_env(env_id, render_mode)
+
+
+def is_atari(env_id: str) -> bool:
+    """Return whether an id is that of an Atari game."""
+    return env_id.startswith("ALE/") or "NoFrameskip" in env_id
+
+
 @dataclass(frozen=True)
 class Trained:
     """The description of an agent of a recipe, from which it can be made again.
@@ -80,9 +135,13 @@ class Trained:
         algorithm: name of its class.
         env: registered id of the environment.
         backend: `torch` or `paddle`; the weights fit both.
-        hidden: sizes of the hidden layers of each network.
+        hidden: sizes of the hidden layers of each network; None: those that suit the environment.
         arguments: of the algorithm's constructor.
         seed: of the first weights and of sampling.
+        network: further options of `parl.networks.for_spaces`; of a DecisionTransformer those of its network.
+        module: imported before the environment is made, because it registers it.
+        normalized: observations are normalised by statistics that are saved with the weights.
+        target_return: what a DecisionTransformer is asked for.
     """
 
     FILE: ClassVar[str] = "best.ckpt"
@@ -92,9 +151,17 @@ class Trained:
     algorithm: str
     env: str
     backend: str
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...] | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    network: dict[str, Any] = field(default_factory=dict)
+    module: str = ""
+    normalized: bool = False
+    target_return: float | None = None
+
+    def make_env(self, render_mode: str | None = None) -> Any:
+        """Make the environment, for evaluation."""
+        return make_standard_env(self.env, self.module, render_mode)
 
     def make_agent(self) -> Any:
         """Make the agent on the current backend, with fresh weights; its model is that of `parl.networks.for_spaces`.
@@ -107,26 +174,57 @@ class Trained:
         if self.algorithm not in backend.algorithms.__all__:
             known = ", ".join(backend.algorithms.__all__)
             raise HyperparameterError(f"the {backend.name} backend has no algorithm {self.algorithm!r}; it has {known}")
-        env = make_flat_env(self.env)
+        env = self.make_env()
         spaces = env.observation_space, env.action_space
         env.close()
         seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
-        model = self._make_model(backend, *spaces)
+        kind = model_kind(self.algorithm)
+        model = self._make_transformer(backend, *spaces) if kind is None else self._make_model(backend, kind, *spaces)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
-        return backend.Agent(algorithm, seed=self.seed)
+        agent = backend.Agent(algorithm, seed=self.seed)
+        if self.algorithm == "BC":  # never asks its network for a value, whose layers could not be saved without shapes
+            agent.run(model.value, create_empty_array(spaces[0], n=1, fn=np.zeros))
+        return agent
 
-    def _make_model(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
-        kind = KINDS[NETWORKS[self.algorithm]]
+    def load(self, path: Path, render_mode: str | None = None) -> tuple[Any, Callable[[], Any]]:
+        """Return the trained agent, and what makes environments as it sees them.
+
+        Args:
+            path: of its weights.
+            render_mode: of the environments, as of `gymnasium.make`.
+
+        Raises:
+            CheckpointError: they are not there, or not such an agent's.
+        """
+        agent = self.make_agent()
+        if not path.exists():
+            raise CheckpointError(f"there is no {path} yet: it is written at the first evaluation, or at the end")
+        if not self.normalized:
+            agent.restore(path)
+            return agent, lambda: self.make_env(render_mode)
+        env = wrap_rms(self.make_env(), None, test=True)
+        agent.restore(path, normalization=env)
+        env.close()
+        return agent, lambda: wrap_rms(self.make_env(render_mode), None, test=True, ob_rms=env.get_ob_rms())
+
+    def _make_model(self, backend: backends.Backend, kind: Kind, observation: Any, action: Any) -> Any:
         try:
             if (
-                kind not in ("actor-critic", "q")
+                kind not in ("actor-critic", "policy", "q", "quantile")
                 and isinstance(action, gymnasium.spaces.Box)
                 and not action.is_bounded()
             ):
                 raise HyperparameterError(f"{self.algorithm} needs numbers with finite bounds, got {action}")
-            return backend.networks.for_spaces(observation, action, kind, hidden=self.hidden)
+            return backend.networks.for_spaces(observation, action, kind, hidden=self.hidden, **self.network)
         except HyperparameterError as error:
             raise HyperparameterError(f"{self.algorithm} on {self.env}: {error}") from error
+
+    def _make_transformer(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
+        if NETWORKS.get(self.algorithm) != "TrajectoryTransformer":
+            raise HyperparameterError(f"{self.algorithm} has no standard network: train it in a program, with a model")
+        width = int(action.n) if isinstance(action, gymnasium.spaces.Discrete) else int(np.prod(action.shape))
+        network = import_module(f"parl_{backend.name}.transformer").TrajectoryTransformer
+        return network(int(np.prod(observation.shape)), width, **self.network)
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
@@ -243,7 +341,7 @@ class StandardEnv:
 
     @property
     def _is_atari(self) -> bool:
-        return self.env_id.startswith("ALE/") or "NoFrameskip" in self.env_id
+        return is_atari(self.env_id)
 
     @cached_property
     def _spaces(self) -> tuple[Any, Any]:

@@ -1,0 +1,168 @@
+"""`parl train`, `parl resume` and `parl settings`."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parl_core import backends
+from parl_core.cli._request import FILE, SEED, WHAT, asked_by, columns, options, toml_value
+from parl_core.training.events import Callback
+from parl_core.training.logs import JsonOutput
+from parl_core.training.recipe_run import RecipeRun, preset
+from parl_core.training.recipes import NETWORKS, RECIPES
+from parl_core.training.run import Run
+from parl_core.training.seeds import seeds_of, summary_of, train_seeds
+from parl_core.training.settings import algorithm_named, as_text, settings_of
+from parl_core.training.trackers import TRACKERS, tracker
+
+__all__ = ["resume", "settings", "train"]
+
+
+@click.command()
+@WHAT
+@options(
+    click.option("--seed", type=SEED, help="Of weights, environments and sampling; default 0."),
+    click.option(
+        "--seeds",
+        type=click.IntRange(2),
+        help="Train so many runs side by side, from --seed on; with a table and a plot of all.",
+    ),
+    click.option("--jobs", type=click.IntRange(1), help="Of --seeds: how many at the same time; default: the cores."),
+    click.option(
+        "--actors",
+        type=click.IntRange(0),
+        help="Remote actors for the environments; 0: this process. Default: none, of IMPALA and A3C the preset's.",
+    ),
+    click.option(
+        "--cluster", default="", help="host:port of a running cluster for the actors, or for the runs of --seeds."
+    ),
+    click.option("--track", multiple=True, type=click.Choice(TRACKERS), help="Log to it as well. May be repeated."),
+    click.option("--run", type=FILE, help="Folder of this run; default: a new one in --runs."),
+    click.option("--runs", default="runs", type=FILE, help="Folder of all runs."),
+    click.option("--stop-after", type=click.IntRange(1), help="Stop there for now; `parl resume` goes on."),
+    click.option("--checkpoint-every", default=10_000, type=click.IntRange(1), help="Steps between two checkpoints."),
+    click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, and nothing else."),
+)
+def train(
+    *,
+    seeds: int | None,
+    jobs: int | None,
+    run: Path | None,
+    runs: Path,
+    cluster: str,
+    track: Sequence[str],
+    stop_after: int | None,
+    videos: int | None,
+    as_json: bool,
+    **what: Any,
+) -> None:
+    """Train ALGORITHM on the Gymnasium environment ENV; its files go to a new folder.
+
+    \b
+    parl train ppo CartPole-v1
+    parl train sac Pendulum-v1 --set lr=3e-4 --set network.width=256
+    parl train dqn CartPole-v1 --seeds 5
+    parl train impala CartPole-v1 --actors 8 --cluster host:8010
+    """  # noqa: D301 - click's mark of a paragraph that keeps its lines
+    exact = None if run is None else Run.at(run)
+    asked = asked_by(**what)
+    how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
+    name = f"{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
+    if seeds is not None:
+        with exact or Run(name, runs) as folder:
+            asked.trained().make_agent()  # what is wrong is said before there is a folder
+            every = range(asked.seed, asked.seed + seeds)
+            _train_seeds(folder, asked, every, jobs=jobs, cluster=cluster, track=track, as_json=as_json, **how)
+        return
+    with exact or Run(name, runs) as folder:
+        _train_in(folder, asked, track=track, as_json=as_json, cluster=cluster, **how)
+
+
+def _train_in(run: Run, asked: RecipeRun, *, track: Sequence[str], as_json: bool, **how: Any) -> None:
+    watching: list[Callback] = [tracker(name, run, asked) for name in track]
+    if as_json:
+        watching.append(JsonOutput(sys.stdout))
+    ended = asked.train(run, callbacks=watching, progress=not as_json, **how)
+    if as_json:
+        best = max((one.mean for one in ended.evaluations), default=None)
+        click.echo(json.dumps({"event": "run", "path": str(run.path), "step": ended.step, "best": best}))
+    else:
+        click.echo(str(run.path))
+
+
+def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: bool, **how: Any) -> None:
+    found = train_seeds(asked, run, seeds, watcher=JsonOutput(sys.stdout) if as_json else None, **how)
+    if as_json:
+        click.echo(json.dumps({"event": "runs", "path": str(run.path), **summary_of(found)}))
+        return
+    click.echo(found.table())
+    click.echo(str(run.path))
+
+
+@click.command()
+@click.argument("run", type=FILE)
+@options(
+    click.option("--steps", type=click.IntRange(1), help="Environment steps at most, from the run's beginning."),
+    click.option("--stop-after", type=click.IntRange(1), help="Stop there for now."),
+    click.option("--actors", type=click.IntRange(0), help="Remote actors for the environments; 0: this process."),
+    click.option("--cluster", default="", help="host:port of a running cluster for the actors."),
+    click.option("--backend", help="torch or paddle; default: the one of the run. Another one draws other numbers."),
+    click.option("--fresh-episodes", is_flag=True, help="Begin new episodes, where old ones cannot go on."),
+    click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations."),
+    click.option("--track", multiple=True, type=click.Choice(TRACKERS), help="Log to it as well. May be repeated."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, and nothing else."),
+)
+def resume(run: Path, steps: int | None, stop_after: int | None, backend: str | None, **how: Any) -> None:
+    """Go on with the run in the folder RUN from its last checkpoint, as if it had never stopped."""
+    with Run.resume(run) as folder:
+        asked = RecipeRun.read(folder.path)
+        backends.set_backend(backend or asked.backend)
+        if seeds := seeds_of(folder.path):
+            asked = asked if steps is None else asked.extended(steps)
+            _train_seeds(folder, asked, seeds, max_steps=stop_after, **how)
+            return
+        _train_in(folder, asked if steps is None else asked.extended(steps), max_steps=stop_after, **how)
+
+
+@click.command()
+@click.argument("algorithm")
+@click.argument("env", required=False)
+@options(
+    click.option("--env-module", "module", default="", help="Import this module first: it registers ENV."),
+    click.option("--toml", is_flag=True, help="As a file for --config."),
+    click.option("--json", "as_json", is_flag=True, help="As JSON."),
+)
+def settings(algorithm: str, env: str | None, module: str, toml: bool, as_json: bool) -> None:
+    """List what `--set` takes for ALGORITHM: name, value of the preset for ENV, type, and meaning."""
+    name = algorithm_named(algorithm, tuple(NETWORKS))
+    env = env or _usual_env(name)
+    recipe = preset(name, env, module)
+    found = settings_of(name, recipe).values()
+    if as_json:
+        told = {one.name: {"value": as_text(one.value), "type": one.type, "text": one.text} for one in found}
+        click.echo(json.dumps({"algorithm": name, "env": env, "steps": recipe.steps, "settings": told}, indent=2))
+    elif toml:
+        lines = [f"algorithm = {json.dumps(name)}", f"env = {json.dumps(env)}", f"steps = {recipe.steps}"]
+        lines += [
+            "",
+            "[settings]",
+            *(f"{one.name} = {toml_value(one.value)}" for one in found if one.value is not None),
+        ]
+        click.echo("\n".join(lines))
+    else:
+        click.echo(f"{name} on {env}: {recipe.steps} steps; {recipe.source}")
+        rows = []
+        for one in found:
+            value = "-" if one.value is None else as_text(one.value)
+            rows.append((one.name, value, one.type, one.text.partition(";")[0]))
+        click.echo(columns([("setting", "value", "type", "meaning"), *rows]))
+
+
+def _usual_env(algorithm: str) -> str:
+    kinds = {kind for name, kind in RECIPES if name == algorithm}
+    return "CartPole-v1" if kinds & {"CartPole-v1", "discrete"} else "Pendulum-v1"

@@ -1,0 +1,311 @@
+"""Runs beside each other: read from their folders, put into groups, as a table, a picture, and a page to hover over.
+
+    runs/ppo-a/                        a run: a line
+    runs/ppo-b/seed-0, seed-1, …       a group: the interquartile mean with a band of its 95 % interval
+
+A run is any folder with the `metrics.jsonl` of `standard_callbacks`, by `parl train` or a program of one's own. Where
+the runs of a group were evaluated at different steps, each is interpolated between its own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.errors import CheckpointError
+from parl_core.stats import Interval, bootstrap_interval, interquartile_mean
+from parl_core.training.logs import JsonLines
+
+__all__ = ["Band", "Comparison", "RunCurve", "RunGroup", "draw_comparison", "read_run", "write_page"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """The evaluations of one run.
+
+    Attributes:
+        path: of its folder.
+        steps: of training, at each evaluation; of a run without evaluations, at each report of ended episodes.
+        returns: mean return there.
+        seconds: of the whole run, as far as it is logged.
+        ended: why it ended; empty: it has not, or was killed.
+        stop: the kind of end, a name of `Stop` in small letters.
+        asked: what `run.json` or `settings.json` says of it; empty where there is neither.
+    """
+
+    path: Path
+    steps: Floats
+    returns: Floats
+    seconds: float
+    ended: str
+    stop: str
+    asked: Mapping[str, Any]
+
+    @property
+    def best(self) -> float:
+        """The best of its returns; NaN without any."""
+        return float(self.returns.max()) if len(self.returns) else float("nan")
+
+    @property
+    def last(self) -> float:
+        """The last of its returns; NaN without any."""
+        return float(self.returns[-1]) if len(self.returns) else float("nan")
+
+
+def read_run(folder: Path) -> RunCurve:
+    """Read a run's curve.
+
+    Raises:
+        CheckpointError: the folder is none of a run, or its log is damaged.
+    """
+    path = folder / JsonLines.NAME
+    found: dict[str, list[tuple[float, float]]] = {"evaluation/return": [], "train/return": []}
+    seconds, ended, stop = 0.0, "", ""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{folder} has no {JsonLines.NAME}: it is no folder of a run, nor of several") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            values = json.loads(line)
+            step, seconds = float(values["step"]), float(values["seconds"])
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):  # a run that writes it at this moment, or was killed
+                break
+            raise CheckpointError(f"{path}, line {number}, is no event of a run: {error}") from error
+        over = values.get("event") == "end"
+        ended, stop = (str(values.get("reason", "")), str(values.get("stop", ""))) if over else ("", "")
+        for name, pairs in found.items():
+            if values.get(name) is not None:
+                pairs.append((step, float(values[name])))
+    points: Floats = np.array(found["evaluation/return"] or found["train/return"] or np.empty((0, 2)), np.float64)
+    return RunCurve(folder, points[:, 0], points[:, 1], seconds, ended, stop, _asked(folder))
+
+
+def _asked(folder: Path) -> Mapping[str, Any]:
+    for name in ("run.json", "settings.json"):
+        try:
+            values = json.loads((folder / name).read_text(encoding="utf-8"))
+            return dict(values)
+        except (OSError, ValueError, TypeError):
+            continue
+    return {}
+
+
+@dataclass(frozen=True)
+class Band:
+    """The course of a group: `steps`, the interquartile mean there, and the bounds of its 95 % interval."""
+
+    steps: Floats
+    middle: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that are the same but for their seeds.
+
+    Attributes:
+        name: in legends and tables.
+        runs: at least one.
+    """
+
+    name: str
+    runs: tuple[RunCurve, ...]
+
+    def band(self, points: int = 200) -> Band:
+        """Return the course of the group, over the steps that all of its runs have.
+
+        Args:
+            points: at most.
+        """
+        drawn = [run for run in self.runs if len(run.steps)]
+        if not drawn:
+            none = np.empty(0)
+            return Band(none, none, none, none)
+        first, last = max(run.steps[0] for run in drawn), min(run.steps[-1] for run in drawn)
+        steps = np.unique(np.concatenate([run.steps for run in drawn]))
+        steps = steps[(steps >= first) & (steps <= last)]
+        if not len(steps):  # they do not overlap
+            steps = np.array([last])
+        steps = steps[np.unique(np.linspace(0, len(steps) - 1, min(points, len(steps))).astype(int))]
+        values = np.stack([np.interp(steps, run.steps, run.returns) for run in drawn])
+        middle = np.atleast_1d(interquartile_mean(values, axis=0))
+        if len(drawn) == 1:
+            return Band(steps, middle, middle, middle)
+        bounds = [bootstrap_interval(values[:, i], resamples=2_000) for i in range(len(steps))]
+        return Band(steps, middle, np.array([one.low for one in bounds]), np.array([one.high for one in bounds]))
+
+    @property
+    def interval(self) -> Interval:
+        """95 % interval of the interquartile mean of the runs' last returns."""
+        return bootstrap_interval([run.last for run in self.runs])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs."""
+
+    groups: tuple[RunGroup, ...]
+
+    @classmethod
+    def read(cls, folders: Sequence[Path], *, by_settings: bool = False) -> Self:
+        """Read runs and groups.
+
+        Args:
+            folders: of runs, or of folders that hold the runs of a group.
+            by_settings: single runs that differ by their seed alone become one group.
+
+        Raises:
+            CheckpointError: a folder is neither.
+        """
+        groups: dict[str, tuple[RunCurve, ...]] = {}
+        for folder, name in zip(folders, _names(folders), strict=True):
+            inside = [] if (folder / JsonLines.NAME).exists() else sorted(folder.glob(f"*/{JsonLines.NAME}"))
+            runs = tuple(read_run(path.parent) for path in inside) or (read_run(folder),)
+            key = _without_seed(runs[0]) if by_settings and len(runs) == 1 else ""
+            groups[key or name] = groups.get(key or name, ()) + runs
+        return cls(tuple(RunGroup(name, runs) for name, runs in groups.items()))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row a run: group, run, seed, steps, best and last return, seconds, and how it ended."""
+        return [
+            {
+                "group": group.name,
+                "run": str(run.path),
+                "seed": run.asked.get("seed"),
+                "steps": int(run.steps[-1]) if len(run.steps) else 0,
+                "best": run.best,
+                "last": run.last,
+                "seconds": run.seconds,
+                "ended": run.ended,
+            }
+            for group in self.groups
+            for run in group.runs
+        ]
+
+    def table(self) -> str:
+        """Return the rows as text, and for each group of several runs the interquartile mean of their last returns."""
+        lines = [f"{'run':<32}  {'seed':>6}  {'steps':>10}  {'best':>10}  {'last':>10}  {'seconds':>8}  ended"]
+        for group in self.groups:
+            for run in group.runs:
+                name = run.path.name if len(group.runs) == 1 else f"{group.name}/{run.path.name}"
+                steps = int(run.steps[-1]) if len(run.steps) else 0
+                cells = f"{run.asked.get('seed', '')!s:>6}  {steps:>10}  {run.best:>10.2f}  {run.last:>10.2f}"
+                lines.append(f"{name[-32:]:<32}  {cells}  {run.seconds:>8.1f}  {run.ended or 'not yet'}")
+            if len(group.runs) > 1:
+                low, high = group.interval
+                middle = float(interquartile_mean([run.last for run in group.runs]))
+                lines.append(
+                    f"{group.name}: interquartile mean of {len(group.runs)} runs {middle:.2f}, 95 % interval "
+                    f"[{low:.2f}, {high:.2f}]"
+                )
+        return "\n".join(lines)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return short names that are different: the folders' own, with those above them where these are equal."""
+    parts = [folder.expanduser().absolute().parts for folder in folders]
+    depth = 1
+    while len({part[-depth:] for part in parts}) < len(set(parts)) and depth < max(map(len, parts)):
+        depth += 1
+    return ["/".join(part[-depth:]) for part in parts]
+
+
+def _without_seed(run: RunCurve) -> str:
+    asked = run.asked
+    if "algorithm" not in asked:
+        return ""
+    given = ", ".join(f"{name}={value}" for name, value in sorted(dict(asked.get("given") or {}).items()))
+    return f"{asked['algorithm']} {asked.get('env', '')}" + (f" ({given})" if given else "")
+
+
+def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: float | None = None) -> None:
+    """Draw all groups as a picture; matplotlib needs no display for it.
+
+    Args:
+        comparison: the runs.
+        path: of the picture; its suffix is the format.
+        title: above it.
+        goal: drawn as a line where given.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for number, group in enumerate(comparison.groups):
+        band, colour = group.band(), f"C{number % 10}"
+        axes.plot(band.steps, band.middle, color=colour, marker="o", markersize=2.5, label=_label(group))
+        if len(group.runs) > 1:
+            axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+            for run in group.runs:
+                axes.plot(run.steps, run.returns, color=colour, alpha=0.25, linewidth=0.6)
+    if goal is not None:
+        axes.axhline(goal, color="grey", linestyle="--", linewidth=1, label=f"goal {goal:g}")
+    axes.set(title=title, xlabel="steps", ylabel="return of an episode")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize="small")
+    figure.savefig(path)
+
+
+def write_page(comparison: Comparison, path: Path, title: str = "", goal: float | None = None) -> None:
+    """Write all groups as one HTML file, which needs no network: values under the mouse, zoom, groups on and off.
+
+    Args:
+        comparison: the runs.
+        path: of the file.
+        title: above it.
+        goal: drawn as a line where given.
+
+    Raises:
+        ImportError: plotly is not installed.
+    """
+    try:
+        from plotly import colors, graph_objects
+    except ModuleNotFoundError as error:
+        raise ImportError('pages are made with plotly: pip install "parl-core[plot]"', name=error.name) from None
+    figure = graph_objects.Figure()
+    for number, group in enumerate(comparison.groups):
+        band = group.band()
+        colour = colors.qualitative.D3[number % 10]
+        common: dict[str, Any] = {"legendgroup": group.name, "line": {"color": colour, "width": 2}}
+        if len(group.runs) > 1:
+            steps = np.concatenate([band.steps, band.steps[::-1]]).tolist()
+            edge = np.concatenate([band.high, band.low[::-1]]).tolist()
+            shade = {**common, "line": {"width": 0}, "fillcolor": colour, "opacity": 0.2, "hoverinfo": "skip"}
+            figure.add_trace(
+                graph_objects.Scatter(x=steps, y=edge, fill="toself", showlegend=False, mode="lines", **shade)
+            )
+            for run in group.runs:
+                thin = {**common, "line": {"color": colour, "width": 0.7}, "opacity": 0.5, "showlegend": False}
+                points = {"x": run.steps.tolist(), "y": run.returns.tolist(), "name": run.path.name}
+                figure.add_trace(graph_objects.Scatter(mode="lines", **points, **thin))
+        told = [f"[{low:.2f}, {high:.2f}]" for low, high in zip(band.low, band.high, strict=True)]
+        figure.add_trace(
+            graph_objects.Scatter(
+                x=band.steps.tolist(),
+                y=band.middle.tolist(),
+                text=told if len(group.runs) > 1 else None,
+                name=_label(group),
+                mode="lines+markers",
+                marker={"size": 4},
+                hovertemplate="%{y:.2f} %{text}" if len(group.runs) > 1 else "%{y:.2f}",
+                **common,
+            )
+        )
+    if goal is not None:
+        figure.add_hline(goal, line_dash="dash", line_color="grey", annotation_text=f"goal {goal:g}")
+    axes = {"xaxis_title": "steps", "yaxis_title": "return of an episode"}
+    figure.update_layout(title=title, hovermode="x unified", template="plotly_white", **axes)
+    figure.write_html(path, include_plotlyjs=True, full_html=True)
+
+
+def _label(group: RunGroup) -> str:
+    return group.name if len(group.runs) == 1 else f"{group.name} ({len(group.runs)} runs)"

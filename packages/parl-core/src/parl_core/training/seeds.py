@@ -1,0 +1,189 @@
+"""Runs of one request with several seeds, side by side in processes or on a cluster.
+
+    <folder>/seed-0/ …        one run each, as `parl train` makes it
+    <folder>/curves.png       the interquartile mean over the runs, with its interval
+
+What they have done is seen in their logs, so that it is the same wherever they run; on a cluster of several hosts the
+folder must be one that all of them see.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parl_core import backends
+from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores, wait_any
+from parl_core.atomic_write import write_json
+from parl_core.errors import CheckpointError, ParlError
+from parl_core.training.callbacks import Progress
+from parl_core.training.comparison import Comparison, RunGroup, draw_comparison, read_run
+from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
+from parl_core.training.logs import JsonLines
+from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.run import Run
+from parl_core.training.trackers import tracker
+
+__all__ = ["FollowedRuns", "RunInActor", "seeds_of", "summary_of", "train_seeds"]
+
+SECONDS_BETWEEN_LOOKS = 0.5
+SEEDS_FILE = "seeds.json"
+
+
+class RunInActor:
+    """Trains runs in a process of its own, one after another."""
+
+    def train(self, asked: Mapping[str, Any], folder: str, how: Mapping[str, Any]) -> str:
+        """Train a run, or go on with it where its folder is there, and return why it ended.
+
+        Args:
+            asked: the fields of its `RecipeRun`.
+            folder: of the run.
+            how: arguments of `RecipeRun.train`, and under `track` the names of trackers.
+        """
+        request, options = RecipeRun(**asked), dict(how)
+        backends.set_backend(request.backend)
+        path = Path(folder)
+        tracked = options.pop("track", ())
+        if path.exists() and (done := read_run(path)).stop in (Stop.BUDGET.name.lower(), Stop.CALLBACK.name.lower()):
+            return done.ended
+        with Run.resume(path) if path.exists() else Run.at(path) as run:
+            watching = [tracker(name, run, request) for name in tracked]
+            return request.train(run, callbacks=watching, progress=False, **options).reason
+
+
+class FollowedRuns:
+    """Follows the logs of runs, and tells callbacks of their sums: steps, ended episodes, evaluations.
+
+    Args:
+        folders: of the runs; they need not be there yet.
+        total_steps: of all runs together.
+        callbacks: told; such as `Progress`.
+    """
+
+    def __init__(self, folders: Sequence[Path], total_steps: int, callbacks: Sequence[Callback]) -> None:
+        self._read = dict.fromkeys(folders, 0)
+        self._steps = dict.fromkeys(folders, 0)
+        self._total, self._callbacks = total_steps, callbacks
+        self._began = time.monotonic()
+
+    def look(self) -> None:
+        """Read what is new, and tell the callbacks."""
+        episodes: list[Episode] = []
+        evaluations: list[float] = []
+        for folder in self._read:
+            for values in self._new_lines(folder):
+                self._steps[folder] = max(self._steps[folder], int(values["step"]))
+                if values.get("train/return") is not None:
+                    episodes.append(Episode(values["train/return"], round(values.get("train/length") or 0)))
+                if values.get("evaluation/return") is not None:
+                    evaluations.append(values["evaluation/return"])
+        step, seconds = sum(self._steps.values()), time.monotonic() - self._began
+        for callback in self._callbacks:
+            if episodes or evaluations:
+                callback.on_update(Update(step, self._total, seconds, episodes))
+            for mean in evaluations:
+                callback.on_evaluation(Evaluation([Episode(mean, 0)], step, seconds))
+
+    def end(self, reason: str) -> None:
+        """Tell the callbacks that all runs have ended."""
+        ended = Ended(Stop.BUDGET, reason, sum(self._steps.values()), time.monotonic() - self._began)
+        for callback in self._callbacks:
+            callback.on_end(ended)
+
+    def _new_lines(self, folder: Path) -> list[dict[str, Any]]:
+        path = folder / JsonLines.NAME
+        if not path.exists():
+            return []
+        with path.open("rb") as log:
+            log.seek(self._read[folder])
+            text = log.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read[folder] += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def train_seeds(
+    asked: RecipeRun,
+    run: Run,
+    seeds: Sequence[int],
+    *,
+    jobs: int | None = None,
+    cluster: str = "",
+    track: Sequence[str] = (),
+    watcher: Callback | None = None,
+    **how: Any,
+) -> Comparison:
+    """Train a request with several seeds, and draw the runs together.
+
+    Args:
+        asked: the request; its own seed does not count.
+        run: whose folder takes the runs.
+        seeds: one a run.
+        jobs: how many at the same time; default: the cores of this machine, or the number of seeds on a cluster.
+        cluster: address of a running cluster for the runs; empty: processes of this machine.
+        track: trackers of every run.
+        watcher: told of all runs together; default: progress on standard error.
+        how: arguments of `RecipeRun.train`.
+
+    Raises:
+        ParlError: a run failed; the message names its seed, and the others have gone on.
+    """
+    asked.write(run.path)
+    write_json(run.path / SEEDS_FILE, list(seeds))
+    run.how_to_resume = f"parl resume {run.path}"
+    count = min(jobs or (len(seeds) if cluster else usable_cores()), len(seeds))
+    folders = {seed: run.path / f"seed-{seed}" for seed in seeds}
+    following = FollowedRuns(list(folders.values()), asked.total_steps * len(seeds), [watcher or Progress()])
+    options = {**how, "track": list(track)}
+    failed: dict[int, BaseException] = {}
+    with open_actors("remote", address=cluster) if cluster else open_actors("subprocess", processes=count) as system:
+        waiting = list(seeds)
+        working: dict[ActorFuture, tuple[int, ActorHandle]] = {}
+        idle: list[ActorHandle] = []
+        while waiting or working:
+            while waiting and len(working) < count:
+                seed, actor = waiting.pop(0), idle.pop() if idle else system.create(RunInActor)
+                values = {**{name: value for name, value in vars(asked).items() if name != "recipe"}, "seed": seed}
+                working[actor.submit("train", values, str(folders[seed]), options)] = seed, actor
+            for future in wait_any(list(working), SECONDS_BETWEEN_LOOKS):
+                seed, actor = working.pop(future)
+                try:
+                    future.result()
+                    idle.append(actor)
+                except Exception as error:
+                    failed[seed] = error
+                    actor.kill()
+            following.look()
+    following.end(f"{len(seeds) - len(failed)} of {len(seeds)} runs have ended")
+    done = [folder for seed, folder in folders.items() if seed not in failed]
+    if failed:
+        told = "; ".join(f"seed {seed}: {type(error).__name__}: {error}" for seed, error in failed.items())
+        raise ParlError(f"{len(failed)} of {len(seeds)} runs failed: {told}\nThe others are in {run.path}")
+    found = Comparison((RunGroup(run.path.name, tuple(read_run(folder) for folder in done)),))
+    picture = run.path / "curves.png"
+    draw_comparison(found, picture, f"{asked.algorithm} on {asked.env}", asked.recipe.goal)
+    run.saved(picture, "learning curves of all seeds")
+    return found
+
+
+def seeds_of(folder: Path) -> list[int]:
+    """Return the seeds of a folder of `train_seeds`; none where it is another one."""
+    try:
+        return [int(seed) for seed in json.loads((folder / SEEDS_FILE).read_text())]
+    except FileNotFoundError:
+        return []
+
+
+def summary_of(found: Comparison) -> dict[str, Any]:
+    """Return a comparison of one group as JSON has it.
+
+    Raises:
+        CheckpointError: it has no group.
+    """
+    if not found.groups:
+        raise CheckpointError("there are no runs to sum up")
+    (group, *_) = found.groups
+    low, high = group.interval
+    return {"runs": found.rows(), "interval": [low, high]}

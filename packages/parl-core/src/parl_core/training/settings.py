@@ -1,0 +1,450 @@
+"""Settings of recipes by name: listed with type, value and meaning, read from texts, checked and changed.
+
+    settings = settings_of("PPO", recipe)                      {"lr": Setting(...), "network.hidden": ...}
+    recipe = with_settings("PPO", recipe, {"lr": 3e-4, "network.width": 256})
+
+The names are those of the loop's settings, the algorithm's arguments, the options of `parl.networks.for_spaces` (after
+`network.`) and the recipe's own fields; types and texts are theirs, too. Where the loop and the algorithm have a
+setting of the same meaning, the one that counts is listed: what a loop passes to every update overrides an argument.
+"""
+
+import ast
+import difflib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from parl_core import contracts
+from parl_core.algorithm import Algorithm
+from parl_core.contracts.on_policy import OnPolicy
+from parl_core.errors import HyperparameterError
+from parl_core.replay import Prioritized
+from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
+from parl_core.space_networks import for_spaces
+from parl_core.training.actor_learner import ActorLearnerSettings
+from parl_core.training.off_policy import OffPolicySettings
+from parl_core.training.offline import OfflineSettings
+from parl_core.training.on_policy import OnPolicySettings
+from parl_core.training.recipes import Recipe
+from parl_core.training.trained import model_kind
+
+__all__ = ["Setting", "algorithm_named", "as_text", "contract_of", "read_setting", "settings_of", "with_settings"]
+
+Path = tuple[str, ...]
+
+_BUDGETS = ("total_steps", "updates")
+_BY_SPACES = ("act_dim", "nvec", "continuous_action")  # the model knows them
+_OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
+_SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
+_OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
+_NETWORK_KINDS = {"dueling": ("q",), "quantiles": ("quantile",), "shared": ("actor-critic",)}
+_SCHEDULES: dict[str, Any] = {"linear": linear, "constant": constant, "piecewise": piecewise}
+_OF_A_RECIPE = {"num_envs": int, "normalize": bool, "reward_scale": float, "evaluate_every": int | None}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number, text or flag that a run can be given.
+
+    Attributes:
+        name: as `--set` takes it.
+        value: of the recipe; None where that leaves it to the algorithm or the network.
+        kinds: types of its values: `bool`, `int`, `float`, `str`, `NoneType`, `list` (sizes) and `"schedule"`.
+        choices: texts that it takes; empty: any, where `str` is among the kinds.
+        text: its meaning.
+        paths: where it stands in a recipe.
+    """
+
+    name: str
+    value: Any
+    kinds: tuple[Any, ...]
+    choices: tuple[str, ...] = ()
+    text: str = ""
+    paths: tuple[Path, ...] = field(default=())
+
+    @property
+    def type(self) -> str:
+        """The types of its values in words."""
+        words = {int: "whole number", float: "number", bool: "true or false", list: "sizes", str: "text"}
+        named = [words[kind] for kind in self.kinds if kind in words and not (kind is str and self.choices)]
+        return " or ".join([*named, *self.choices, *(["schedule"] if "schedule" in self.kinds else [])])
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as the recipe has it.
+
+        Raises:
+            HyperparameterError: it is of another type.
+        """
+        kinds = self.kinds
+        if isinstance(value, Mapping) and "schedule" in value:
+            value = read_schedule(value)
+        if (callable(value) and "schedule" in kinds) or (value is None and NoneType in kinds):
+            return value
+        if isinstance(value, bool):
+            if bool in kinds:
+                return value
+        elif isinstance(value, (int, float)):
+            if list in kinds and isinstance(value, int):
+                return (value,)
+            if int in kinds and float(value).is_integer():
+                return int(value)
+            if float in kinds:
+                return float(value)
+        elif isinstance(value, (list, tuple)):
+            if list in kinds and all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+                return tuple(value)
+        elif isinstance(value, str) and (value in self.choices or (str in kinds and not self.choices)):
+            return value
+        example = ", such as linear(1e-3, 0)" if "schedule" in kinds else ""
+        raise HyperparameterError(f"{self.name} takes {self.type}{example}; got {as_text(value)}")
+
+
+@cache
+def _contracts() -> dict[str, type[Algorithm]]:
+    found: dict[str, Any] = {}
+    for module in pkgutil.iter_modules(contracts.__path__, f"{contracts.__name__}."):
+        own = vars(import_module(module.name)).items()
+        found |= {name: cls for name, cls in own if inspect.isclass(cls) and cls.__module__ == module.name}
+    return {name: cls for name, cls in found.items() if issubclass(cls, Algorithm)}
+
+
+def contract_of(algorithm: str) -> type[Algorithm]:
+    """Return the contract of an algorithm, which both backends' classes derive from.
+
+    Raises:
+        HyperparameterError: there is none of this name.
+    """
+    if algorithm not in _contracts():
+        raise HyperparameterError(f"there is no algorithm {algorithm!r}")
+    return _contracts()[algorithm]
+
+
+def algorithm_named(name: str, known: Sequence[str]) -> str:
+    """Return the algorithm that a user means: case, `-` and `_` do not count.
+
+    Raises:
+        HyperparameterError: there is none; the message has the nearest.
+    """
+
+    def folded(one: str) -> str:
+        return one.lower().replace("-", "").replace("_", "")
+
+    for one in known:
+        if folded(one) == folded(name):
+            return one
+    near = difflib.get_close_matches(folded(name), [folded(one) for one in known], 1)
+    meant = [one for one in known if near and folded(one) == near[0]]
+    hint = f"did you mean {meant[0].lower()}?" if meant else f"there are {', '.join(sorted(map(folded, known)))}"
+    raise HyperparameterError(f"there is no algorithm {name!r}; {hint}")
+
+
+def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
+    """Return everything that a run of an algorithm can be given, by name, with the recipe's values.
+
+    Args:
+        algorithm: name of its class.
+        recipe: whose values.
+
+    Raises:
+        HyperparameterError: there is no such algorithm.
+    """
+    contract = contract_of(algorithm)
+    arguments = dict(_arguments(contract, recipe))
+    found: dict[str, Setting] = {}
+    for one in (*_recipe_fields(recipe), *_loop_fields(contract, recipe, arguments), *_network(algorithm, recipe)):
+        found[one.name] = one
+    for name, one in arguments.items():
+        found.setdefault(_SAME.get(name, name), replace(one, name=_SAME.get(name, name)))
+    if "lr" not in found and {"actor_lr", "critic_lr"} <= found.keys():
+        both = found["actor_lr"], found["critic_lr"]
+        value = both[0].value if both[0].value == both[1].value else None
+        paths = both[0].paths + both[1].paths
+        found["lr"] = replace(both[0], name="lr", value=value, text="actor_lr and critic_lr together.", paths=paths)
+    return dict(sorted(found.items(), key=lambda item: ("." in item[0], item[0])))
+
+
+def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with other values.
+
+    Args:
+        algorithm: name of its class.
+        recipe: what is changed.
+        values: by the names of `settings_of`, or their last parts where these say which is meant; texts are read by
+            `read_setting`. `network.width` and `network.depth` change the hidden layers' size and number.
+
+    Raises:
+        HyperparameterError: there is no such setting (the message has the nearest), or a value is none of it.
+    """
+    if any(name.startswith("prioritized.") for name in values) and getattr(recipe.loop, "prioritized", ...) is None:
+        recipe = replace(recipe, loop=replace(recipe.loop, prioritized=Prioritized()))
+    known = settings_of(algorithm, recipe)
+    hidden = known["network.hidden"].value if "network.hidden" in known else None
+    changes: dict[str, Any] = {}
+    for given, raw in values.items():
+        name, value = given, read_setting(raw) if isinstance(raw, str) else raw
+        if given in ("network.width", "network.depth") and "network.hidden" in known:
+            name, value = "network.hidden", _shape(hidden or (64, 64), given, value)
+            hidden = value
+        setting = known[_meant(name, known)]
+        checked = setting.checked(_whole_way(value, recipe, setting))
+        if setting.name == "prioritized":
+            checked = Prioritized() if checked else None
+        for path in setting.paths:
+            part = changes
+            for key in path[:-1]:
+                part = part.setdefault(key, _Changes())
+            part[path[-1]] = checked
+    return cast("Recipe", _changed(recipe, changes))
+
+
+class _Changes(dict[str, Any]):
+    """Changes of a part, by the names of what is in it."""
+
+
+def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a part of a recipe with all changes at once, because settings are checked together."""
+    if is_dataclass(part):
+        inside: Mapping[str, Any] = {one.name: getattr(part, one.name) for one in fields(part)}
+    else:
+        inside = part or {}
+    new = {
+        name: _changed(inside.get(name), value) if isinstance(value, _Changes) else value
+        for name, value in changes.items()
+    }
+    return replace(part, **new) if is_dataclass(part) and not isinstance(part, type) else {**inside, **new}
+
+
+def read_setting(text: str) -> Any:
+    """Return the value that a text stands for: a number, true or false, none, sizes such as 256,256, or a schedule.
+
+    Schedules are written as `parl_core.schedules` has them: `linear(1e-3, 0, 100000)`, or `linear(1e-3, 0)` for one
+    over the whole run; `piecewise([(0, 1e-3), (5000, 1e-4)])`.
+
+    Raises:
+        HyperparameterError: it begins like a schedule and is none.
+    """
+    text = text.strip()
+    if text.lower() in ("true", "yes", "on", "false", "no", "off"):
+        return text.lower() in ("true", "yes", "on")
+    if text.lower() in ("none", "null", ""):
+        return None
+    if match := re.fullmatch(r"(linear|constant|piecewise)\s*(\(.*\))", text):
+        try:
+            numbers = ast.literal_eval(match[2])
+            given = numbers if isinstance(numbers, tuple) else (numbers,)
+            if match[1] == "linear" and len(given) == 2:
+                return _OverTheRun(*map(float, given))
+            return _SCHEDULES[match[1]](*given)
+        except (ValueError, SyntaxError, TypeError) as error:
+            raise HyperparameterError(f"{text!r} is no schedule: write linear(1e-3, 0, 100000)") from error
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def as_text(value: Any) -> str:
+    """Return a value as `--set` and TOML take it."""
+    if isinstance(value, Mapping) and "schedule" in value:
+        value = read_schedule(value)
+    if callable(value):
+        stages = stages_of(value)["stages"]
+        numbers = {"constant": stages[0][1:], "piecewise": [[tuple(one) for one in stages]]}
+        kind = stages_of(value)["schedule"]
+        if kind == "linear":
+            (begin, start), (last, end) = stages
+            numbers["linear"] = [start, end, last - begin] if begin == 0 else []
+            if begin:
+                return f"piecewise({[tuple(one) for one in stages]})"
+        return f"{kind}({', '.join(map(str, numbers[kind]))})"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+@dataclass(frozen=True)
+class _OverTheRun:
+    """A straight line over a run whose length is not known yet."""
+
+    start: float
+    end: float
+
+    def __call__(self, step: float) -> float:
+        raise AssertionError(step)
+
+
+def _whole_way(value: Any, recipe: Recipe, setting: Setting) -> Any:
+    if not isinstance(value, _OverTheRun):
+        return value
+    steps: float = recipe.steps
+    if setting.paths[0][0] == "algorithm" and isinstance(recipe.loop, OffPolicySettings):  # counts updates
+        steps = max((steps - recipe.loop.learning_starts) / recipe.loop.train_every * recipe.loop.gradient_steps, 1)
+    return linear(value.start, value.end, steps)
+
+
+def _shape(hidden: Any, name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise HyperparameterError(f"{name} takes a whole number of at least 1; got {as_text(value)}")
+    sizes = hidden if isinstance(hidden, (tuple, list)) else (hidden,)
+    return (value,) * max(len(sizes), 1) if name == "network.width" else (sizes[0] if sizes else 64,) * value
+
+
+def _meant(name: str, known: Mapping[str, Setting]) -> str:
+    name = name.replace("-", "_")
+    for one in (name, _SAME.get(name, name)):
+        if one in known:
+            return one
+    ends = [one for one in known if one.endswith(f".{name}")]
+    if len(ends) == 1:
+        return ends[0]
+    names = {one: one for one in (*known, "network.width", "network.depth")}
+    names |= {one.rpartition(".")[2]: one for one in names}
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"
+    raise HyperparameterError(f"there is no setting {name!r}{hint}")
+
+
+# Where settings come from
+
+
+def _recipe_fields(recipe: Recipe) -> Iterator[Setting]:
+    texts = _texts(Recipe, "Attributes")
+    stepped = isinstance(recipe.loop, (OnPolicySettings, OffPolicySettings))
+    wanted = {"evaluate_every", *(("num_envs", "normalize") if stepped else ())}
+    wanted |= {"reward_scale"} if isinstance(recipe.loop, OfflineSettings) else set()
+    for name, hint in _OF_A_RECIPE.items():
+        if name in wanted:
+            kinds, choices = _kinds(hint)
+            yield Setting(name, getattr(recipe, name), kinds, choices, texts.get(name, ""), ((name,),))
+
+
+def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str, Setting]) -> Iterator[Setting]:
+    """Yield the loop's settings, and take out of the arguments what these override."""
+    loop = recipe.loop
+    texts, hints = _texts(type(loop), "Attributes"), get_type_hints(type(loop))
+    for name in _OF_EVERY_UPDATE.get(type(loop), ()):
+        for argument in [one for one in arguments if _SAME.get(one, one) == name]:
+            arguments.pop(argument)
+    if isinstance(loop, OnPolicySettings) or "entropy_coef" in getattr(loop, "rates", {}):
+        arguments.pop("entropy_coeff", None)  # the same with the other sign
+    unused: set[str] = set()
+    if isinstance(loop, ActorLearnerSettings) and not issubclass(contract, OnPolicy):
+        unused = {"gamma", "gae_lambda", "epochs", "minibatch_size"}
+    for one in fields(loop):
+        value = getattr(loop, one.name)
+        if one.name in _BUDGETS or one.name in unused:
+            continue
+        text = texts.get(one.name, "")
+        if one.name in ("rates", "exploration"):
+            for key, now in value.items():
+                name = _SAME.get(key, key) if one.name == "rates" else f"{one.name}.{key}"
+                if one.name == "rates":
+                    for argument in [other for other in arguments if _SAME.get(other, other) == name]:
+                        text = arguments.pop(argument).text
+                yield Setting(name, now, (float, "schedule"), (), text, (("loop", one.name, key),))
+            continue
+        if one.name == "prioritized":
+            yield Setting("prioritized", value is not None, (bool,), (), text, (("loop", "prioritized"),))
+            own = _texts(Prioritized, "Attributes")
+            for part in fields(Prioritized) if value is not None else ():
+                path = "loop", "prioritized", part.name
+                yield Setting(
+                    f"prioritized.{part.name}", getattr(value, part.name), (float,), (), own[part.name], (path,)
+                )
+            continue
+        if one.name in arguments:  # an argument of the algorithm is what it learns by
+            continue
+        kinds, choices = _kinds(hints[one.name])
+        paths: tuple[Path, ...] = (("loop", one.name),)
+        if one.name == "n_steps" and "sample_batch_steps" in arguments:
+            arguments.pop("sample_batch_steps")
+            paths = (*paths, ("algorithm", "sample_batch_steps"))
+        if kinds and kinds != (NoneType,):
+            yield Setting(one.name, value, kinds, choices, text, paths)
+
+
+def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str, Setting]]:
+    texts = {name: text for cls in reversed(contract.__mro__) for name, text in _texts(cls, "Args").items()}
+    defaults: Mapping[str, Any] = getattr(contract, "DEFAULTS", {})
+    for name, parameter in list(inspect.signature(contract.__init__).parameters.items())[2:]:
+        if name in _BY_SPACES or (contract.__name__ == "PPO" and name in _OLD_FORM):
+            continue
+        kinds, choices = _kinds(parameter.annotation)
+        if set(kinds) <= {NoneType}:
+            continue
+        value = recipe.algorithm.get(name, parameter.default)
+        value = defaults.get(name) if value is None else value
+        if name in (common := _texts(Algorithm, "Args")):
+            texts[name] = common[name]
+        yield name, Setting(name, value, kinds, choices, texts.get(name, ""), (("algorithm", name),))
+
+
+def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
+    kind = model_kind(algorithm)
+    if kind is None:  # a network of its own, whose sizes the recipe names
+        for name, value in recipe.sizes.items():
+            kinds: tuple[Any, ...] = (list,) if isinstance(value, (tuple, list)) else (type(value),)
+            yield Setting(f"network.{name}", value, kinds, (), "", (("sizes", name),))
+        return
+    texts = _texts(for_spaces, "Args")
+    for name, parameter in inspect.signature(for_spaces).parameters.items():
+        if parameter.kind is not parameter.KEYWORD_ONLY or name == "networks":
+            continue
+        if kind not in _NETWORK_KINDS.get(name, (kind,)):
+            continue
+        kinds, choices = _kinds(parameter.annotation)
+        value = recipe.sizes.get(name, parameter.default)
+        yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))
+
+
+def _kinds(hint: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """Return the types of values that an annotation allows, and the texts of its literals."""
+    kinds: list[Any] = []
+    choices: list[str] = []
+    for part in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        origin = get_origin(part)
+        if part in (bool, int, float, str, NoneType):
+            kinds.append(part)
+        elif part is None:
+            kinds.append(NoneType)
+        elif origin is Literal:
+            choices += [one for one in get_args(part) if isinstance(one, str)]
+            kinds.append(str)
+        elif origin in (Union, UnionType):
+            inner, texts = _kinds(part)
+            kinds += inner
+            choices += texts
+        elif origin is Sequence or (origin is tuple and int in get_args(part)):
+            kinds.append(list)
+        elif inspect.isclass(origin) and origin.__name__ == "Callable":
+            kinds.append("schedule")
+    return tuple(dict.fromkeys(kinds)), tuple(choices)
+
+
+def _texts(owner: Any, section: str) -> dict[str, str]:
+    """Return the texts of a section of a docstring by name."""
+    lines = inspect.cleandoc(owner.__doc__ or "").splitlines()
+    found: dict[str, str] = {}
+    names: list[str] = []
+    inside = False
+    for line in lines:
+        if not line.startswith(" ") and line.strip():
+            inside = line.strip() == f"{section}:"
+            continue
+        if not inside or not line.strip():
+            continue
+        match = re.match(r" {4}([\w, ]+): (.*)", line)
+        if match:
+            names = [name.strip() for name in match[1].split(",")]
+            found.update(dict.fromkeys(names, match[2]))
+        else:
+            found.update({name: f"{found[name]} {line.strip()}" for name in names})
+    return found

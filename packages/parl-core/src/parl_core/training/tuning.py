@@ -1,0 +1,312 @@
+"""Search for settings: trials of Optuna in processes side by side, pruned, resumable, the best as a TOML file.
+
+    <folder>/study.log        what has been tried, in Optuna's journal; a second call goes on with it
+    <folder>/trial-0/ …       one run each, as `parl train` makes it
+    <folder>/best.toml        the best settings, for `parl train --config`
+
+A trial's evaluations are read from its log while it runs. One that is worse than the median of the others at the same
+step is pruned: a file in its folder tells it to stop at its next evaluation.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from parl_core import backends
+from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores, wait_any
+from parl_core.atomic_write import atomic_write
+from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training.comparison import RunCurve, read_run
+from parl_core.training.events import Callback, Evaluation
+from parl_core.training.logs import JsonLines
+from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.run import Run
+from parl_core.training.settings import as_text, read_setting, settings_of
+
+__all__ = ["Range", "TrialInActor", "Tuned", "default_ranges", "read_range", "toml_of", "tune"]
+
+SECONDS_BETWEEN_LOOKS = 0.5
+STOP_FILE = "stop"
+STUDY_FILE = "study.log"
+BEST_FILE = "best.toml"
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a setting is drawn from: numbers between two bounds, or one of some values.
+
+    Attributes:
+        low: smallest number.
+        high: largest number.
+        log: even on a logarithmic scale.
+        whole: whole numbers.
+        choices: values, in place of bounds.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    whole: bool = False
+    choices: tuple[Any, ...] = ()
+
+
+def read_range(text: str) -> Range:
+    """Return the range that a text describes: `1e-5..1e-2`, or `64|128|256`.
+
+    Numbers are drawn on a logarithmic scale where both bounds are above 0 and a factor of ten or more apart.
+
+    Raises:
+        HyperparameterError: it describes none.
+    """
+    if "|" in text:
+        return Range(choices=tuple(read_setting(one) for one in text.split("|")))
+    low, dots, high = text.partition("..")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        bounds = math.nan, math.nan
+    if not dots or not bounds[0] < bounds[1]:
+        raise HyperparameterError(f"{text!r} is no range: write LOW..HIGH, or ONE|ANOTHER")
+    whole = all(isinstance(read_setting(one), int) for one in (low, high))
+    return Range(*bounds, log=bounds[0] > 0 and bounds[1] / bounds[0] >= 10, whole=whole)
+
+
+def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
+    """Return what is searched where the user says nothing: learning rates, discount, sizes of batches and rollouts.
+
+    Args:
+        algorithm: name of its class.
+        asked: whose settings are the middle of the ranges.
+    """
+    found: dict[str, Range] = {}
+    known = settings_of(algorithm, asked.recipe)
+    rates = [name for name in known if name.endswith("lr") and name != "alpha_lr"]
+    for name in ["lr"] if "lr" in rates else rates:
+        value = known[name].value
+        now = value(0) if callable(value) else value or 3e-4
+        found[name] = Range(now / 10, now * 10, log=True)
+    for name in ("gamma", "discount"):
+        if name in known:
+            found[name] = Range(choices=(0.9, 0.95, 0.98, 0.99, 0.995, 0.999))
+    for name in ("n_steps", "minibatch_size", "batch_size"):
+        if name in known and isinstance(known[name].value, int):
+            middle = known[name].value
+            found[name] = Range(choices=tuple(max(int(middle * factor), 1) for factor in (0.25, 0.5, 1, 2, 4)))
+    return found
+
+
+class TrialInActor:
+    """Trains trials in a process of its own, one after another."""
+
+    def train(self, asked: Mapping[str, Any], folder: str) -> str:
+        """Train a trial from its beginning and return why it ended.
+
+        Args:
+            asked: the fields of its `RecipeRun`.
+            folder: of the run.
+        """
+        request, path = RecipeRun(**asked), Path(folder)
+        backends.set_backend(request.backend)
+        with Run.at(path) as run:
+            return request.train(run, callbacks=[_StopFile(path / STOP_FILE)], progress=False).reason
+
+
+class _StopFile(Callback):
+    """Stops when a file is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_evaluation(self, evaluation: Evaluation) -> str | None:  # noqa: ARG002 - the name belongs to the interface
+        return "the trial was pruned" if self._path.exists() else None
+
+
+@dataclass
+class _Running:
+    """A trial that is under way, and how many of its evaluations the study knows."""
+
+    trial: Any
+    actor: ActorHandle
+    path: Path
+    reported: int = 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The end of a search.
+
+    Attributes:
+        trials: of the study so far, those of earlier calls included.
+        pruned: how many of them were stopped early.
+        failed: how many raised.
+        best: the settings of the best one.
+        value: its score: the mean of the last three evaluations.
+        file: the TOML that has them.
+    """
+
+    trials: int
+    pruned: int
+    failed: int
+    best: Mapping[str, Any]
+    value: float
+    file: Path
+
+
+def score(curve: RunCurve) -> float:
+    """Return what a trial is judged by: the mean of its last three evaluations."""
+    return float(curve.returns[-3:].mean()) if len(curve.returns) else -math.inf
+
+
+def tune(
+    asked: RecipeRun,
+    folder: Path,
+    ranges: Mapping[str, Range],
+    trials: int,
+    *,
+    workers: int | None = None,
+    cluster: str = "",
+    prune: bool = True,
+    told: Any = print,
+) -> Tuned:
+    """Search for settings, or go on with a search.
+
+    Args:
+        asked: algorithm, environment, budget of a trial, and settings that stay.
+        folder: of the search; one that is there goes on.
+        ranges: what is searched, by the names of settings.
+        trials: how many more.
+        workers: trials at the same time; default: the cores of this machine, on a cluster as many as trials.
+        cluster: address of a running cluster for the trials; all its hosts must see `folder`.
+        prune: stop trials that are worse than the median of the others.
+        told: gets a line a trial.
+
+    Raises:
+        ImportError: optuna is not installed.
+        HyperparameterError: a setting is unknown, or nothing is searched.
+        ParlError: every trial failed.
+    """
+    try:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+    except ModuleNotFoundError as error:
+        raise ImportError('searches are made with optuna: pip install "parl-core[tune]"', name=error.name) from None
+    if not ranges:
+        raise HyperparameterError("nothing is searched: give --search NAME=LOW..HIGH")
+    if "evaluate_every" not in asked.given:  # ten points of each trial's curve
+        asked = replace(asked, given={"evaluate_every": max(asked.recipe.steps // 10, 1), **asked.given})
+    first = {name: _drawn_first(one) for name, one in ranges.items()}
+    replace(asked, given={**asked.given, **first}).recipe  # noqa: B018 - unknown names are refused before anything runs
+    folder.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(folder / STUDY_FILE))),
+        study_name="parl",
+        direction="maximize",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(seed=asked.seed + len(list(folder.glob("trial-*")))),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=4) if prune else optuna.pruners.NopPruner(),
+    )
+    states = optuna.trial.TrialState
+    for left in study.get_trials(deepcopy=False, states=[states.RUNNING]):  # of a search that was killed
+        study.tell(left.number, state=states.FAIL)
+    count = min(workers or (trials if cluster else usable_cores()), trials)
+    last_error: BaseException | None = None
+    begun = 0
+    working: dict[ActorFuture, _Running] = {}
+    with open_actors("remote", address=cluster) if cluster else open_actors("subprocess", processes=count) as system:
+        idle: list[ActorHandle] = []
+        while begun < trials or working:
+            while begun < trials and len(working) < count:
+                trial, actor = study.ask(), idle.pop() if idle else system.create(TrialInActor)
+                given = {name: _suggested(trial, name, one) for name, one in ranges.items()}
+                values = {name: value for name, value in vars(asked).items() if name != "recipe"}
+                path = folder / f"trial-{trial.number}"
+                request = {**values, "given": {**asked.given, **given}}
+                working[actor.submit("train", request, str(path))] = _Running(trial, actor, path)
+                begun += 1
+            for future in wait_any(list(working), SECONDS_BETWEEN_LOOKS):
+                running = working.pop(future)
+                trial, actor = running.trial, running.actor
+                try:
+                    future.result()
+                except Exception as error:
+                    last_error = error
+                    actor.kill()
+                    study.tell(trial, state=states.FAIL)
+                    told(f"trial {trial.number}: {type(error).__name__}: {error}")
+                    continue
+                idle.append(actor)
+                _end(study, trial, running.path, optuna, told)
+            for running in working.values():
+                _report(running)
+    done = study.get_trials(deepcopy=False)
+    if not any(one.value is not None for one in done):
+        raise ParlError(f"no trial has ended with a score; the last error: {last_error}")
+    ends = [one.state for one in done]
+    best = study.best_trial
+    file = folder / BEST_FILE
+    with atomic_write(file, "w", encoding="utf-8") as text:
+        text.write(toml_of(asked, best.params, f"trial {best.number} of {len(done)}, score {best.value:.2f}"))
+    pruned, failed = ends.count(states.PRUNED), ends.count(states.FAIL)
+    return Tuned(len(done), pruned, failed, dict(best.params), float(best.value), file)
+
+
+def _drawn_first(one: Range) -> Any:
+    return one.choices[0] if one.choices else int(one.low) if one.whole else one.low
+
+
+def _suggested(trial: Any, name: str, one: Range) -> Any:
+    if one.choices:
+        values = [as_text(value) if isinstance(value, tuple) or callable(value) else value for value in one.choices]
+        return trial.suggest_categorical(name, values)
+    if one.whole:
+        return trial.suggest_int(name, int(one.low), int(one.high), log=one.log)
+    return trial.suggest_float(name, one.low, one.high, log=one.log)
+
+
+def _report(running: _Running) -> None:
+    """Tell the study what a running trial has reached, and the trial to stop where it is not worth going on."""
+    path = running.path
+    if not (path / JsonLines.NAME).exists() or (path / STOP_FILE).exists():
+        return
+    curve = read_run(path)
+    for step, value in list(zip(curve.steps, curve.returns, strict=True))[running.reported :]:
+        running.trial.report(float(value), int(step))
+    running.reported = len(curve.steps)
+    if running.reported and running.trial.should_prune():
+        (path / STOP_FILE).touch()
+
+
+def _end(study: Any, trial: Any, path: Path, optuna: Any, told: Any) -> None:
+    curve = read_run(path)
+    settings = ", ".join(f"{name}={as_text(value)}" for name, value in trial.params.items())
+    if (path / STOP_FILE).exists() and curve.ended == "the trial was pruned":
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        told(f"trial {trial.number}: pruned after {int(curve.steps[-1])} steps at {curve.last:.2f}  ({settings})")
+    elif not math.isfinite(value := score(curve)):
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        told(f"trial {trial.number}: no evaluation within its steps  ({settings})")
+    else:
+        study.tell(trial, value)
+        told(f"trial {trial.number}: {value:.2f}  ({settings})")
+
+
+def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
+    """Return a file for `parl train --config`: the request with the settings that were found.
+
+    Args:
+        asked: the request.
+        found: settings that win over its own.
+        remark: stands above, as a comment.
+    """
+    lines = [f"# {remark}", f"algorithm = {json.dumps(asked.algorithm)}", f"env = {json.dumps(asked.env)}"]
+    lines += [] if asked.steps is None else [f"steps = {asked.steps}"]
+    lines += [f"env_module = {json.dumps(asked.module)}"] if asked.module else []
+    lines += [f"data = {json.dumps(asked.data)}"] if asked.data else []
+    lines += ["", "[settings]"]
+    for name, value in {**asked.given, **found}.items():
+        lines.append(f"{name} = {json.dumps(as_text(value) if callable(value) else value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"

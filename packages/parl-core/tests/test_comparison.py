@@ -1,0 +1,161 @@
+"""Runs beside each other, from the logs in their folders."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from parl_core.cli._commands import parl
+from parl_core.errors import CheckpointError
+from parl_core.training.comparison import Comparison, read_run
+from parl_core.training.events import Callback, Ended, Evaluation, Update
+from parl_core.training.seeds import FollowedRuns, seeds_of
+
+PNG = b"\x89PNG"
+
+
+def log(folder: Path, returns: list[float], *, every: int = 100, seed: int = 0, ended: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    lines = []
+    for number, value in enumerate(returns, 1):
+        common = {"step": number * every, "seconds": float(number)}
+        lines.append({"event": "update", **common, "train/return": value - 1.0, "train/length": 3.0})
+        lines.append({"event": "evaluation", **common, "evaluation/return": value})
+    if ended:
+        lines.append({"event": "end", "step": lines[-1]["step"], "seconds": 9.0, "stop": "budget", "reason": "done"})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "run.json").write_text(json.dumps({"algorithm": "PPO", "env": "CartPole-v1", "seed": seed, "given": {}}))
+    return folder
+
+
+def test_a_run_is_read_from_its_log(tmp_path: Path) -> None:
+    run = read_run(log(tmp_path / "a", [1.0, 5.0, 3.0]))
+    assert run.steps.tolist() == [100.0, 200.0, 300.0]
+    assert (run.best, run.last, run.seconds, run.ended, run.stop) == (5.0, 3.0, 9.0, "done", "budget")
+
+
+def test_a_run_that_is_being_written_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = log(tmp_path / "a", [1.0, 5.0], ended=False)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "evalu')
+    run = read_run(folder)
+    assert (run.last, run.ended) == (5.0, "")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('\n{"event": "update", "step": 1, "seconds": 1}\n')
+    with pytest.raises(CheckpointError, match="line 5, is no event"):
+        read_run(folder)
+
+
+def test_without_evaluations_the_training_episodes_are_the_curve(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"event": "update", "step": 5, "seconds": 1, "train/return": 2.5}\n')
+    assert read_run(folder).returns.tolist() == [2.5]
+
+
+def test_a_group_has_a_band_where_all_of_its_runs_are(tmp_path: Path) -> None:
+    for seed, value in enumerate((1.0, 2.0, 3.0)):
+        log(tmp_path / "group" / f"seed-{seed}", [value] * (4 + seed), seed=seed)
+    (group,) = Comparison.read([tmp_path / "group"]).groups
+    band = group.band()
+    assert band.steps.tolist() == [100.0, 200.0, 300.0, 400.0]
+    assert band.middle.tolist() == [2.0] * 4
+    assert all(1.0 <= low < 2.0 < high <= 3.0 for low, high in zip(band.low, band.high, strict=True))
+    assert group.interval.low >= 1.0
+
+
+def test_runs_that_differ_by_their_seed_become_a_group_when_asked_for(tmp_path: Path) -> None:
+    folders = [log(tmp_path / name, [1.0, 2.0], seed=seed) for seed, name in enumerate("abc")]
+    assert [group.name for group in Comparison.read(folders).groups] == ["a", "b", "c"]
+    (group,) = Comparison.read(folders, by_settings=True).groups
+    assert (group.name, len(group.runs)) == ("PPO CartPole-v1", 3)
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    folders = [log(tmp_path / name / "run", [1.0]) for name in "ab"]
+    assert [group.name for group in Comparison.read(folders).groups] == ["a/run", "b/run"]
+
+
+def test_plot_draws_a_picture_and_prints_the_table(tmp_path: Path) -> None:
+    for seed in range(3):
+        log(tmp_path / "group" / f"seed-{seed}", [1.0, 2.0 + seed], seed=seed)
+    single = log(tmp_path / "single", [1.5, 1.0])
+    arguments = ["plot", str(tmp_path / "group"), str(single), "--goal", "3"]
+    done = CliRunner().invoke(parl, [*arguments, "-o", str(tmp_path / "new" / "curves.png")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new" / "curves.png").read_bytes().startswith(PNG)
+    assert "group: interquartile mean of 3 runs 3.00" in done.output
+    as_json = CliRunner().invoke(parl, [*arguments, "-o", str(tmp_path / "c.svg"), "--json"])
+    assert [row["last"] for row in json.loads(as_json.output)["runs"]] == [2.0, 3.0, 4.0, 1.0]
+
+
+def test_a_page_has_the_figures_of_every_run_inside(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    for seed in range(2):
+        log(tmp_path / "<group>" / f"seed-{seed}", [1.25, 2.5], seed=seed)
+    done = CliRunner().invoke(parl, ["plot", str(tmp_path / "<group>"), "-o", str(tmp_path / "c.html")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "c.html").read_text()
+    assert "plotly.js v" in page  # inside, so that the page needs no network
+    assert '"name":"seed-1"' in page.replace(" ", "")
+    assert "[1.25,2.5]" in page.replace(" ", "")
+
+
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(parl, ["plot", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"{tmp_path} has no metrics.jsonl" in done.output
+
+
+def test_runs_in_a_folder_are_listed(tmp_path: Path) -> None:
+    log(tmp_path / "a", [1.0, 2.0])
+    (tmp_path / "other").mkdir()
+    done = CliRunner().invoke(parl, ["list", "--runs", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "a " in done.output
+    assert "other" not in done.output
+
+
+class Heard(Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.returns: list[float] = []
+        self.evaluations: list[float] = []
+        self.reason = ""
+
+    def on_update(self, update: Update) -> None:
+        self.steps.append(update.step)
+        self.returns += [episode.episode_return for episode in update.episodes]
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation.mean)
+
+    def on_end(self, ended: Ended) -> None:
+        self.reason = ended.reason
+
+
+def test_runs_that_are_written_elsewhere_are_followed_together(tmp_path: Path) -> None:
+    heard = Heard()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    followed = FollowedRuns(folders, 1_000, [heard])
+    followed.look()
+    assert not heard.steps
+    log(folders[0], [1.0, 2.0])
+    followed.look()
+    log(folders[1], [3.0])
+    with (folders[1] / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "upd')
+    followed.look()
+    followed.look()
+    followed.end("all")
+    assert heard.steps == [200, 300]
+    assert heard.evaluations == [1.0, 2.0, 3.0]
+    assert heard.returns == [0.0, 1.0, 2.0]
+    assert heard.reason == "all"
+
+
+def test_a_folder_of_seeds_says_which(tmp_path: Path) -> None:
+    assert seeds_of(tmp_path) == []
+    (tmp_path / "seeds.json").write_text("[3, 4]")
+    assert seeds_of(tmp_path) == [3, 4]

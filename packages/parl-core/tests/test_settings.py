@@ -1,0 +1,133 @@
+"""Settings of recipes by name: what there is, how it is read, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.schedules import linear, piecewise
+from parl_core.training.recipe_run import RecipeRun, preset
+from parl_core.training.recipes import RECIPES
+from parl_core.training.settings import (
+    algorithm_named,
+    as_text,
+    contract_of,
+    read_setting,
+    settings_of,
+    with_settings,
+)
+
+
+def changed(algorithm: str, env: str, **values: Any) -> Any:
+    return with_settings(algorithm, preset(algorithm, env), values)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3e-4", 3e-4),
+        ("256", 256),
+        ("true", True),
+        ("Off", False),
+        ("none", None),
+        ("256,128", (256, 128)),
+        ("[64, 64]", [64, 64]),
+        ("relu", "relu"),
+        ("linear(1e-3, 0, 5000)", linear(1e-3, 0, 5000)),
+        ("piecewise([(0, 1e-3), (10, 1e-4)])", piecewise([(0, 1e-3), (10, 1e-4)])),
+    ],
+)
+def test_a_text_is_read_as_the_value_it_stands_for(text: str, value: Any) -> None:
+    assert read_setting(text) == value
+    assert read_setting(as_text(value)) == (tuple(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize("key", sorted(RECIPES), ids=" ".join)
+def test_every_listed_setting_takes_the_value_it_has(key: tuple[str, str]) -> None:
+    algorithm, recipe = key[0], RECIPES[key]
+    found = settings_of(algorithm, recipe)
+    for one in found.values():
+        assert one.type, one.name
+        if one.value is not None and not one.name.startswith("prioritized"):
+            assert one.checked(one.value) == one.value, one.name
+            read = read_setting(as_text(one.value))
+            assert one.checked(read) == one.value, one.name
+
+
+def test_a_setting_is_put_where_the_recipe_has_it() -> None:
+    recipe = changed("PPO", "CartPole-v1", lr="3e-4", n_steps="64", norm_adv="false", num_envs="4")
+    assert (recipe.loop.lr, recipe.loop.n_steps, recipe.num_envs) == (3e-4, 64, 4)
+    assert recipe.algorithm["norm_adv"] is False
+    network = with_settings("PPO", recipe, {"network.width": 32, "network.depth": "3", "activation": "relu"})
+    assert network.sizes == {"hidden": (32, 32, 32), "activation": "relu"}
+
+
+def test_what_a_loop_passes_to_every_update_is_the_learning_rate_that_counts() -> None:
+    rates = changed("DQN", "CartPole-v1", lr=1e-3).loop.rates
+    assert rates == {"learning_rate": 1e-3}
+    assert changed("DQN", "Acrobot-v1", learning_rate=1e-3).algorithm["lr"] == 1e-3
+    assert changed("PPO", "Acrobot-v1", initial_lr=1e-3).loop.lr == 1e-3
+    both = changed("SAC", "Pendulum-v1", lr="1e-4").algorithm
+    assert (both["actor_lr"], both["critic_lr"]) == (1e-4, 1e-4)
+
+
+def test_steps_of_an_impala_fragment_are_one_setting() -> None:
+    recipe = changed("IMPALA", "CartPole-v1", n_steps=20)
+    assert (recipe.loop.n_steps, recipe.algorithm["sample_batch_steps"]) == (20, 20)
+    assert changed("IMPALA", "CartPole-v1", gamma=0.9).algorithm["gamma"] == 0.9
+
+
+def test_prioritised_replay_is_switched_on_with_its_own_numbers() -> None:
+    recipe = with_settings("DQN", preset("DQN", "Acrobot-v1"), {"prioritized.alpha": 0.5})
+    assert recipe.loop.prioritized.alpha == 0.5
+    assert with_settings("DQN", recipe, {"prioritized": "false"}).loop.prioritized is None
+
+
+def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)", "decay": False})
+    assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)
+    of_updates = changed("SAC", "Pendulum-v1", actor_lr="linear(1e-3, 0)").algorithm["actor_lr"]
+    assert of_updates == linear(1e-3, 0.0, 19_000)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lrr": "1"}, r"no setting 'lrr'; did you mean lr\?"),
+        ({"epoch": "1"}, r"did you mean epochs\?"),
+        ({"network.hiden": "1"}, r"did you mean network\.hidden\?"),
+        ({"hiden": "1"}, r"did you mean network\.hidden\?"),
+        ({"zzz": "1"}, r"there are clip, compile, "),
+        ({"lr": "fast"}, r"lr takes number or schedule, such as linear\(1e-3, 0\); got fast"),
+        ({"n_steps": "1.5"}, r"n_steps takes whole number; got 1\.5"),
+        ({"norm_adv": "3"}, r"norm_adv takes true or false; got 3"),
+        ({"network.blocks": "resnet"}, r"network\.blocks takes mlp or simba; got resnet"),
+        ({"network.width": "0"}, r"network\.width takes a whole number of at least 1"),
+        ({"lr": "linear(1e-3)"}, r"is no schedule"),
+        ({"gamma": "2"}, r"gamma must lie in"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_words(values: dict[str, str], message: str) -> None:
+    with pytest.raises(HyperparameterError, match=message):
+        changed("PPO", "CartPole-v1", **values)
+
+
+def test_algorithms_are_found_however_they_are_written() -> None:
+    known = ("PPO", "QRDQN", "DecisionTransformer")
+    assert [algorithm_named(one, known) for one in ("ppo", "qr-dqn", "decision_transformer")] == list(known)
+    with pytest.raises(HyperparameterError, match=r"no algorithm 'ppoo'; did you mean ppo\?"):
+        algorithm_named("ppoo", known)
+    with pytest.raises(HyperparameterError, match="there are decisiontransformer, ppo, qrdqn"):
+        algorithm_named("zzzzz", known)
+    with pytest.raises(HyperparameterError, match="no algorithm 'Nothing'"):
+        contract_of("Nothing")
+
+
+def test_a_run_is_read_back_with_its_settings(tmp_path: Any) -> None:
+    asked = RecipeRun(
+        "PPO", "CartPole-v1", "torch", given={"lr": "linear(1e-3, 0)", "network.width": 16, "decay": False}
+    )
+    asked.write(tmp_path)
+    again = RecipeRun.read(tmp_path)
+    assert again == asked
+    assert again.recipe == asked.recipe

@@ -1,0 +1,71 @@
+"""Searches for settings: their ranges, their end, and what they leave; trials are tested with each backend."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.tuning import Range, default_ranges, read_range, toml_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1e-5..1e-2", Range(1e-5, 1e-2, log=True)),
+        ("0.1..0.4", Range(0.1, 0.4)),
+        ("16..512", Range(16, 512, log=True, whole=True)),
+        ("-1..1", Range(-1, 1, whole=True)),
+        ("relu|tanh", Range(choices=("relu", "tanh"))),
+        ("64|64,64", Range(choices=(64, (64, 64)))),
+    ],
+)
+def test_a_range_is_read_from_its_text(text: str, expected: Range) -> None:
+    assert read_range(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "1..", "2..1", "a..b"])
+def test_what_is_no_range_is_refused(text: str) -> None:
+    with pytest.raises(HyperparameterError, match=r"is no range: write LOW\.\.HIGH"):
+        read_range(text)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "names"),
+    [
+        ("PPO", "CartPole-v1", {"lr", "gamma", "n_steps", "minibatch_size"}),
+        ("DQN", "CartPole-v1", {"lr", "gamma", "batch_size"}),
+        ("SAC", "Pendulum-v1", {"lr", "gamma", "batch_size"}),
+        ("IQL", "Pendulum-v1", {"lr", "discount", "batch_size"}),
+    ],
+)
+def test_learning_rates_discount_and_batches_are_searched_by_default(algorithm: str, env: str, names: set[str]) -> None:
+    found = default_ranges(algorithm, RecipeRun(algorithm, env, "torch"))
+    assert set(found) == names
+    assert found["lr"].low > 0
+    assert found["lr"].log
+
+
+def test_the_best_settings_are_a_file_that_train_reads() -> None:
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=100, given={"network.width": 8}, module="my.envs")
+    written = toml_of(asked, {"lr": 1e-5, "n_steps": 32, "network.hidden": "64,64"}, "trial 3")
+    assert tomllib.loads(written) == {
+        "algorithm": "PPO",
+        "env": "CartPole-v1",
+        "steps": 100,
+        "env_module": "my.envs",
+        "settings": {"network": {"width": 8, "hidden": "64,64"}, "lr": 1e-5, "n_steps": 32},
+    }
+    assert written.startswith("# trial 3\n")
+
+
+def test_a_search_without_optuna_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from parl_core.training.tuning import tune
+
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ImportError, match=r'pip install "parl-core\[tune\]"'):
+        tune(RecipeRun("PPO", "CartPole-v1", "torch"), tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1)
+    assert not (tmp_path / "study").exists()

@@ -1,0 +1,150 @@
+"""`parl` from one end to the other: every algorithm, settings, configurations, several seeds, what was trained."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from parl_core import backends
+from parl_core.cli._commands import parl
+from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.trained import Trained
+
+BACKEND = backends.current().name
+
+OWN_ENVIRONMENTS = '''
+import gymnasium
+import numpy as np
+
+
+class Signal(gymnasium.Env):
+    """One step an episode: the action that is seen is the right one."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.right = int(self.np_random.integers(3))
+        return np.eye(3, dtype=np.float32)[self.right], {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), float(action == self.right), True, False, {}
+
+
+gymnasium.register("own/Signal-v0", Signal)
+'''
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(parl, arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+SMALL = ("--set", "network.width=8", "--backend", BACKEND)
+ON_POLICY = ("--steps", "64", *SMALL)
+OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "options"),
+    [
+        ("policygradient", "CartPole-v1", ON_POLICY),
+        ("a2c", "Pendulum-v1", ON_POLICY),  # whose preset normalises observations
+        ("qrdqn", "Acrobot-v1", ("--steps", "40", "--set", "quantiles=5", "--set", "batch_size=8", *SMALL)),
+        ("impala", "CartPole-v1", ("--steps", "40", "--actors", "0", "--set", "n_steps=2", *SMALL)),
+        ("iql", "Pendulum-v1", OFFLINE),
+        ("bc", "CartPole-v1", OFFLINE),
+        ("decision-transformer", "Pendulum-v1", ("--steps", "4", "--set", "hidden=8", "--backend", BACKEND)),
+    ],
+)
+@pytest.mark.timeout(300)
+def test_every_kind_of_algorithm_is_trained_and_found_again(
+    algorithm: str, env: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run("train", algorithm, env, *options, "--run", str(folder))
+    played = json.loads(run("evaluate", str(folder), "--episodes", "1", "--max-steps", "20", "--json").output)
+    assert np.isfinite(played["mean"])
+    assert (folder / "metrics.jsonl").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_run_is_repeated_from_its_own_folder_with_the_same_weights(tmp_path: Path) -> None:
+    first, again, other = tmp_path / "first", tmp_path / "again", tmp_path / "other"
+    asked = ("--set", "lr=linear(1e-3, 0)", "--set", "decay=false", "--seed", "3")
+    run("train", "ppo", "CartPole-v1", *ON_POLICY, *asked, "--run", str(first))
+    run("train", "--config", str(first), "--run", str(again))
+    assert (again / "last.ckpt").read_bytes() == (first / "last.ckpt").read_bytes()
+    written = json.loads((first / "run.json").read_text())
+    assert written["settings"]["sizes"]["hidden"] == [8, 8]
+    assert "numpy" in written["repeat_with"]["versions"]
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'algorithm = "ppo"\nenv = "CartPole-v1"\nsteps = 64\nseed = 3\nbackend = "{BACKEND}"\n'
+        '[settings]\nlr = "linear(1e-3, 0)"\ndecay = false\nnetwork.width = 8\n'
+    )
+    run("train", "--config", str(config), "--run", str(other))
+    assert (other / "last.ckpt").read_bytes() == (first / "last.ckpt").read_bytes()
+    drawn = [run("evaluate", str(first), "--episodes", "3", "--stochastic", "--json").output for _ in range(2)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.timeout(300)
+def test_environments_of_ones_own_are_registered_by_their_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_environments.py").write_text(OWN_ENVIRONMENTS)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    run(
+        "train",
+        "dqn",
+        "own/Signal-v0",
+        "--env-module",
+        "own_environments",
+        "--steps",
+        "40",
+        *SMALL,
+        "--run",
+        str(folder),
+    )
+    assert Trained.read(folder).module == "own_environments"
+    assert "own/Signal-v0: mean return" in run("evaluate", str(folder), "--episodes", "2").output
+
+
+@pytest.mark.timeout(300)
+def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
+    out = run("train", "ppo", "CartPole-v1", *ON_POLICY, "--json", "--run", str(tmp_path / "run")).stdout
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["event"] for event in events][-2:] == ["end", "run"]
+    assert events[-1]["path"] == str(tmp_path / "run")
+
+
+@pytest.mark.timeout(600)
+def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: Path) -> None:
+    group = tmp_path / "group"
+    asked = ("train", "ppo", "CartPole-v1", "--steps", "128", *SMALL, "--set", "evaluate_every=64", "--seeds", "2")
+    first = run(*asked, "--jobs", "1", "--seed", "5", "--run", str(group), "--stop-after", "60")
+    assert "interquartile mean of 2 runs" in first.output
+    assert (group / "curves.png").exists()
+    assert [RecipeRun.read(group / f"seed-{seed}").seed for seed in (5, 6)] == [5, 6]
+    assert "2 of 2 runs" in run("resume", str(group)).output
+
+
+def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path) -> None:
+    for arguments, message in (
+        (("ppo", "CartPole-v1", "--set", "lrr=1"), "did you mean lr?"),
+        (("ppoo", "CartPole-v1"), "did you mean ppo?"),
+        (("cql", "MountainCarContinuous-v0"), "give --data FILE.npz"),
+        (("sac", "CartPole-v1"), "SAC on CartPole-v1"),
+        (("bootstrappedddpg", "Pendulum-v1"), "there is no recipe of BootstrappedDDPG"),
+        (("dqn", "CartPole-v1", "--videos", "1"), "pip install"),
+    ):
+        found = CliRunner().invoke(parl, ["train", *arguments, "--backend", BACKEND, "--runs", str(tmp_path / "runs")])
+        assert found.exit_code == 1, found.output
+        assert message in found.output
+    assert not (tmp_path / "runs").exists()
