@@ -53,7 +53,7 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
     ("algorithm", "env", "options"),
     [
         ("policygradient", "CartPole-v1", ON_POLICY),
-        ("a2c", "Pendulum-v1", ON_POLICY),  # whose preset normalises observations
+        ("a2c", "Pendulum-v1", (*ON_POLICY, "--set", "normalize=true")),
         ("qrdqn", "Acrobot-v1", ("--steps", "40", "--set", "quantiles=5", "--set", "batch_size=8", *SMALL)),
         ("impala", "CartPole-v1", ("--steps", "40", "--actors", "0", "--set", "n_steps=2", *SMALL)),
         ("iql", "Pendulum-v1", OFFLINE),
@@ -148,3 +148,29 @@ def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path)
         assert found.exit_code == 1, found.output
         assert message in found.output
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.timeout(600)
+def test_a_search_goes_on_where_it_stopped_and_its_best_settings_can_be_trained(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    study, folder = tmp_path / "study", tmp_path / "run"
+    search = ("--search", "lr=1e-4..1e-2", "--search", "network.width=4|8", "--study", str(study), "--workers", "1")
+    asked = (
+        "tune",
+        "ppo",
+        "CartPole-v1",
+        "--steps",
+        "128",
+        "--backend",
+        BACKEND,
+        "--set",
+        "n_steps=8",
+        *search,
+        "--json",
+    )
+    for count, more in ((1, 1), (3, 2)):
+        found = json.loads(run(*asked, "--trials", str(more)).output)
+        assert (found["trials"], found["failed"]) == (count, 0)
+    assert set(found["best"]) == {"lr", "network.width"}
+    run("train", "--config", found["file"], "--backend", BACKEND, "--run", str(folder))
+    assert RecipeRun.read(folder).given["lr"] == found["best"]["lr"]

@@ -78,3 +78,10 @@ def test_any_observations_and_actions(tmp_path: Path) -> None:
 
 def test_memory(tmp_path: Path) -> None:
     run(program_of("memory.md", total_steps="1_024"), tmp_path)
+
+
+def test_callbacks(tmp_path: Path) -> None:
+    printed = run(program_of("callbacks.md", total_steps="1_200"), tmp_path)
+    assert "the longest training episode took" in printed
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {"best.ckpt", "last.ckpt"} <= {path.name for path in folder.iterdir()}

@@ -1,19 +1,26 @@
 """The `parl` command, as far as it goes without a backend; training with it is tested with each backend."""
 
 import json
+import os
+import re
+import sys
+import tomllib
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import gymnasium
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from parl_core import backends
+from parl_core import backends, cli
+from parl_core.cli import _commands as commands
 from parl_core.cli._commands import parl
 from parl_core.errors import HyperparameterError
-from parl_core.training import trained
+from parl_core.training import recipe_run, trained
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.trained import make_flat_env
 
@@ -28,7 +35,8 @@ def no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("train",), ("train", "ppo"), ("train", "sac"), ("resume",), ("evaluate",), ("list",)]
+    "arguments",
+    [(), *((name,) for name in ("train", "resume", "settings", "evaluate", "play", "plot", "tune", "list", "verify"))],
 )
 def test_every_subcommand_explains_itself(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
@@ -199,3 +207,101 @@ def test_a_goal_that_is_no_number_is_refused_with_the_usage(goal: str, tmp_path:
     assert result.exit_code == 2
     assert f"{goal} is no finite number" in result.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None:
+    result = run("settings", "ppo", "CartPole-v1")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^lr +0\.001 +number or schedule +learning rate", result.output, re.MULTILINE)
+    listed = json.loads(run("settings", "sac", "--json").output)
+    assert listed["env"] == "Pendulum-v1"
+    assert listed["settings"]["batch_size"] == {"value": "256", "type": "whole number", "text": ANY}
+    written = tomllib.loads(run("settings", "dqn", "CartPole-v1", "--toml").output)
+    assert written["settings"]["lr"] == "linear(0.0023, 0.0, 100000)"
+    asked = RecipeRun("DQN", "CartPole-v1", "torch", given={"lr": written["settings"]["lr"]})
+    assert asked.recipe == RecipeRun("DQN", "CartPole-v1", "torch").recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("algorithm = ", "is no TOML file"),
+        ('algorithm = "ppo"\nenv = "CartPole-v1"\nstepss = 3', "stepss"),
+        ('env = "CartPole-v1"', "ALGORITHM is missing"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    result = run("train", "--config", str(tmp_path / "run.toml"), "--runs", str(tmp_path / "runs"))
+    assert result.exit_code in (1, 2)
+    assert message in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+class Still:
+    """An agent that always pushes to the left."""
+
+    training = False
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
+
+    def predict(self, obs: Any) -> Any:
+        return np.zeros(len(obs), np.int64)
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    description = trained.Trained("PPO", "CartPole-v1", "torch")
+    description.write(tmp_path)
+    monkeypatch.setattr(backends, "set_backend", lambda name: None)
+
+    def load(self: Any, path: Path, render_mode: str | None = None) -> Any:
+        assert path.name == "best.ckpt"
+        return Still(), lambda: self.make_env(render_mode)
+
+    monkeypatch.setattr(trained.Trained, "load", load)
+    return tmp_path
+
+
+@pytest.mark.timeout(300)
+def test_a_video_of_each_episode_is_written(still: Path, tmp_path: Path) -> None:
+    for module in ("moviepy", "pygame"):
+        pytest.importorskip(module)
+    target = tmp_path / "new" / "agent.mp4"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the packages that draw and encode
+        result = run("play", str(still), "--video", str(target), "--episodes", "2")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in target.parent.iterdir()) == ["agent-0.mp4", "agent-1.mp4"]
+    assert (tmp_path / "new" / "agent-0.mp4").read_bytes()[4:8] == b"ftyp"
+
+
+def test_what_a_window_needs_is_said_before_anything_is_loaded(still: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(variable, raising=False)
+    result = run("play", str(still))
+    assert result.exit_code == 1
+    assert "there is no display for a window (DISPLAY is not set): use --video FILE.mp4" in result.output
+
+
+def test_what_videos_need_is_said_before_anything_is_loaded(still: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe_run, "find_spec", lambda name: None)
+    result = run("play", str(still), "--video", "agent.mp4")
+    assert result.exit_code == 1
+    assert 'videos are written by moviepy: pip install "parl-core[video]"' in result.output
+
+
+def test_the_command_runs_on_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["parl", "--version"])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in list(os.environ):
+        if name.endswith("_NUM_THREADS"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(commands, "parl", lambda: seen.append(os.environ["OMP_NUM_THREADS"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "environ", dict(os.environ))
+        cli.main()
+    assert seen == ["1"]

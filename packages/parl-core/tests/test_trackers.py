@@ -18,6 +18,8 @@ def tell(callback: Any, step: int) -> None:
     callback.on_evaluation(Evaluation([Episode(7.0, 5)], step, 1.0))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_mlflow_gets_figures_settings_agent_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer clients ask for a database otherwise

@@ -31,5 +31,17 @@ def parl() -> None:
     """Train agents, look at them, and compare them."""
 
 
-for _command in (train, resume, settings, evaluate_run, play_run, plot, tune_settings, list_parts, verify_result, export_agent, migrate):
+for _command in (
+    train,
+    resume,
+    settings,
+    evaluate_run,
+    play_run,
+    plot,
+    tune_settings,
+    list_parts,
+    verify_result,
+    export_agent,
+    migrate,
+):
     parl.add_command(_command)
