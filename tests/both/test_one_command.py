@@ -61,7 +61,7 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
         ("decision-transformer", "Pendulum-v1", ("--steps", "4", "--set", "hidden=8", "--backend", BACKEND)),
     ],
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_kind_of_algorithm_is_trained_and_found_again(
     algorithm: str, env: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -72,7 +72,7 @@ def test_every_kind_of_algorithm_is_trained_and_found_again(
     assert (folder / "metrics.jsonl").exists()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_run_is_repeated_from_its_own_folder_with_the_same_weights(tmp_path: Path) -> None:
     first, again, other = tmp_path / "first", tmp_path / "again", tmp_path / "other"
     asked = ("--set", "lr=linear(1e-3, 0)", "--set", "decay=false", "--seed", "3")
@@ -93,7 +93,7 @@ def test_a_run_is_repeated_from_its_own_folder_with_the_same_weights(tmp_path: P
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_environments_of_ones_own_are_registered_by_their_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +116,7 @@ def test_environments_of_ones_own_are_registered_by_their_module(
     assert "own/Signal-v0: mean return" in run("evaluate", str(folder), "--episodes", "2").output
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     out = run("train", "ppo", "CartPole-v1", *ON_POLICY, "--json", "--run", str(tmp_path / "run")).stdout
     events = [json.loads(line) for line in out.splitlines()]
@@ -124,15 +124,30 @@ def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     assert events[-1]["path"] == str(tmp_path / "run")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)  # processes that import a framework take minutes on a busy machine
 def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: Path) -> None:
     group = tmp_path / "group"
-    asked = ("train", "ppo", "CartPole-v1", "--steps", "128", *SMALL, "--set", "evaluate_every=64", "--seeds", "2")
-    first = run(*asked, "--jobs", "1", "--seed", "5", "--run", str(group), "--stop-after", "60")
+    asked = (
+        "train",
+        "ppo",
+        "CartPole-v1",
+        "--steps",
+        "128",
+        *SMALL,
+        "--set",
+        "n_steps=8",
+        "--set",
+        "evaluate_every=64",
+        "--seeds",
+        "2",
+    )
+    first = run(*asked, "--jobs", "1", "--seed", "5", "--run", str(group), "--stop-after", "64")
     assert "interquartile mean of 2 runs" in first.output
+    assert "the portion of 64 steps is done" in first.output
     assert (group / "curves.png").exists()
     assert [RecipeRun.read(group / f"seed-{seed}").seed for seed in (5, 6)] == [5, 6]
-    assert "2 of 2 runs" in run("resume", str(group)).output
+    resumed = run("resume", str(group)).output
+    assert resumed.count("128 steps were taken") == 2
 
 
 def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path) -> None:
@@ -150,7 +165,7 @@ def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path)
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)  # processes that import a framework take minutes on a busy machine
 def test_a_search_goes_on_where_it_stopped_and_its_best_settings_can_be_trained(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     study, folder = tmp_path / "study", tmp_path / "run"
@@ -168,8 +183,8 @@ def test_a_search_goes_on_where_it_stopped_and_its_best_settings_can_be_trained(
         *search,
         "--json",
     )
-    for count, more in ((1, 1), (3, 2)):
-        found = json.loads(run(*asked, "--trials", str(more)).output)
+    for count in (1, 2):
+        found = json.loads(run(*asked, "--trials", "1").output)
         assert (found["trials"], found["failed"]) == (count, 0)
     assert set(found["best"]) == {"lr", "network.width"}
     run("train", "--config", found["file"], "--backend", BACKEND, "--run", str(folder))

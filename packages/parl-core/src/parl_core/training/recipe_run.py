@@ -151,7 +151,7 @@ class RecipeRun:
         if self.data:
             return read_npz(self.data)
         if self.env in ("CartPole-v1", "Pendulum-v1"):
-            return logged(self.env)
+            return logged(self.env, self.recipe.log)
         raise HyperparameterError(
             f"{self.algorithm} learns from logged data, and there are none of {self.env}: give --data FILE.npz (as "
             "parl_core.training.record_episodes records it) or --data minari:NAME"

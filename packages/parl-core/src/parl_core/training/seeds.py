@@ -46,7 +46,7 @@ class RunInActor:
         backends.set_backend(request.backend)
         path = Path(folder)
         tracked = options.pop("track", ())
-        if path.exists() and (done := read_run(path)).stop in (Stop.BUDGET.name.lower(), Stop.CALLBACK.name.lower()):
+        if (path / JsonLines.NAME).exists() and (done := read_run(path)).stop == Stop.BUDGET.name.lower():
             return done.ended
         with Run.resume(path) if path.exists() else Run.at(path) as run:
             watching = [tracker(name, run, request) for name in tracked]
