@@ -155,6 +155,24 @@ def test_runs_that_are_written_elsewhere_are_followed_together(tmp_path: Path) -
     assert heard.reason == "all"
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_log_that_a_resumed_run_has_cut_is_followed_from_there(kept: int, tmp_path: Path) -> None:
+    heard = Heard()
+    path = log(tmp_path / "a", [1.0, 2.0]) / "metrics.jsonl"
+    followed = FollowedRuns([tmp_path / "a"], 1_000, [heard])
+    followed.look()
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: 2 * kept]))
+    if kept == 1:
+        followed.look()
+    again = [{"event": "evaluation", "step": 100 * n, "seconds": 1.0, "evaluation/return": float(n)} for n in (2, 3, 4)]
+    with path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in again)
+    followed.look()
+    assert heard.evaluations == [1.0, 2.0, 3.0, 4.0]
+    assert heard.steps[-1] == 400
+
+
 def test_a_folder_of_seeds_says_which(tmp_path: Path) -> None:
     assert seeds_of(tmp_path) == []
     (tmp_path / "seeds.json").write_text("[3, 4]")

@@ -8,6 +8,7 @@ folder must be one that all of them see.
 """
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ class FollowedRuns:
     def __init__(self, folders: Sequence[Path], total_steps: int, callbacks: Sequence[Callback]) -> None:
         self._read = dict.fromkeys(folders, 0)
         self._steps = dict.fromkeys(folders, 0)
+        self._latest: dict[tuple[Path, str], int] = {}
         self._total, self._callbacks = total_steps, callbacks
         self._began = time.monotonic()
 
@@ -93,15 +95,36 @@ class FollowedRuns:
             callback.on_end(ended)
 
     def _new_lines(self, folder: Path) -> list[dict[str, Any]]:
+        """Return the events since the last look; of a log that a resumed run has cut, those that were not seen yet."""
         path = folder / JsonLines.NAME
         if not path.exists():
             return []
-        with path.open("rb") as log:
-            log.seek(self._read[folder])
-            text = log.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read[folder] += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        events, length = _events(path, self._read[folder])
+        if length is None:
+            events, length = _events(path, 0)
+        self._read[folder] = length or 0
+        new = []
+        for values in events:
+            kind = folder, str(values.get("event"))
+            if int(values["step"]) > self._latest.get(kind, -1):
+                self._latest[kind] = int(values["step"])
+                new.append(values)
+        return new
+
+
+def _events(path: Path, begin: int) -> tuple[list[dict[str, Any]], int | None]:
+    """Return the events of a log from a place on, and where the next begin; None: no line begins at that place."""
+    with path.open("rb") as log:
+        if begin > log.seek(0, os.SEEK_END):
+            return [], None
+        log.seek(begin)
+        text = log.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    try:
+        events = [json.loads(line) for line in whole.splitlines()]
+    except ValueError:
+        return [], None
+    return (events, begin + len(whole)) if all(isinstance(one, dict) for one in events) else ([], None)
 
 
 def train_seeds(
