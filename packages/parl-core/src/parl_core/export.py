@@ -34,7 +34,7 @@ from parl_core.policy import pack
 from parl_core.spaces import dimensions_of, named
 from parl_core.stats import statistics_of
 from parl_core.training.acting import into_space
-from parl_core.training.trained import Trained, make_flat_env
+from parl_core.training.trained import Trained
 
 __all__ = [
     "FORMATS",
@@ -242,7 +242,7 @@ def export_run(
     return export(
         agent,
         run / _NAMES[to] if path is None else path,
-        lambda: make_flat_env(trained.env),
+        trained.make_env,
         to,
         normalization=Normalization(statistics["ob_mean"], statistics["ob_var"]) if "ob_mean" in statistics else None,
         observations=observations,
