@@ -107,4 +107,9 @@ class BC(CountingUpdates):
         return self._distribution(self.model.policy(obs), self.actions, mask_of(obs, mask))
 
     def _kept_inside(self, action: Any) -> Any:
-        return action.clip(-1.0, 1.0) if self.actions.continuous else action
+        if not self.actions.continuous:
+            return action
+        inside = action.clip(-1.0, 1.0)
+        if self.actions.nvec is not None:  # choices stand before the numbers
+            inside[:, : len(self.actions.nvec)] = action[:, : len(self.actions.nvec)]
+        return inside
