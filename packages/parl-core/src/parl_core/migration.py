@@ -9,7 +9,7 @@ A program is read, not run: what is built at run time (`getattr(parl, name)`) is
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -303,9 +303,8 @@ def _is_call_of(node: ast.expr, method: str) -> bool:
 
 def _imports_at(tree: ast.Module) -> int:
     """Return the line before which an import may stand: before the first one that is not from `__future__`."""
-    body: Iterator[ast.stmt] = iter(tree.body)
     after = 1
-    for statement in body:
+    for statement in tree.body:
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_text and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
             return statement.lineno
