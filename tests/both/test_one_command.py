@@ -1,6 +1,9 @@
 """`parl` from one end to the other: every algorithm, settings, configurations, several seeds, what was trained."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ from parl_core import backends
 from parl_core.cli._commands import parl
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.trained import Trained
+from parl_remote.testing import LoopbackCluster
 
 BACKEND = backends.current().name
 
@@ -189,3 +193,15 @@ def test_a_search_goes_on_where_it_stopped_and_its_best_settings_can_be_trained(
     assert set(found["best"]) == {"lr", "network.width"}
     run("train", "--config", found["file"], "--backend", BACKEND, "--run", str(folder))
     assert RecipeRun.read(folder).given["lr"] == found["best"]["lr"]
+
+
+@pytest.mark.timeout(600)
+def test_environments_on_a_cluster_are_those_of_this_process(tmp_path: Path) -> None:
+    common = ("train", "ppo", "CartPole-v1", "--steps", "512", "--seed", "3", "--backend", BACKEND)
+    with LoopbackCluster(nodes=1, cpus=8) as cluster:
+        there = ("--cluster", cluster.address)
+        for name, where in (("here", ()), ("two", (*there, "--actors", "2")), ("one each", there)):
+            program = [sys.executable, "-m", "parl_core.cli", *common, "--run", str(tmp_path / name), *where]
+            subprocess.run(program, env={**os.environ, **cluster.environment}, check=True, timeout=180)
+    here, two, each = ((tmp_path / name / "last.ckpt").read_bytes() for name in ("here", "two", "one each"))
+    assert here == two == each

@@ -7,6 +7,7 @@ A run writes what was asked for to `run.json`, so that it can be taken up again 
 """
 
 import json
+import math
 import os
 import platform
 import sys
@@ -205,7 +206,9 @@ class RecipeRun:
                 stack.enter_context(system)
             if not offline and not isinstance(recipe.loop, ActorLearnerSettings):
                 make = partial(make_standard_env, self.env, self.module, training=True)
-                envs = stack.enter_context(make_vector_env(make, recipe.num_envs, actors=system))
+                share = _envs_per_actor(recipe.num_envs, actors, cluster)
+                envs = make_vector_env(make, recipe.num_envs, actors=system, envs_per_actor=share)
+                stack.enter_context(envs)
                 if recipe.normalize:
                     gamma = getattr(recipe.loop, "gamma", None) or getattr(agent.alg, "gamma", None) or 0.99
                     normalization = envs = NormalizeVector(envs, gamma=gamma)
@@ -447,6 +450,13 @@ def _actors_of(recipe: Recipe, actors: int | None, cluster: str) -> ActorSystem 
         if actors is not None or cluster:
             raise
         return open_actors("subprocess", processes=count)
+
+
+def _envs_per_actor(num_envs: int, actors: int | None, cluster: str) -> int | None:
+    """Return how many environments an actor has: of a cluster, which does not say its slots, by default one."""
+    if actors:
+        return math.ceil(num_envs / actors)
+    return 1 if cluster else None
 
 
 def _in_actor(trained: Trained) -> Any:
