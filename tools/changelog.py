@@ -4,8 +4,8 @@
     python tools/changelog.py --check      print what is wrong with fragments; exit 1 if anything is
 
 A fragment is a file `packages/<package>/changes/<what>.<kind>.md`, whose text becomes one item of the list: `<what>` is
-any name, `<kind>` one of added, changed, deprecated, removed and fixed. `tools/bump_version.py` moves the fragments
-into `CHANGELOG.md`. The work is done by towncrier, with `tools/towncrier.toml`.
+any name, `<kind>` one of added, changed, deprecated, removed and fixed. `tools/release.py` moves the fragments into
+`CHANGELOG.md`. The work is done by towncrier, with `tools/towncrier.toml`.
 """
 
 import subprocess
@@ -25,12 +25,12 @@ def kinds() -> list[str]:
     return [kind["directory"] for kind in configured]
 
 
-def problems(package: str) -> list[str]:
-    """Return what is wrong with the fragments and the changelog of a package, one line each."""
-    folder = ROOT / "packages" / package
+def problems(package: str, root: Path = ROOT) -> list[str]:
+    """Return what is wrong with the fragments and the changelog of a package in a checkout, one line each."""
+    folder = root / "packages" / package
     found = []
     for path in sorted((folder / "changes").glob("*")):
-        name = path.relative_to(ROOT)
+        name = path.relative_to(root)
         what, _, kind = path.stem.rpartition(".")
         if path.suffix != ".md" or not what or kind not in kinds():
             found.append(f"{name}: call it <what>.<kind>.md, kind being one of {', '.join(kinds())}")
@@ -39,25 +39,30 @@ def problems(package: str) -> list[str]:
     changelog = folder / "CHANGELOG.md"
     if "## Unreleased" in changelog.read_text(encoding="utf-8"):
         found.append(
-            f"{changelog.relative_to(ROOT)}: changes go into files in {folder.name}/changes, not under 'Unreleased'"
+            f"{changelog.relative_to(root)}: changes go into files in {folder.name}/changes, not under 'Unreleased'"
         )
     return found
 
 
-def build(package: str, version: str, *, draft: bool) -> str:
+def build(package: str, version: str, *, draft: bool, root: Path = ROOT) -> str:
     """Collect the fragments of a package as the section of a version.
 
     Args:
         package: Its folder below `packages`.
         version: What the section is called.
         draft: Return the section and change nothing; otherwise write it to `CHANGELOG.md` and remove the fragments.
+        root: The checkout.
+
+    Raises:
+        RuntimeError: towncrier fails; the message is what it says.
     """
-    command = [sys.executable, "-m", "towncrier", "build", "--config", str(CONFIG), "--name", package]
-    command += ["--dir", str(ROOT / "packages" / package), "--version", version]
+    config = root / CONFIG.relative_to(ROOT)
+    command = [sys.executable, "-m", "towncrier", "build", "--config", str(config), "--name", package]
+    command += ["--dir", str(root / "packages" / package), "--version", version]
     command += ["--date", datetime.now(UTC).date().isoformat(), "--draft" if draft else "--yes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     if done.returncode:
-        sys.exit(done.stderr)
+        raise RuntimeError(f"towncrier cannot write the changelog of {package}:\n{done.stderr}")
     return done.stdout
 
 

@@ -5,7 +5,7 @@
 
 | part | what it does |
 | --- | --- |
-| `release` | docs/releasing.md for every package on a clone: version, sdist, wheel, and an install of both |
+| `release` | the dry run of a release of every package: `hatch run release:check` |
 | `newcomer` | the README's two commands on a clone: `hatch run quickstart`, `hatch run test` |
 | `pythons` | the base suite under each supported Python that is on the PATH |
 | `futures` | a hundred rounds of ten thousand futures, by everything that waits for them |
@@ -26,25 +26,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("parl-core", "parl-remote", "parl-torch", "parl-paddle", "parl-evokit")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 SOAK_S = 3600
-_REHEARSED = "999.0.0"
 
 
 def release(folder: Path) -> None:
-    """Rehearse a release of every package on a clone."""
-    clone = _clone(folder)
-    python = _environment(folder / "build", "build", "hatchling", "towncrier")
-    for package in PACKAGES:
-        _do(clone, python, "tools/bump_version.py", package, _REHEARSED)
-    for package in PACKAGES:
-        _do(clone, python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", f"packages/{package}")
-    for kind in ("*.whl", "*.tar.gz"):
-        files = sorted((folder / "dist").glob(kind))
-        if len(files) != len(PACKAGES):
-            raise RuntimeError(f"{len(files)} files {kind} for {len(PACKAGES)} packages: {files}")
-        fresh = _environment(folder / kind.strip("*."), *map(str, files))
-        check = "import parl, parl_remote, sys; from importlib.metadata import version; print(found := "
-        check += "{name: version(name) for name in sys.argv[2:]}); assert {*found.values()} == {sys.argv[1]}"
-        _do(folder, fresh, "-c", check, _REHEARSED, *PACKAGES)
+    """Rehearse a release of every package."""
+    required = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["release"]["dependencies"]
+    python = _environment(folder / "release", *required)
+    _do(ROOT, python, "tools/release.py", "--check", "--out", folder / "dist")
 
 
 def newcomer(folder: Path) -> None:

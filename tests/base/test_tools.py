@@ -1,12 +1,16 @@
 """The repository's own tools find what they are there to find."""
 
 import importlib
+import runpy
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -72,9 +76,7 @@ def test_public_names_are_those_of_public_modules(tool: Any, tmp_path: Path) -> 
         names.names_in(path)
 
 
-def test_a_changelog_fragment_with_another_kind_is_refused(
-    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changelog_fragment_with_another_kind_is_refused(tool: Any, tmp_path: Path) -> None:
     changelog = tool("changelog")
     folder = tmp_path / "packages" / "parl-core"
     (folder / "changes").mkdir(parents=True)
@@ -82,8 +84,7 @@ def test_a_changelog_fragment_with_another_kind_is_refused(
     (folder / "changes" / "faster.changed.md").write_text("A step is faster.\n")
     (folder / "changes" / "odd.improved.md").write_text("A step is better.\n")
     (folder / "changes" / "cut.fixed.md").write_text("A step\n")
-    monkeypatch.setattr(changelog, "ROOT", tmp_path)
-    assert [line.partition(":")[0] for line in changelog.problems("parl-core")] == [
+    assert [line.partition(":")[0] for line in changelog.problems("parl-core", tmp_path)] == [
         "packages/parl-core/changes/cut.fixed.md",
         "packages/parl-core/changes/odd.improved.md",
     ]
@@ -96,3 +97,51 @@ def test_types_alone_do_not_change_the_program_of_a_cell(tool: Any) -> None:
     assert notebooks.program_of(notebooks.Cell("code", typed)) == notebooks.program_of(notebooks.Cell("code", plain))
     other = plain.replace("2", "3")
     assert notebooks.program_of(notebooks.Cell("code", typed)) != notebooks.program_of(notebooks.Cell("code", other))
+
+
+def test_versions_follow_their_level(tool: Any) -> None:
+    release = tool("release")
+    follow = [("0.1.0", "minor"), ("0.1.3", "patch"), ("0.9.3", "major"), ("0.2.0rc1", "minor"), ("0.2.0rc1", "patch")]
+    assert [release.next_version(*pair) for pair in follow] == ["0.2.0", "0.1.4", "1.0.0", "0.2.0", "0.2.0"]
+    assert release.next_version("0.2.1rc1", "minor") == "0.3.0"
+    assert release.next_version("0.1.0", "0.3.0b2") == "0.3.0b2"
+    with pytest.raises(release.ReleaseError, match="is neither major, minor, patch nor a version such as"):
+        release.next_version("0.1.0", "0.3")
+
+
+def test_a_new_api_version_widens_the_bounds_of_siblings_in_metadata_and_code(tool: Any, tmp_path: Path) -> None:
+    release = tool("release")
+    folder = tmp_path / "packages" / "parl-torch"
+    (folder / "src" / "parl_torch").mkdir(parents=True)
+    project, version = folder / "pyproject.toml", folder / "src" / "parl_torch" / "_version.py"
+    project.write_text('dependencies = ["parl-core[train]>=0.1,<0.2", "parl-core-data>=0.1,<0.2", "torch>=2.4"]\n')
+    version.write_text('__version__ = "0.1.0"\nPARL_CORE = ">=0.1,<0.2"  # as there\n')
+    assert release.widen(tmp_path, "parl-core", release.api_bound("0.2.0")) == [project, version]
+    assert '"parl-core[train]>=0.1,<0.3", "parl-core-data>=0.1,<0.2"' in project.read_text()
+    assert version.read_text() == '__version__ = "0.1.0"\nPARL_CORE = ">=0.1,<0.3"  # as there\n'
+    assert release.widen(tmp_path, "parl-core", release.api_bound("0.2.7")) == []
+    assert release.api_bound("1.4.0") == "2"
+
+
+@pytest.mark.parametrize("package", ["remote", "torch", "paddle", "evokit"])
+def test_a_package_states_the_same_bounds_of_parl_core_to_installers_and_to_python(tool: Any, package: str) -> None:
+    release = tool("release")
+    folder = TOOLS.parent / "packages" / f"parl-{package}"
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    constants = runpy.run_path(str(folder / "src" / f"parl_{package}" / "_version.py"))
+    assert release.requirements(project, extras=False)["parl-core"] == SpecifierSet(constants["PARL_CORE"])
+    _, current = release.version_in(TOOLS.parent, "parl-core")
+    assert SpecifierSet(constants["PARL_CORE"]).contains(current)
+
+
+def test_a_release_of_a_clone_has_a_commit_and_a_tag_and_leaves_the_checkout(tool: Any, tmp_path: Path) -> None:
+    release = tool("release")
+    clone = release.clone_of(TOOLS.parent, tmp_path)
+    done = release.Release("parl-core", clone, tmp_path / "scratch", tmp_path / "out", ())
+    assert release.last_tag(clone, "parl-core") is None
+    bounds = release.requirements(tomllib.loads((clone / "packages/parl-remote/pyproject.toml").read_text()))
+    assert not bounds["parl-core"].contains("999.0.0")
+    subprocess.run(["git", "tag", f"parl-core-v{release.version_in(clone, 'parl-core')[1]}"], cwd=clone, check=True)
+    assert release.last_tag(clone, "parl-core") == f"parl-core-v{release.version_in(clone, 'parl-core')[1]}"
+    with pytest.raises(release.ReleaseError, match="exists: choose another version"):
+        done.run(release.version_in(clone, "parl-core")[1])

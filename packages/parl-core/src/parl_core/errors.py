@@ -13,6 +13,7 @@
     ├─ DatasetError (ValueError)
     ├─ LostActor
     │  └─ ActorProcessLost (ConnectionError)
+    ├─ IncompatiblePackages (ImportError)
     └─ BackendError
        ├─ BackendNotInstalled (ImportError)
        └─ UnknownBackend (ValueError)
@@ -29,6 +30,7 @@ __all__ = [
     "DivergedError",
     "EnvironmentContractError",
     "HyperparameterError",
+    "IncompatiblePackages",
     "LostActor",
     "ModelContractError",
     "ParlError",
@@ -96,6 +98,10 @@ class LostActor(ParlError):
 
 class ActorProcessLost(LostActor, ConnectionError):
     """The process of an actor ended while calls on it waited; the message says how."""
+
+
+class IncompatiblePackages(ParlError, ImportError):
+    """A package of this project was made for another API version of parl-core than the installed one."""
 
 
 class BackendError(ParlError):

@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from parl_core.siblings import require_core
+from parl_evokit._version import PARL_CORE, __version__
+
 if TYPE_CHECKING:
     from parl_evokit import parallel as parallel
     from parl_evokit._directories import update_lock as update_lock
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from parl_evokit._records import SamplingInfo as SamplingInfo
     from parl_evokit._report import UpdateReport as UpdateReport
     from parl_evokit._sampling_agent import SamplingAgent as SamplingAgent
-    from parl_evokit._version import __version__ as __version__
     from parl_evokit.adaptive_std import PGPE as PGPE
     from parl_evokit.adaptive_std import SNES as SNES
     from parl_evokit.agent import ESAgent as ESAgent
@@ -107,7 +109,6 @@ _HOMES = {
     "UpdateLocked": "errors",
     "UpdateReport": "_report",
     "WorkersLost": "errors",
-    "__version__": "_version",
     "mlp": "models",
     "parallel": "parallel",
     "read_log": "log",
@@ -166,6 +167,9 @@ __all__ = [
     "read_log",
     "update_lock",
 ]
+
+
+require_core(f"parl-evokit {__version__}", PARL_CORE)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,8 @@
 """The PaddlePaddle backend of PARL, which programs use through `parl`; `parl_paddle.networks` has ready-made models."""
 
-from parl_paddle._version import __version__
+from parl_core.siblings import require_core
+from parl_paddle._version import PARL_CORE, __version__
 
 __all__ = ["__version__"]
+
+require_core(f"parl-paddle {__version__}", PARL_CORE)

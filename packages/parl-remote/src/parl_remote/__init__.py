@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from parl_core.siblings import require_core
+from parl_remote._version import PARL_CORE, __version__
+
 if TYPE_CHECKING:
     from parl_remote._connecting import connect as connect
     from parl_remote._connecting import disconnect as disconnect
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from parl_remote._remote_manager import RemoteManager as RemoteManager
     from parl_remote._serving import Serving as Serving
     from parl_remote._serving import as_remote as as_remote
-    from parl_remote._version import __version__ as __version__
     from parl_remote.errors import ActorError as ActorError
     from parl_remote.errors import ActorLost as ActorLost
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
@@ -70,7 +72,6 @@ if TYPE_CHECKING:
     from parl_remote.errors import VersionMismatch as VersionMismatch
 
 _HOMES = {
-    "__version__": "_version",
     "connect": "_connecting",
     "disconnect": "_connecting",
     "get_global_client": "_connecting",
@@ -175,6 +176,9 @@ __all__ = [
     "wait",
     "with_options",
 ]
+
+
+require_core(f"parl-remote {__version__}", PARL_CORE)
 
 
 def __getattr__(name: str) -> Any:

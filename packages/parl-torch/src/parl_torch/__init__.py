@@ -1,5 +1,8 @@
 """The PyTorch backend of PARL; programs use it through `parl`, and `parl_torch.networks` has ready-made models."""
 
-from parl_torch._version import __version__
+from parl_core.siblings import require_core
+from parl_torch._version import PARL_CORE, __version__
 
 __all__ = ["__version__"]
+
+require_core(f"parl-torch {__version__}", PARL_CORE)

@@ -1,0 +1,38 @@
+"""Check that parl-core and the packages built on it fit each other.
+
+The API version of a package is the minor number of a version 0.x, such as 0.1, and the major number from 1.0 on. Each
+package states the API versions of parl-core that it works with twice: to installers in its metadata, and to Python in
+its `_version` module, for checkouts and for installations that left dependencies out.
+"""
+
+import re
+
+from parl_core._version import __version__
+from parl_core.errors import IncompatiblePackages
+
+__all__ = ["require_core"]
+
+
+def require_core(package: str, bounds: str) -> None:
+    """Check that this parl-core is within the bounds of the package that is being imported.
+
+    Args:
+        package: The distribution and its version, such as `parl-remote 0.1.0`.
+        bounds: The versions of parl-core that it works with: `>=0.1,<0.2`.
+
+    Raises:
+        IncompatiblePackages: It is not; the message is one line that says what to install.
+    """
+    low, high = (_release(bound) for bound in bounds.split(","))
+    if low <= _release(__version__) < high:
+        return
+    upgrade = f" (or pip install --upgrade {package.split()[0]})" if _release(__version__) >= high else ""
+    raise IncompatiblePackages(
+        f"{package} needs parl-core{bounds}, and parl-core {__version__} is installed:"
+        f" pip install 'parl-core{bounds}'{upgrade}"
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first numbers of a version or bound; what follows them (`rc1`) does not count."""
+    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[a-z+]", version)[0]))

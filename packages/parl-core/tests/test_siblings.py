@@ -1,0 +1,29 @@
+"""A package refuses a parl-core of another API version at import, in one line."""
+
+import pytest
+
+from parl_core import siblings
+from parl_core.errors import IncompatiblePackages
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.1.9", "0.2.0rc1"])
+def test_a_version_within_the_bounds_passes(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "__version__", version)
+    siblings.require_core("parl-remote 0.1.0", ">=0.1,<0.3")
+
+
+def test_a_newer_parl_core_is_refused_with_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "__version__", "0.2.0")
+    with pytest.raises(IncompatiblePackages) as refused:
+        siblings.require_core("parl-remote 0.1.0", ">=0.1,<0.2")
+    assert str(refused.value) == (
+        "parl-remote 0.1.0 needs parl-core>=0.1,<0.2, and parl-core 0.2.0 is installed:"
+        " pip install 'parl-core>=0.1,<0.2' (or pip install --upgrade parl-remote)"
+    )
+
+
+def test_an_older_parl_core_is_refused_with_the_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "__version__", "0.9.3")
+    with pytest.raises(ImportError) as refused:
+        siblings.require_core("parl-torch 1.2.0", ">=1.1,<2")
+    assert str(refused.value).endswith("is installed: pip install 'parl-core>=1.1,<2'")
