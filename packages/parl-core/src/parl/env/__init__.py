@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from parl_core.env.compat import api_of as api_of
     from parl_core.env.compat import as_gymnasium as as_gymnasium
     from parl_core.env.compat import is_gym_version_ge as is_gym_version_ge
+    from parl_core.env.joint import JointEnv as JointEnv
+    from parl_core.env.joint import make_joint_env as make_joint_env
+    from parl_core.env.matrix_games import MatrixGame as MatrixGame
+    from parl_core.env.matrix_games import TwoStepGame as TwoStepGame
     from parl_core.env.multi_agent import MAenv as MAenv
     from parl_core.env.multi_agent import ParallelAgents as ParallelAgents
     from parl_core.env.native import make_native_vector_env as make_native_vector_env
     from parl_core.env.normalize import NormalizeVector as NormalizeVector
     from parl_core.env.normalize import wrap_rms as wrap_rms
+    from parl_core.env.team_games import SMACGame as SMACGame
+    from parl_core.env.team_games import TupleGame as TupleGame
     from parl_core.env.vector import make_vector_env as make_vector_env
     from parl_core.env.wrappers import ActionMappingWrapper as ActionMappingWrapper
     from parl_core.env.wrappers import VectorEnv as VectorEnv
@@ -33,15 +39,21 @@ if find_spec("gymnasium") is None:
 _HOME = {
     "ActionMappingWrapper": "parl_core.env.wrappers",
     "CompatWrapper": "parl_core.env.compat",
+    "JointEnv": "parl_core.env.joint",
     "MAenv": "parl_core.env.multi_agent",
+    "MatrixGame": "parl_core.env.matrix_games",
     "NormalizeVector": "parl_core.env.normalize",
     "ParallelAgents": "parl_core.env.multi_agent",
+    "SMACGame": "parl_core.env.team_games",
+    "TupleGame": "parl_core.env.team_games",
+    "TwoStepGame": "parl_core.env.matrix_games",
     "VectorEnv": "parl_core.env.wrappers",
     "check_env": "parl_core.env.check",
     "in_same_step": "parl_core.env.autoreset",
     "api_of": "parl_core.env.compat",
     "as_gymnasium": "parl_core.env.compat",
     "is_gym_version_ge": "parl_core.env.compat",
+    "make_joint_env": "parl_core.env.joint",
     "make_native_vector_env": "parl_core.env.native",
     "make_vector_env": "parl_core.env.vector",
     "wrap_deepmind": "parl_core.env.atari",
@@ -51,15 +63,21 @@ _HOME = {
 __all__ = [
     "ActionMappingWrapper",
     "CompatWrapper",
+    "JointEnv",
     "MAenv",
+    "MatrixGame",
     "NormalizeVector",
     "ParallelAgents",
+    "SMACGame",
+    "TupleGame",
+    "TwoStepGame",
     "VectorEnv",
     "api_of",
     "as_gymnasium",
     "check_env",
     "in_same_step",
     "is_gym_version_ge",
+    "make_joint_env",
     "make_native_vector_env",
     "make_vector_env",
     "wrap_deepmind",

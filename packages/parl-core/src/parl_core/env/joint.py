@@ -1,0 +1,372 @@
+"""Several agents as one Gymnasium environment, with joint observations and joint actions.
+
+    PettingZoo's parallel API ──┐
+    PettingZoo's AEC API ───────┼──> JointEnv ──> make_vector_env, remote actors, every training loop
+    matrix games, SMAC, LBF ────┘
+
+With `n` agents, always in the order of `JointEnv.agents`, a step shows, and remembers, everything that a team learns
+from. The observation is a dictionary:
+
+    obs           [n, obs_dim], or [n, *shape] where all agents observe arrays of one shape; zeros of absent agents
+    state         [state_dim]: the environment's own `state()`, else all observations side by side
+    alive         [n]: 1 where an agent is in the episode and acts in the next step
+    rewards       [n]: each agent's reward of the step that led here; 0 after `reset` and of absent agents
+    terminated    [n]: 1 where an agent has terminated, in this step or before; 0 where it was truncated
+    action_mask   [n, act_dim]: 1 where an action is possible; only with discrete actions
+
+The reward of `step` is the team's: the mean or the sum of the rewards of the agents that acted. An agent that leaves in
+the middle of an episode keeps its row: at the step in which it leaves `obs` has its last observation and `alive` is 0;
+what it did until then bootstraps from there unless `terminated` is 1. The episode terminates when all agents have
+terminated; it is truncated when all have left and one of them was truncated.
+
+Smaller observations and actions than the largest are padded: observations by zeros, choices by impossible ones (the
+mask says so), numbers of an action by ones that are ignored. Nothing else differs between agents of different kinds.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from parl_core.env.matrix_games import GAMES
+from parl_core.errors import HyperparameterError, ParlError
+
+__all__ = ["JointEnv", "is_joint", "make_joint_env", "parallel_of"]
+
+TeamReward = Literal["mean", "sum"]
+StateSource = Literal["auto", "env", "obs"]
+
+_PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
+_SEEDS = 2**31 - 1
+
+
+class JointEnv(gymnasium.Env[dict[str, Any], Any]):
+    """An environment of PettingZoo's parallel or AEC API as a Gymnasium environment of the whole team.
+
+    `action_space` is `MultiDiscrete`, one choice an agent, or a `Box` `[n, act_dim]`. Actions of absent agents are
+    ignored. An episode follows from the seed of `reset` and the actions, also that of a `reset` without a seed.
+
+    Args:
+        env: of PettingZoo's parallel API or, with agents that take turns, of its AEC API, which PettingZoo's own
+            conversions make parallel. It has `possible_agents`, `observation_space(agent)`, `action_space(agent)`,
+            `reset` and `step`.
+        team_reward: the team's reward: `"mean"` of those of the agents that acted, which is the common reward where
+            all have one; or their `"sum"`.
+        state: where the global state comes from: `"env"`, its `state()`; `"obs"`, all observations side by side;
+            `"auto"`, `"env"` where the environment says its `state_space`.
+
+    Attributes:
+        parallel_env: the environment of PettingZoo's parallel API.
+        agents: names of all agents, in the order of all rows.
+        obs_sizes: numbers in each agent's own observation, before padding.
+        act_sizes: choices of each agent, or numbers in its action, before padding.
+
+    Raises:
+        HyperparameterError: it is no such environment, or has agents with discrete and with continuous actions, or
+            actions of another kind, or an argument is unknown.
+        ImportError: agents take turns, and pettingzoo, which converts that, is not installed.
+    """
+
+    action_space: Any
+
+    def __init__(self, env: Any, *, team_reward: TeamReward = "mean", state: StateSource = "auto") -> None:
+        if team_reward not in ("mean", "sum"):
+            raise HyperparameterError(f'team_reward must be "mean" or "sum", got {team_reward!r}')
+        if state not in ("auto", "env", "obs"):
+            raise HyperparameterError(f'state must be "auto", "env" or "obs", got {state!r}')
+        self.parallel_env = parallel_of(env)
+        self.agents: tuple[str, ...] = tuple(self.parallel_env.possible_agents)
+        self.metadata = dict(getattr(self.parallel_env, "metadata", None) or {})
+        self.render_mode = getattr(self.parallel_env, "render_mode", None)
+        self._team_reward = team_reward
+        seen = [self.parallel_env.observation_space(name) for name in self.agents]
+        self._with_mask = [_has_mask(space) for space in seen]
+        self._spaces = [_without_mask(space) for space in seen]
+        self._stacked = _equal_arrays(self._spaces)
+        self.obs_sizes = tuple(int(spaces.flatdim(space)) for space in self._spaces)
+        self._acts = [self.parallel_env.action_space(name) for name in self.agents]
+        self.action_space, self.act_sizes = _joint_actions(self.agents, self._acts)
+        self.discrete = isinstance(self.action_space, spaces.MultiDiscrete)
+        own = getattr(self.parallel_env, "state_space", None)
+        self._own_state = state == "env" or (state == "auto" and own is not None)
+        if self._own_state and (own is None or own.shape is None):
+            raise HyperparameterError(
+                f'{type(self.parallel_env).__name__} has no state_space: use state="obs", all observations side by side'
+            )
+        self.observation_space = self._observed(sum(self.obs_sizes) if not self._own_state else _size(own))
+        self._alive = np.zeros(len(self.agents), np.int8)
+        self._terminated = np.zeros(len(self.agents), np.int8)
+        self._left_cut = False
+        self._running = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: of the episode; None draws one from `np_random`.
+            options: for the environment's own `reset`.
+        """
+        super().reset(seed=seed)
+        inner = int(self.np_random.integers(_SEEDS)) if seed is None else seed
+        found, infos = self.parallel_env.reset(seed=inner, options=options)
+        present = set(self.parallel_env.agents)
+        self._alive = np.array([name in present for name in self.agents], np.int8)
+        self._terminated = np.zeros(len(self.agents), np.int8)
+        self._left_cut, self._running = False, True
+        return self._joint(found, infos, {}), _infos(infos)
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Take one step of all agents.
+
+        Args:
+            action: `[n]` choices counted from 0, or numbers `[n, act_dim]`.
+
+        Raises:
+            HyperparameterError: there is another number of actions than of agents.
+            ParlError: no episode is running.
+        """
+        if not self._running:
+            raise ParlError("call reset() before step(): no episode is running")
+        if len(action) != len(self.agents):
+            raise HyperparameterError(f"step got {len(action)} actions for {len(self.agents)} agents: {self.agents}")
+        acting = [name for row, name in enumerate(self.agents) if self._alive[row]]
+        taken = {name: self._own_action(row, action[row]) for row, name in enumerate(self.agents) if self._alive[row]}
+        found, rewards, terminated, truncated, infos = self.parallel_env.step(taken)
+        present = set(self.parallel_env.agents)
+        for row, name in enumerate(self.agents):
+            if name in taken:
+                ended, cut = bool(terminated.get(name, False)), bool(truncated.get(name, False))
+                gone = ended or cut or name not in present
+                self._alive[row] = not gone
+                self._terminated[row] = ended
+                self._left_cut = self._left_cut or (gone and not ended)
+            elif name in present:  # it joins, or comes back
+                self._alive[row], self._terminated[row] = 1, 0
+        over = not self._alive.any()
+        self._running = not over
+        own = {name: float(rewards.get(name, 0.0)) for name in acting}
+        team = sum(own.values())
+        if self._team_reward == "mean":
+            team /= max(len(own), 1)
+        ended_all = over and not self._left_cut
+        return self._joint(found, infos, own), team, ended_all, over and not ended_all, _infos(infos)
+
+    def render(self) -> Any:
+        """Return what the environment renders."""
+        return self.parallel_env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.parallel_env.close()
+
+    def _observed(self, state_size: int) -> spaces.Dict:
+        n = len(self.agents)
+        if self._stacked is not None:
+            low = np.stack([space.low for space in self._spaces]).astype(self._stacked.dtype)
+            high = np.stack([space.high for space in self._spaces]).astype(self._stacked.dtype)
+            obs = spaces.Box(low, high, dtype=self._stacked.dtype.type)
+        else:
+            obs = spaces.Box(-np.inf, np.inf, (n, max(self.obs_sizes)), np.float32)
+        self._obs_space = obs
+        parts: dict[str, Any] = {
+            "obs": obs,
+            "state": spaces.Box(-np.inf, np.inf, (state_size,), np.float32),
+            "alive": spaces.MultiBinary(n),
+            "rewards": spaces.Box(-np.inf, np.inf, (n,), np.float32),
+            "terminated": spaces.MultiBinary(n),
+        }
+        if self.discrete:
+            parts["action_mask"] = spaces.MultiBinary([n, max(self.act_sizes)])
+        return spaces.Dict(parts)
+
+    def _own_action(self, row: int, action: Any) -> Any:
+        space = self._acts[row]
+        if isinstance(space, spaces.Discrete):
+            return int(action) + int(space.start)
+        numbers = np.asarray(action, space.dtype).reshape(-1)[: self.act_sizes[row]]
+        return numbers.reshape(space.shape)
+
+    def _joint(
+        self, found: Mapping[str, Any], infos: Mapping[str, Any], rewards: Mapping[str, float]
+    ) -> dict[str, Any]:
+        n, space = len(self.agents), self._obs_space
+        obs = np.zeros(space.shape, space.dtype)
+        flat = [np.zeros(size, np.float32) for size in self.obs_sizes]
+        for row, name in enumerate(self.agents):
+            if name in found:
+                own = found[name]
+                if self._with_mask[row]:
+                    own = _masked_observation(own)
+                if self._stacked is not None:
+                    obs[row] = own
+                    flat[row] = np.asarray(own, np.float32).reshape(-1)
+                else:
+                    flat[row] = np.asarray(spaces.flatten(self._spaces[row], own), np.float32)
+                    obs[row, : self.obs_sizes[row]] = flat[row]
+        state = (
+            np.asarray(self.parallel_env.state(), np.float32).reshape(-1) if self._own_state else np.concatenate(flat)
+        )
+        joint = {
+            "obs": obs,
+            "state": state,
+            "alive": self._alive.copy(),
+            "rewards": np.array([rewards.get(name, 0.0) for name in self.agents], np.float32),
+            "terminated": self._terminated.copy(),
+        }
+        if self.discrete:
+            mask = np.zeros((n, max(self.act_sizes)), np.int8)
+            for row, name in enumerate(self.agents):
+                mask[row, : self.act_sizes[row]] = self._mask(row, name, found, infos)
+            joint["action_mask"] = mask
+        return joint
+
+    def _mask(self, row: int, name: str, found: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
+        """Return which of an agent's choices are possible; all, where it observes nothing or waits for its turn."""
+        given = None
+        if name in found:
+            given = found[name]["action_mask"] if self._with_mask[row] else infos.get(name, {}).get("action_mask")
+        if given is None or not np.any(given):
+            return 1
+        return np.asarray(given, np.int8)
+
+
+def parallel_of(env: Any) -> Any:
+    """Return an environment of PettingZoo's parallel API, converted where agents take turns (AEC).
+
+    Raises:
+        HyperparameterError: it is of neither API.
+        ImportError: agents take turns, and pettingzoo is not installed.
+    """
+    if hasattr(env, "agent_iter") and hasattr(env, "last"):
+        try:
+            conversions = import_module("pettingzoo.utils.conversions")
+        except ImportError:
+            raise ImportError(
+                "agents that take turns need pettingzoo's conversion:\n    pip install pettingzoo", name="pettingzoo"
+            ) from None
+        if (env.metadata or {}).get("is_parallelizable", False):
+            return conversions.aec_to_parallel(env)
+        return conversions.turn_based_aec_to_parallel(env)
+    if missing := [name for name in _PARALLEL if not hasattr(env, name)]:
+        raise HyperparameterError(
+            f"{type(env).__name__} has no {', '.join(missing)}: it is no environment of PettingZoo's parallel API. Use "
+            "its parallel_env(), or of agents that take turns its env()"
+        )
+    return env
+
+
+def make_joint_env(env_id: str, **options: Any) -> JointEnv:
+    """Make a `JointEnv` from a name.
+
+        two_step                  a game of `parl_core.env.matrix_games`
+        mpe2:simple_spread_v3     `parallel_env()`, else `env()`, of the module mpe2.simple_spread_v3
+        smac:3m                   a map of the StarCraft Multi-Agent Challenge
+        lbforaging:Foraging-8x8-2p-1f-v3    a Gymnasium environment whose spaces are one `Tuple` an agent
+
+    Args:
+        env_id: the name.
+        options: `team_reward` and `state` of `JointEnv`; the others are the environment's own.
+
+    Raises:
+        HyperparameterError: there is no such environment.
+        ImportError: its package is not installed.
+    """
+    own = {name: options.pop(name) for name in ("team_reward", "state") if name in options}
+    maker = _maker(env_id)
+    if maker is None:
+        raise HyperparameterError(
+            f"{env_id!r} names no environment with several agents: use package:module of PettingZoo's kind, such as "
+            f"mpe2:simple_spread_v3, or smac:MAP, or one of {', '.join(sorted(GAMES))}"
+        )
+    return JointEnv(maker(**options), **own)
+
+
+def is_joint(env_id: str) -> bool:
+    """Return whether `make_joint_env` knows a name."""
+    return _maker(env_id) is not None
+
+
+def _maker(env_id: str) -> Callable[..., Any] | None:
+    if env_id in GAMES:
+        return GAMES[env_id]
+    package, _, name = env_id.partition(":")
+    if not name:
+        return None
+    adapters = import_module("parl_core.env.team_games")
+    if package == "smac":
+        return lambda **options: adapters.SMACGame(map_name=name, **options)
+    try:
+        found = find_spec(f"{package}.{name}") is not None
+    except (ImportError, ValueError):
+        found = False
+    if found:
+        module = import_module(f"{package}.{name}")
+        maker: Callable[..., Any] | None = getattr(module, "parallel_env", None) or getattr(module, "env", None)
+        return maker
+    return adapters.tuple_maker(env_id)  # type: ignore[no-any-return]
+
+
+def _has_mask(space: Any) -> bool:
+    return isinstance(space, spaces.Dict) and "action_mask" in space.spaces
+
+
+def _without_mask(space: Any) -> Any:
+    if not _has_mask(space):
+        return space
+    rest = {name: part for name, part in space.spaces.items() if name != "action_mask"}
+    return next(iter(rest.values())) if len(rest) == 1 else spaces.Dict(rest)
+
+
+def _masked_observation(found: Mapping[str, Any]) -> Any:
+    rest = {name: part for name, part in found.items() if name != "action_mask"}
+    return next(iter(rest.values())) if len(rest) == 1 else rest
+
+
+def _equal_arrays(found: list[Any]) -> spaces.Box | None:
+    """Return the space that all agents' observations have, where they are arrays of one shape and dtype."""
+    first = found[0]
+    alike = all(
+        isinstance(space, spaces.Box) and space.shape == first.shape and space.dtype == first.dtype for space in found
+    )
+    if not alike:
+        return None
+    dtype = np.float32 if first.dtype.kind == "f" else first.dtype.type
+    return spaces.Box(first.low.astype(dtype), first.high.astype(dtype), dtype=dtype)
+
+
+def _joint_actions(names: tuple[str, ...], acts: list[Any]) -> tuple[Any, tuple[int, ...]]:
+    if all(isinstance(space, spaces.Discrete) for space in acts):
+        sizes = tuple(int(space.n) for space in acts)
+        return spaces.MultiDiscrete(np.array(sizes)), sizes
+    if all(isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) for space in acts):
+        sizes = tuple(_size(space) for space in acts)
+        low = np.full((len(acts), max(sizes)), -1.0, np.float32)
+        high = np.ones_like(low)
+        for row, (space, size) in enumerate(zip(acts, sizes, strict=True)):
+            low[row, :size], high[row, :size] = space.low.reshape(-1), space.high.reshape(-1)
+        return spaces.Box(low, high, dtype=np.float32), sizes
+    found = ", ".join(f"{name}: {space}" for name, space in zip(names, acts, strict=True))
+    raise HyperparameterError(
+        f"the actions of all agents must be Discrete, or all be boxes of floating-point numbers; got {found}. Wrap the "
+        "environment so that they are"
+    )
+
+
+def _size(space: Any) -> int:
+    return int(np.prod(space.shape))
+
+
+def _infos(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is told besides masks, by agent, without agents of which nothing is."""
+    told = {
+        name: {key: value for key, value in info.items() if key != "action_mask"}
+        for name, info in infos.items()
+        if isinstance(info, Mapping)
+    }
+    return {name: info for name, info in told.items() if info}

@@ -1,0 +1,452 @@
+"""Several agents as one environment: joint observations, agents that leave, masks, padding, other interfaces."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from parl_core.actors import open_actors
+from parl_core.env._recorded import RecordedEnv
+from parl_core.env.joint import JointEnv, is_joint, make_joint_env
+from parl_core.env.matrix_games import GAMES, MatrixGame, TwoStepGame, climbing, penalty
+from parl_core.env.team_games import SMACGame, TupleGame
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import HyperparameterError, ParlError
+
+# MPE gives bounds of its spaces in float64, and Gymnasium says that it rounds them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
+
+
+class Leaving:
+    """Agent `a` leaves after 2 steps, `b` after 4, by termination or truncation; rewards are the actions."""
+
+    possible_agents = ("a", "b")
+
+    def __init__(self, ends: str = "tt", masks: bool = False) -> None:
+        self.agents: list[str] = []
+        self.actions: list[dict[str, Any]] = []
+        self.ends, self.masks = dict(zip("ab", ends, strict=True)), masks
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-9.0, 9.0, (2 if agent == "a" else 3,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2 if agent == "a" else 4, start=1 if agent == "a" else 0)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self.t, self.seed = ["b", "a"], 0, seed  # in another order than that of `possible_agents`
+        return self.seen(), self.infos()
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.t += 1
+        self.actions.append(actions)
+        acted = list(self.agents)
+        left = {name: self.t >= (2 if name == "a" else 4) for name in acted}
+        seen = self.seen()
+        self.agents = [name for name in acted if not left[name]]
+        return (
+            seen,
+            {name: float(actions[name]) for name in acted},
+            {name: left[name] and self.ends[name] == "t" for name in acted},
+            {name: left[name] and self.ends[name] == "c" for name in acted},
+            self.infos(),
+        )
+
+    def seen(self) -> dict[str, Any]:
+        return {name: self.observation_space(name).low * 0 + self.t + 1 for name in self.agents}
+
+    def infos(self) -> dict[str, Any]:
+        return {name: {"action_mask": np.array([0, 1])} if self.masks and name == "a" else {} for name in self.agents}
+
+    def close(self) -> None: ...
+
+
+def test_agents_that_leave_keep_their_rows() -> None:
+    env = JointEnv(Leaving(), team_reward="sum")
+    obs, _ = env.reset(seed=3)
+    assert obs["alive"].tolist() == [1, 1]
+    assert obs["obs"].tolist() == [[1, 1, 0], [1, 1, 1]]  # the smaller one is padded
+    assert obs["state"].tolist() == [1, 1, 1, 1, 1]  # without padding
+    obs, reward, *_ = env.step([0, 3])
+    assert (reward, obs["rewards"].tolist()) == (4.0, [1.0, 3.0])
+    obs, reward, terminated, truncated, _ = env.step([1, 2])
+    assert obs["alive"].tolist() == [0, 1]
+    assert obs["terminated"].tolist() == [1, 0]
+    assert obs["obs"][0].tolist() == [3, 3, 0]  # its last observation
+    assert (terminated, truncated) == (False, False)
+    obs, reward, *_ = env.step([1, 2])
+    assert obs["obs"][0].tolist() == [0, 0, 0]
+    assert (reward, obs["rewards"].tolist(), obs["terminated"].tolist()) == (2.0, [0.0, 2.0], [1, 0])
+    *_, terminated, truncated, _ = env.step([1, 2])
+    assert (terminated, truncated) == (True, False)
+    assert env.parallel_env.actions == [{"a": 1, "b": 3}, {"a": 2, "b": 2}, {"b": 2}, {"b": 2}]  # `a` counts from 1
+    with pytest.raises(ParlError, match="reset"):
+        env.step([0, 0])
+
+
+@pytest.mark.parametrize(
+    ("ends", "flags", "over"),
+    [("tc", [1, 0], (False, True)), ("ct", [0, 1], (False, True)), ("cc", [0, 0], (False, True))],
+)
+def test_an_episode_with_one_truncated_agent_is_truncated(ends: str, flags: list[int], over: tuple[bool, bool]) -> None:
+    env = JointEnv(Leaving(ends))
+    env.reset()
+    for _ in range(4):
+        obs, _, *ended, _ = env.step([0, 0])
+    assert obs["terminated"].tolist() == flags
+    assert tuple(ended) == over
+
+
+def test_the_mean_is_of_the_agents_that_acted() -> None:
+    env = JointEnv(Leaving())
+    env.reset()
+    assert env.step([0, 3])[1] == 2.0
+    env.step([0, 3])
+    assert env.step([0, 3])[1] == 3.0
+
+
+def test_masks_have_padding_and_what_infos_say() -> None:
+    env = JointEnv(Leaving(masks=True))
+    obs, infos = env.reset()
+    assert obs["action_mask"].tolist() == [[0, 1, 0, 0], [1, 1, 1, 1]]
+    assert infos == {}
+    env.step([1, 0])
+    obs = env.step([1, 0])[0]
+    assert obs["action_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]  # absent: no choice is impossible
+
+
+class Continuous(Leaving):
+    def action_space(self, agent: str) -> Any:
+        return spaces.Box(-2.0, 3.0, (1 if agent == "a" else 2,), np.float32)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        found = super().step(dict.fromkeys(actions, 0))
+        self.actions[-1] = actions
+        return found
+
+
+def test_continuous_actions_are_padded() -> None:
+    env = JointEnv(Continuous())
+    assert env.action_space.low.tolist() == [[-2, -1], [-2, -2]]
+    assert env.act_sizes == (1, 2)
+    obs, _ = env.reset()
+    assert "action_mask" not in obs
+    env.step(np.array([[0.5, 0.7], [1.0, 2.0]], np.float32))
+    assert {name: action.tolist() for name, action in env.parallel_env.actions[0].items()} == {
+        "a": [0.5],
+        "b": [1.0, 2.0],
+    }
+
+
+def test_agents_with_both_kinds_of_actions_are_refused() -> None:
+    class Both(Leaving):
+        def action_space(self, agent: str) -> Any:
+            return spaces.Discrete(2) if agent == "a" else spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    with pytest.raises(HyperparameterError, match=r"a: Discrete\(2\), b: Box"):
+        JointEnv(Both())
+
+
+def test_observations_lie_in_the_space() -> None:
+    for env in (JointEnv(Leaving()), JointEnv(Continuous()), make_joint_env("two_step"), JointEnv(Pictures())):
+        obs, _ = env.reset(seed=0)
+        assert env.observation_space.contains(obs)
+        while True:
+            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            assert env.observation_space.contains(obs)
+            if terminated or truncated:
+                break
+
+
+class Pictures(Leaving):
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Dict(
+            {"observation": spaces.Box(0, 255, (2, 2, 1), np.uint8), "action_mask": spaces.MultiBinary(4)}
+        )
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4)
+
+    def seen(self) -> dict[str, Any]:
+        found = {"observation": np.full((2, 2, 1), self.t, np.uint8), "action_mask": np.array([1, 0, 0, 1], np.int8)}
+        return dict.fromkeys(self.agents, found)
+
+
+def test_equal_arrays_keep_their_shape_and_masks_among_observations_are_found() -> None:
+    env = JointEnv(Pictures())
+    obs, _ = env.reset()
+    assert (obs["obs"].shape, obs["obs"].dtype) == ((2, 2, 2, 1), np.uint8)
+    assert obs["action_mask"].tolist() == [[1, 0, 0, 1]] * 2
+    assert obs["state"].shape == (8,)
+
+
+def test_what_is_no_such_environment_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="possible_agents"):
+        JointEnv(gymnasium.make("CartPole-v1"))
+    with pytest.raises(HyperparameterError, match="team_reward"):
+        JointEnv(Leaving(), team_reward="median")  # type: ignore[arg-type]
+    with pytest.raises(HyperparameterError, match="state_space"):
+        JointEnv(Leaving(), state="env")
+    env = JointEnv(Leaving())
+    env.reset()
+    with pytest.raises(HyperparameterError, match="3 actions for 2"):
+        env.step([0, 0, 0])
+
+
+def test_an_episode_without_a_seed_follows_from_the_one_before() -> None:
+    one, other = make_joint_env("cued_two_step"), make_joint_env("cued_two_step")
+    begun = []
+    for env in (one, other):
+        first = [env.reset(seed=5)[0]["state"].tolist()]
+        begun.append(first + [env.reset()[0]["state"].tolist() for _ in range(6)])
+    assert begun[0] == begun[1]
+    assert len({tuple(state) for state in begun[0]}) == 2
+
+
+def test_a_recorded_episode_is_taken_up_again() -> None:
+    env = RecordedEnv(JointEnv(Leaving()))
+    env.reset(seed=1)
+    env.step(np.array([1, 3]))
+    state = env.get_state()
+    again = RecordedEnv(JointEnv(Leaving()))
+    again.set_state(state)
+    for one, other in zip(env.step(np.array([1, 2])), again.step(np.array([1, 2])), strict=True):
+        assert str(one) == str(other)
+
+
+def test_vectors_give_joint_observations_in_actors_as_here() -> None:
+    actions = np.random.default_rng(0).integers(2, size=(6, 3, 2))
+    with open_actors("subprocess", processes=2) as system:
+        found = []
+        for actors in (None, system):
+            with make_vector_env(make_two_step, 3, actors=actors, envs_per_actor=2) as envs:
+                steps = [envs.reset(seed=[1, 2, 3])[0]]
+                ends = []
+                for action in actions:
+                    obs, reward, terminated, _, infos = envs.step(action)
+                    steps.append(obs)
+                    ends.append((reward, terminated, infos.get("final_obs")))
+                found.append((steps, ends))
+    assert sorted_text(found[0]) == sorted_text(found[1])
+    assert found[0][0][1]["alive"].shape == (3, 2)
+    last: Any = found[0][1][1][2]
+    assert last[0]["rewards"].shape == (2,)  # the last step's rewards are in the last observation
+
+
+def sorted_text(found: Any) -> str:
+    """Return what was found in words, dictionaries sorted."""
+    if isinstance(found, dict):
+        return str([(name, sorted_text(found[name])) for name in sorted(found)])
+    if isinstance(found, (list, tuple)) or (isinstance(found, np.ndarray) and found.dtype.kind == "O"):
+        return str([sorted_text(part) for part in found])
+    return str(found)
+
+
+def make_two_step() -> Any:
+    return make_joint_env("two_step")
+
+
+@pytest.mark.parametrize("name", sorted(GAMES))
+def test_the_optimum_of_a_game_is_the_best_mean_return(name: str) -> None:
+    game = GAMES[name]()
+    if isinstance(game, MatrixGame):
+        returns = [_play(GAMES[name](), [list(index)], 0) for index in np.ndindex(*game.payoffs.shape)]
+        assert max(returns) == game.optimum
+        return
+    first = [[0, 0]] if name == "cued_two_step" else []
+    best = []
+    for seed in range(6):  # the best team sees the cue, and any other reaches no more
+        plans = [[*first, [a, 0], [b, c]] for a in range(2) for b in range(2) for c in range(2)]
+        best.append(max(_play(GAMES[name](), plan, seed) for plan in plans))
+    assert np.mean(best) == game.optimum
+
+
+def _play(game: Any, plan: list[list[int]], seed: int) -> float:
+    game.reset(seed=seed)
+    total = 0.0
+    for actions in plan:
+        rewards = game.step(dict(zip(game.possible_agents, actions, strict=True)))[1]
+        total += rewards["agent_0"]
+    assert not game.agents
+    return total
+
+
+def test_published_payoffs() -> None:
+    assert climbing().payoffs.tolist() == [[11, -30, 0], [-30, 7, 6], [0, 0, 5]]
+    assert penalty(-10).payoffs.tolist() == [[10, 0, -10], [0, 2, 0], [-10, 0, 10]]
+    assert TwoStepGame.GAMES_AB.tolist() == [[[7, 7], [7, 7]], [[0, 1], [1, 8]]]
+
+
+def test_only_the_first_agent_sees_the_cue_and_only_once() -> None:
+    game = TwoStepGame(cued=True)
+    first, _ = game.reset(seed=0)
+    assert first["agent_0"][4:].sum() == 1
+    assert not first["agent_1"].any()
+    then = game.step({"agent_0": 0, "agent_1": 0})[0]
+    assert not then["agent_0"][4:].any()
+
+
+class FakeStarCraft:
+    """SMAC's interface: two agents, of which the first dies in the second step."""
+
+    def __init__(self, limit: int = 9) -> None:
+        self.limit, self.t = limit, 0
+        self.actions: list[list[int]] = []
+
+    def get_env_info(self) -> dict[str, int]:
+        return {"n_agents": 2, "obs_shape": 3, "state_shape": 4, "n_actions": 5, "episode_limit": self.limit}
+
+    def reset(self) -> Any:
+        self.t = 0
+        return self.get_obs(), self.get_state()
+
+    def get_obs(self) -> Any:
+        return [np.full(3, self.t), np.full(3, -self.t)]
+
+    def get_state(self) -> Any:
+        return np.full(4, 2 * self.t)
+
+    def get_avail_actions(self) -> Any:
+        return [[1, 0, 0, 0, 0] if self.t >= 2 else [0, 1, 1, 0, 0], [0, 1, 1, 1, 1]]
+
+    def step(self, actions: Any) -> Any:
+        self.t += 1
+        self.actions.append(list(actions))
+        over = self.t >= min(self.limit, 4)
+        return 1.5, over, {"episode_limit": True} if over and self.limit == self.t else {"battle_won": over}
+
+    def close(self) -> None: ...
+
+
+def test_an_agent_of_smac_that_dies_leaves() -> None:
+    env = JointEnv(SMACGame(env=FakeStarCraft()))
+    obs, _ = env.reset(seed=1)
+    assert obs["action_mask"].tolist() == [[0, 1, 1, 0, 0], [0, 1, 1, 1, 1]]
+    assert obs["state"].tolist() == [0, 0, 0, 0]
+    env.step([1, 4])
+    obs, reward, *_ = env.step([2, 3])
+    assert (obs["alive"].tolist(), obs["terminated"].tolist(), reward) == ([0, 1], [1, 0], 1.5)
+    env.step([2, 3])
+    *_, terminated, truncated, infos = env.step([2, 3])
+    assert (terminated, truncated) == (True, False)
+    assert infos["agent_1"]["battle_won"] is True
+    assert env.parallel_env.env.actions[-1] == [0, 3]  # who has left does nothing
+
+
+def test_the_limit_of_steps_of_smac_truncates() -> None:
+    env = JointEnv(SMACGame(env=FakeStarCraft(limit=3)))
+    env.reset()
+    for _ in range(3):
+        obs, _, terminated, truncated, _ = env.step([1, 3])
+    assert (terminated, truncated) == (False, True)
+    assert obs["terminated"].tolist() == [1, 0]  # the first had died before
+
+
+def test_smac_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ImportError, match="smac"):
+        make_joint_env("smac:3m")
+
+
+class Foraging(gymnasium.Env[Any, Any]):
+    """The form of level-based foraging: tuples, and a list of rewards."""
+
+    observation_space = spaces.Tuple([spaces.Box(0.0, 1.0, (2,), np.float32)] * 2)
+    action_space = spaces.Tuple([spaces.Discrete(3)] * 2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return (np.zeros(2, np.float32),) * 2, {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return (np.ones(2, np.float32),) * 2, [float(a) for a in action], False, self.t == 2, {}
+
+
+def test_tuples_are_agents() -> None:
+    env = JointEnv(TupleGame(Foraging()), team_reward="sum")
+    env.reset(seed=0)
+    obs, reward, *_ = env.step([1, 2])
+    assert (reward, obs["rewards"].tolist()) == (3.0, [1.0, 2.0])
+    *_, terminated, truncated, _ = env.step([1, 2])
+    assert (terminated, truncated) == (False, True)
+    with pytest.raises(HyperparameterError, match="one Tuple each"):
+        TupleGame(gymnasium.make("CartPole-v1"))
+
+
+def test_names() -> None:
+    assert is_joint("two_step")
+    assert not is_joint("CartPole-v1")
+    assert not is_joint("gymnasium:CartPole-v1")
+    with pytest.raises(HyperparameterError, match="two_step"):
+        make_joint_env("nothing:at_all")
+
+
+def test_particle_environments_by_name() -> None:
+    pytest.importorskip("mpe2")
+    assert is_joint("mpe2:simple_spread_v3")
+    env = make_joint_env("mpe2:simple_spread_v3", max_cycles=3, team_reward="sum")
+    obs, _ = env.reset(seed=1)
+    assert obs["obs"].shape == (3, 18)
+    for _ in range(3):
+        obs, reward, terminated, truncated, _ = env.step([0, 1, 2])
+    assert (terminated, truncated) == (False, True)
+    assert reward == pytest.approx(obs["rewards"].sum(), rel=1e-5)
+    other = make_joint_env("mpe2:simple_speaker_listener_v4", continuous_actions=True)
+    assert other.action_space.shape == (2, max(other.act_sizes))
+    assert other.obs_sizes == (3, 11)
+
+
+def test_agents_that_take_turns_are_converted() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Counting(pettingzoo.AECEnv):  # type: ignore[misc,name-defined]  # optional package
+        """Two agents count in turns; the one who acts gets its action as a reward, and the fourth turn is the last."""
+
+        metadata = {"name": "counting", "is_parallelizable": False}  # noqa: RUF012
+        possible_agents = ["a", "b"]  # noqa: RUF012
+        render_mode = None
+
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Dict(
+                {"observation": spaces.Box(0.0, 9.0, (1,), np.float32), "action_mask": spaces.MultiBinary(3)}
+            )
+
+        def action_space(self, agent: str) -> Any:
+            return spaces.Discrete(3)
+
+        def reset(self, seed: Any = None, options: Any = None) -> None:
+            self.agents, self.turn = ["a", "b"], 0
+            self.agent_selection = "a"
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+            self.terminations = dict.fromkeys(self.agents, False)
+            self.truncations = dict.fromkeys(self.agents, False)
+            self.infos: dict[str, Any] = {name: {} for name in self.agents}
+
+        def observe(self, agent: str) -> Any:
+            mask = np.array([0, 1, 1], np.int8) * (agent == self.agent_selection)
+            return {"observation": np.full(1, self.turn, np.float32), "action_mask": mask}
+
+        def step(self, action: Any) -> None:
+            if self.terminations[self.agent_selection]:
+                self._was_dead_step(action)
+                return
+            self.turn += 1
+            self.rewards = {name: float(action) * (name == self.agent_selection) for name in self.agents}
+            self.terminations = dict.fromkeys(self.agents, self.turn == 4)
+            self.agent_selection = "ba"[self.turn % 2 == 0]
+
+        def close(self) -> None: ...
+
+    env = JointEnv(Counting(), team_reward="sum")
+    obs, _ = env.reset(seed=0)
+    assert obs["action_mask"].tolist() == [[0, 1, 1], [1, 1, 1]]  # the other one waits: what it chooses is ignored
+    rewards = []
+    for _ in range(4):
+        obs, reward, terminated, truncated, _ = env.step([1, 2])
+        rewards.append(reward)
+    assert rewards == [1.0, 2.0, 1.0, 2.0]
+    assert (terminated, truncated) == (True, False)
