@@ -160,9 +160,22 @@ def two_threads(run: Run) -> Values:
     for _ in range(6):
         alone = _calls_in([first])
         ratios["threads_apart"].append(_calls_in([first, second]) / alone)
-        if run.name == "parl":  # others' handles, and a pipe, belong to one thread
-            ratios["threads_together"].append(_calls_in([first, first]) / alone)
+        if run.name in {"parl", "pipe"}:  # others' handles belong to one thread
+            shared = first if run.name == "parl" else _Locked(first)
+            ratios["threads_together"].append(_calls_in([shared, shared]) / alone)
     return {row: statistics.median(found) for row, found in ratios.items()}
+
+
+class _Locked:
+    """A pipe that threads share by hand: one call at a time."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self._lock = threading.Lock()
+
+    def call(self, method: str) -> Any:
+        with self._lock:
+            return self._actor.call(method)
 
 
 def _calls_in(actors: Sequence[Any], seconds: float = 0.5) -> int:
