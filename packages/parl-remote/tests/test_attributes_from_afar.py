@@ -142,16 +142,71 @@ def test_a_value_that_cannot_be_pickled_is_refused_by_name(anywhere: str) -> Non
     assert thing.colour == "red"
 
 
+@parl_remote.remote_class
+class Guarded:
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+
+    def __delattr__(self, name: str) -> None:
+        self.deleted.append(name)
+
+
+@parl_remote.remote_class
+class AlwaysEqual:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+    def equals(self, value: int) -> bool:
+        return self.value == value
+
+
+@parl_remote.remote_class
+class Holder:
+    def same(self, handle: Any) -> Any:
+        return handle
+
+
 def test_names_of_the_proxy_itself_are_reserved(anywhere: str) -> None:
     thing: Any = Thing()
     with pytest.raises(AttributeError, match="reserved"):
         thing._parl_ref = 1
 
 
-def test_an_attribute_cannot_be_deleted_from_outside(anywhere: str) -> None:
-    thing = Thing()
-    with pytest.raises(AttributeError, match="cannot be deleted"):
+def test_an_attribute_is_deleted(anywhere: str) -> None:
+    thing: Any = Thing()
+    del thing.colour
+    assert not hasattr(thing, "colour")
+    with pytest.raises(AttributeError, match="colour"):
         del thing.colour
+    with pytest.raises(AttributeError):
+        del thing.loud  # a property without a deleter
+    with pytest.raises(AttributeError, match="reserved"):
+        del thing._parl_ref
+    thing.colour = "green"
+    assert thing.loud == "GREEN"
+
+
+def test_the_class_decides_what_deleting_does(anywhere: str) -> None:
+    guarded: Any = Guarded()
+    del guarded.anything
+    assert guarded.deleted == ["anything"]
+
+
+def test_handles_are_equal_if_they_are_of_one_actor(anywhere: str) -> None:
+    first: Any = AlwaysEqual(1)
+    second: Any = AlwaysEqual(1)
+    again = Holder().same(first)  # type: ignore[attr-defined]
+    assert again == first
+    assert hash(again) == hash(first)
+    assert first != second  # the class's own `__eq__` is not asked
+    assert {first: "first", second: "second"}[again] == "first"
+    assert first.equals(second.value)
 
 
 def test_dir_lists_methods_and_attributes(anywhere: str) -> None:

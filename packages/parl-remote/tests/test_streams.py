@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,20 @@ class Source:
     def __iter__(self) -> Iterator[int]:
         yield from range(3)
 
+    def average(self) -> Generator[float, float, str]:
+        total, count, mean = 0.0, 0, 0.0
+        while True:
+            try:
+                value = yield mean
+            except LookupError as error:
+                mean = -1.0
+                self.closed = f"{type(error).__name__}: {error}"
+                continue
+            if value is None:
+                return f"{count} values"
+            total, count = total + value, count + 1
+            mean = total / count
+
 
 @parl_remote.remote_class
 class AsyncSource:
@@ -74,6 +89,14 @@ class AsyncSource:
     async def fails(self) -> AsyncIterator[int]:
         yield 1
         raise KeyError("second")
+
+    async def echo(self) -> AsyncGenerator[Any, Any]:
+        value = None
+        while value != "end":
+            try:
+                value = yield value
+            except LookupError as error:
+                value = repr(error)
 
 
 @parl_remote.remote_class
@@ -194,3 +217,88 @@ def test_functions_that_yield(shared_cluster: None) -> None:
 def test_the_iterator_itself_is_not_sent(shared_cluster: None, tmp_path: Path) -> None:
     with pytest.raises(parl_remote.SerializationError, match="one process"):
         parl_remote.Executor(1).submit(list, [Source().count(3)]).result(PATIENCE_S)
+
+
+def test_values_and_exceptions_are_sent_into_a_generator(anywhere: str) -> None:
+    source: Any = Source()
+    means = source.average()
+    assert next(means) == 0.0
+    assert [means.send(value) for value in (1.0, 2.0, 6.0)] == [1.0, 1.5, 3.0]
+    assert means.throw(KeyError("none")) == -1.0
+    assert source.closed == "KeyError: 'none'"
+    assert means.send(7.0) == 4.0
+    with pytest.raises(StopIteration) as ended:
+        next(means)
+    assert ended.value.value == "4 values"
+    with pytest.raises(StopIteration):
+        means.send(1.0)
+
+
+def test_a_generator_stands_where_its_reader_is_as_a_local_one_does(anywhere: str) -> None:
+    def means() -> Any:
+        return (yield from Source().average())  # type: ignore[attr-defined]
+
+    generator: Any
+    for generator in (means(), Source().average()):
+        with pytest.raises(TypeError, match="just-started"):
+            generator.send(1.0)
+        assert generator.send(None) == 0.0
+        assert generator.send(4.0) == 4.0
+        with pytest.raises(ZeroDivisionError, match="mine"):
+            generator.throw(ZeroDivisionError("mine"))
+        with pytest.raises(StopIteration):
+            generator.send(1.0)
+    unstarted = Source().average()
+    with pytest.raises(KeyError):
+        unstarted.throw(KeyError)
+    with pytest.raises(StopIteration):
+        next(unstarted)
+
+
+def test_a_generator_that_is_read_ahead_takes_no_values(anywhere: str) -> None:
+    numbers = Source().count()
+    assert [next(numbers), next(numbers)] == [0, 1]
+    with pytest.raises(RuntimeError, match="read ahead"):
+        numbers.send(1)  # type: ignore[attr-defined]
+    assert next(numbers) == 2
+    numbers.close()  # type: ignore[attr-defined]
+
+
+def test_a_method_that_yields_once_is_a_context_manager(anywhere: str) -> None:
+    source: Any = Source()
+
+    @contextlib.contextmanager
+    def averaging() -> Iterator[Any]:
+        means = source.average()
+        next(means)
+        yield means
+        means.close()
+
+    with averaging() as means:
+        assert means.send(3.0) == 3.0
+
+
+def test_values_are_sent_into_an_asynchronous_generator(anywhere: str) -> None:
+    async def program() -> None:
+        echo: Any = AsyncSource().echo()  # type: ignore[attr-defined]
+        assert await anext(echo) is None
+        assert [await echo.asend(value) for value in (1, "two")] == [1, "two"]
+        assert await echo.athrow(KeyError("three")) == "KeyError('three')"
+        with pytest.raises(StopAsyncIteration):
+            await echo.asend("end")
+        with pytest.raises(StopAsyncIteration):
+            await echo.asend(4)
+
+    asyncio.run(program())
+
+
+def test_generators_of_functions_take_values(shared_cluster: None) -> None:
+    echoes: Any = parl_remote.remote_function(echoing)()
+    assert next(echoes) is None
+    assert [echoes.send(number) for number in range(3)] == [0, 1, 2]
+
+
+def echoing() -> Generator[Any, Any, None]:
+    value = None
+    while True:
+        value = yield value

@@ -1,12 +1,15 @@
 """Generators across processes: a method that yields gives an iterator at the caller.
 
     in the actor   generator --open_stream--> Opened, which is sent in its place
-    at the caller  RemoteIterator --NEXT(number, how many)--> a part of its values
-                                  --CLOSE(number)----------> its `finally` blocks run
+    at the caller  RemoteIterator --NEXT(number, how many)-------> a part of its values
+                                  --RESUME(number, value, error)-> the value it yields after `send` or `throw`
+                                  --CLOSE(number)----------------> its `finally` blocks run
 
-Parts are asked for: the first when the first value is, and each next one while the one before is read, so that a
-generator is at most two parts ahead of its reader. A part has few values and takes little time. The iterator keeps
-the actor alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator.
+Parts are asked for: the first, of one value, when that is asked for; from the second on each next one while the one
+before is read, so that a generator is at most two parts ahead of its reader. A part has few values and takes little
+time. A generator that `send` or `throw` reaches stands at the value that its reader has: it is one that yielded a
+single value so far, or was resumed by `send` or `throw` before, and is not read ahead. The iterator keeps the actor
+alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, NoReturn, Protocol, Self
 
 __all__ = ["RemoteIterator", "can_stream", "open_stream", "stream_method"]
 
-_NEXT, _CLOSE = "__parl_stream_next__", "__parl_stream_close__"
+_NEXT, _RESUME, _CLOSE = "__parl_stream_next__", "__parl_stream_resume__", "__parl_stream_close__"
 _MOST = 16  # values in a part
+_FIRST_AHEAD = 2  # values that the next part would have, after a first one
 _PART_S = 0.005  # after which a part goes, however few values it has
 
 
@@ -32,8 +36,11 @@ class _Caller(Protocol):
         """Send a call; see `ActorRef.submit`."""
 
 
-class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
+class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
     """The values that a generator in an actor yields, for `for` and `async for`.
+
+    `send` and `throw` (`asend` and `athrow` in `async` code) work as for a local generator after the first value, and
+    after each other. From the second `next` in a row on, the generator is read ahead, and they raise RuntimeError.
 
     Args:
         number: The generator's number in its actor.
@@ -45,6 +52,7 @@ class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
         self._values: deque[Any] = deque()
         self._coming: Any = None
         self._size = 1
+        self._is_resumed = False  # by `send` or `throw`, so that it is not read ahead
         self._over = False
         self._returned: Any = None
 
@@ -68,6 +76,27 @@ class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
             self._take(part)
         return self._values.popleft()
 
+    def send(self, value: Any, /) -> Any:
+        """Resume the generator with the value of its `yield` expression, and return the value that it yields next.
+
+        Raises:
+            StopIteration: The generator returned.
+            TypeError: The generator has not yielded anything yet, and the value is not None.
+            RuntimeError: The generator was read ahead.
+            Exception: Whatever the generator raised.
+        """
+        return next(self) if self._is_at_start(value) else self._resumed(value, None)
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:  # noqa: ARG002  # frames cannot be sent
+        """Raise an exception where the generator stands, and return the value that it yields next.
+
+        Raises:
+            StopIteration: The generator returned.
+            RuntimeError: The generator was read ahead.
+            Exception: Whatever the generator raised, such as that exception.
+        """
+        return self._resumed(None, _exception(typ, val))
+
     def __aiter__(self) -> Self:
         return self
 
@@ -83,6 +112,14 @@ class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
                 raise
             self._take(part)
         return self._values.popleft()
+
+    async def asend(self, value: Any, /) -> Any:
+        """Do what `send` does, in `async` code; raises `StopAsyncIteration` at the generator's end."""
+        return await (anext(self) if self._is_at_start(value) else self._resumed_async(value, None))
+
+    async def athrow(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:  # noqa: ARG002  # as in `throw`
+        """Do what `throw` does, in `async` code; raises `StopAsyncIteration` at the generator's end."""
+        return await self._resumed_async(None, _exception(typ, val))
 
     def close(self) -> None:
         """Close the generator, and wait until its `finally` blocks have run."""
@@ -116,8 +153,58 @@ class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
         if self._coming is None:
             if self._actor is None:
                 raise RuntimeError("this generator belongs to no actor")
-            self._coming = self._actor.submit(_NEXT, (self._number, self._size), {})
+            self._coming = self._actor.submit(_NEXT, (self._number, 1 if self._is_resumed else self._size), {})
             self._size = min(2 * self._size, _MOST)
+        return self._coming
+
+    def _is_at_start(self, value: Any) -> bool:
+        """Return whether the generator has not been asked for anything yet, and so takes no value."""
+        at_start = self._size == 1 and not self._is_resumed and not self._over
+        if at_start and value is not None:
+            raise TypeError("can't send non-None value to a just-started generator")
+        return at_start
+
+    def _resumed(self, value: Any, error: BaseException | None) -> Any:
+        coming = self._resume(value, error)
+        try:
+            part = coming.result()
+        except BaseException:
+            if coming.done():  # else Ctrl-C came, and the next value is still on its way
+                self._end()
+            raise
+        self._take(part)
+        if not self._values:
+            raise StopIteration(self._returned)
+        return self._values.popleft()
+
+    async def _resumed_async(self, value: Any, error: BaseException | None) -> Any:
+        if self._over and error is None:
+            raise StopAsyncIteration
+        coming = self._resume(value, error)
+        try:
+            part = await coming
+        except BaseException:
+            if coming.done():
+                self._end()
+            raise
+        self._take(part)
+        if not self._values:
+            raise StopAsyncIteration
+        return self._values.popleft()
+
+    def _resume(self, value: Any, error: BaseException | None) -> Any:
+        """Have the generator resumed, with a value or an exception; return the future of the part that follows."""
+        if self._over:
+            raise StopIteration if error is None else error
+        if self._values or self._coming is not None:
+            raise RuntimeError(
+                "send() or throw() to a remote generator that was read ahead, as it is from the second next() in a row "
+                "on: call next() once, and send() for every value after it"
+            )
+        if self._actor is None:
+            raise RuntimeError("this generator belongs to no actor")
+        self._is_resumed, self._size = True, 1
+        self._coming = self._actor.submit(_RESUME, (self._number, value, error), {})
         return self._coming
 
     def _take(self, part: Any) -> None:
@@ -127,7 +214,8 @@ class RemoteIterator(Iterator[Any], AsyncIterator[Any]):
             return
         self._values.extend(values)
         if goes_on:
-            self._asked()
+            if self._size > _FIRST_AHEAD and not self._is_resumed:
+                self._asked()
         else:
             self._end()
             self._returned = returned
@@ -194,7 +282,7 @@ def stream_method(name: str) -> Callable[..., Any] | None:
 def _next(number: int, most: int) -> Any:
     source = _sources[number]
     if inspect.isasyncgen(source.generator):
-        return _next_async(number, source, most)
+        return _in_task(source, _part_async(number, source, most))
     values: list[Any] = []
     goes_on, returned = True, None
     with source.turn:
@@ -219,12 +307,41 @@ def _next(number: int, most: int) -> Any:
     return values, goes_on, returned
 
 
-async def _next_async(number: int, source: _Source, most: int) -> Any:
+def _resume(number: int, value: Any, error: BaseException | None) -> Any:
+    """Resume a generator with a value, or with an exception; return what `_next` does, with one value at most."""
+    source = _sources[number]
+    generator = source.generator
+    if inspect.isasyncgen(generator):
+        resumed = generator.asend(value) if error is None else generator.athrow(error)
+        return _in_task(source, _resumed_async(number, resumed))
+    with source.turn:
+        try:
+            return [generator.send(value) if error is None else generator.throw(error)], True, None
+        except StopIteration as end:
+            _sources.pop(number, None)
+            return [], False, end.value
+        except BaseException:
+            _sources.pop(number, None)
+            raise
+
+
+async def _resumed_async(number: int, resumed: Any) -> Any:
+    try:
+        return [await resumed], True, None
+    except StopAsyncIteration:
+        _sources.pop(number, None)
+        return [], False, None
+    except Exception:
+        _sources.pop(number, None)
+        raise
+
+
+async def _in_task(source: _Source, part: Coroutine[Any, Any, Any]) -> Any:
     import asyncio  # 14 ms; where asynchronous generators are, it is loaded
 
     source.task = asyncio.current_task()
     try:
-        return await _part_async(number, source, most)
+        return await part
     finally:
         source.task = None
 
@@ -273,4 +390,17 @@ def _close(number: int) -> Any:
     return None
 
 
-_METHODS: dict[str, Callable[..., Any]] = {_NEXT: _next, _CLOSE: _close}
+def _exception(typ: Any, val: Any) -> BaseException:
+    """Return the exception that the arguments of `throw` describe."""
+    if isinstance(typ, BaseException):
+        return typ
+    if not (isinstance(typ, type) and issubclass(typ, BaseException)):
+        raise TypeError(
+            f"exceptions must be classes or instances deriving from BaseException, not {type(typ).__name__}"
+        )
+    if isinstance(val, typ):
+        return val
+    return typ() if val is None else typ(*val) if isinstance(val, tuple) else typ(val)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {_NEXT: _next, _RESUME: _resume, _CLOSE: _close}

@@ -1,7 +1,7 @@
 """Proxies of remote objects: they look like the object, and every operation runs in the actor.
 
     proxy.method(...)   a call          len(proxy), proxy[i], proxy(...)   calls of special methods
-    proxy.name          a read          proxy.name = value                 a write
+    proxy.name          a read          proxy.name = value, del proxy.name a write
 
 An object that is made while the program has no connection is an `UnconnectedObject`: it holds the constructor's
 arguments for `as_remote`, and every other use of it raises `NotConnected`.
@@ -168,8 +168,10 @@ class RemoteObject(Reference):
             raise AttributeError(f"names that begin with _parl_ are reserved, {name!r} does")
         _get(self, "_parl_ref").set(name, value)
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"attributes of a remote object cannot be deleted from outside ({name!r})")
+    def __delattr__(self, name: str) -> None:
+        if name.startswith("_parl_"):
+            raise AttributeError(f"names that begin with _parl_ are reserved, {name!r} does")
+        _get(self, "_parl_ref").call("__delattr__", (name,), {})
 
     @property  # type: ignore[misc]  # read-only here
     def __class__(self) -> type:  # what isinstance looks at
