@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -74,7 +75,8 @@ class Chain:
             if activation == "relu":
                 torch.relu_(inputs)
             elif activation == "tanh":
-                torch.tanh_(inputs)
+                values = inputs.numpy()  # whose tanh takes a sixth of PyTorch's
+                np.tanh(values, out=values)
             elif activation == "elu":
                 F.elu_(inputs, alpha)
             kept.append(inputs)
@@ -258,6 +260,10 @@ def chains_of(model: Any, methods: Sequence[str], obs: Tensor) -> list[Chain] | 
     return found
 
 
+def _is_array(parameter: Tensor) -> bool:
+    return parameter.device.type == "cpu" and parameter.dtype in (torch.float32, torch.float64)
+
+
 def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
     """Return the layers whose graph ends in a node."""
     shaped = False
@@ -278,7 +284,7 @@ def _layers(node: Any, probe: Tensor) -> list[Layer] | None:
         bias, inputs, turned = (part for part, _ in node.next_functions)
         weight = turned.next_functions[0][0] if turned is not None and turned.name() == "TBackward0" else None
         parts = [getattr(part, "variable", None) for part in (weight, bias)]
-        if any(part is None or not part.requires_grad or part.device.type != "cpu" for part in parts):
+        if not all(part is not None and part.requires_grad and _is_array(part) for part in parts):
             return None
         found.insert(0, Layer(parts[0], parts[1], activation, alpha))  # type: ignore[arg-type]  # none is None
         node = inputs
