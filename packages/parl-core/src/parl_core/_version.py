@@ -1,3 +1,4 @@
 """The version, read by the build and by nothing heavier than itself."""
 
 __version__ = "0.1.0"
+"""Version of the installed package."""

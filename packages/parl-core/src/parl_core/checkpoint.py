@@ -49,6 +49,7 @@ VERSION = 1
 """Of the layout. A reader knows this one and all before it; it is raised when an older reader could not go on."""
 
 AGENT_FILE = "agent.safetensors"
+"""Name of the agent's file in a checkpoint's folder."""
 _FORMAT = "parl-checkpoint"
 _MANIFEST, _STATE, _ARRAYS = "manifest.json", "state.json", "arrays.npz"
 _COMPLETE = re.compile(r"\d{12}")

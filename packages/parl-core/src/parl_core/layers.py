@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of a layer's parameters and buffers, by name."""
 _Size = int | tuple[int, int]
 
 
@@ -101,6 +102,7 @@ class Orthogonal:
 
 
 Initial = Constant | Uniform | Normal | Orthogonal
+"""A rule for the initial values of a parameter."""
 
 
 # Lazily shaped layers
@@ -348,6 +350,7 @@ class LayerNorm(LazyLayer):
 # Activations
 
 ACTIVATIONS = ("elu", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softmax", "softplus", "swish", "tanh")
+"""Names of activations that both backends take as `act`."""
 
 
 def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functional: Any) -> Any:
@@ -374,6 +377,8 @@ Initializer = float | Callable[[tuple[int, ...]], ArrayLike]
 """A number for all entries, or a function of the shape."""
 
 TrainedDtype = Literal["float16", "float32", "float64"]
+"""Dtypes that a parameter may have."""
+
 _TRAINED_DTYPES: tuple[TrainedDtype, ...] = ("float16", "float32", "float64")
 
 

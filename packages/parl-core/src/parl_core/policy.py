@@ -40,7 +40,11 @@ from parl_core.errors import CheckpointError
 
 __all__ = ["FORMAT", "VERSION", "Policy", "load", "pack"]
 
-FORMAT, VERSION = "parl-policy", 1
+FORMAT = "parl-policy"
+"""Name of the file format, in the header of each file."""
+
+VERSION = 1
+"""Version of the format that this module writes and reads."""
 
 _Arrays = Mapping[str, NDArray[Any]]
 _Node = Mapping[str, Any]

@@ -1,4 +1,6 @@
 """The version, read by the build and by nothing heavier than itself."""
 
 __version__ = "0.1.0"
+"""Version of the installed package."""
+
 PARL_CORE = ">=0.1,<0.2"  # as in pyproject.toml

@@ -13,6 +13,7 @@ from parl_evokit.models.adapter import Predictor
 __all__ = ["Episode", "NamedEpisode", "cartpole", "load_object"]
 
 Episode = Callable[[Predictor, int], float]
+"""A function that plays one episode with a model's `predict` and a seed, and returns its reward."""
 
 
 def cartpole() -> Episode:

@@ -71,7 +71,9 @@ from parl_evokit.strategy import Strategy, length_of
 __all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "utilities_of"]
 
 
-MOST_PARAMETERS = 100  # for `stale: IMPORTANCE`
+MOST_PARAMETERS = 100
+"""Largest number of parameters that `stale: IMPORTANCE` accepts."""
+
 CLIP = 2.0  # above 1, since what lies nearer to the present centre tells more of it; without a limit few samples rule
 FEWEST_EACH = 4  # samples of a model, for their ranks among themselves to say something
 EXP = Context(prec=20)

@@ -38,6 +38,7 @@ class Utilities:
 
 
 Shaping = Callable[[NDArray[np.float64]], Utilities]
+"""A function from rewards to utilities, both of shape `[samples]`."""
 
 
 def centered_rank(rewards: NDArray[np.float64]) -> Utilities:

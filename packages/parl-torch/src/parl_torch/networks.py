@@ -181,3 +181,4 @@ class PolicyNetwork(contract.PolicyNetwork, _Network):
 for_spaces = update_wrapper(
     partial(space_networks.for_spaces, networks=sys.modules[__name__]), space_networks.for_spaces
 )
+"""Build networks of this backend for spaces: `parl_core.space_networks.for_spaces` without its `networks`."""

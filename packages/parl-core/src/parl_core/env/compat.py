@@ -30,8 +30,11 @@ __all__ = [
 ]
 
 AnyEnv = gymnasium.Env[Any, Any]
+"""A Gymnasium environment of any observations and actions."""
 AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
+"""A Gymnasium wrapper of any observations and actions."""
 Api = Literal["gymnasium", "gym"]
+"""The API of an environment: `"gymnasium"` returns five values from `step`, the old `"gym"` four."""
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info."""
 

@@ -46,6 +46,7 @@ __all__ = [
 
 
 EnvironmentRule = Literal["auto", "exact", "reset"]
+"""Treatment of environments: `exact` saves their state, `reset` begins new episodes, `auto` takes what is possible."""
 
 
 class HasState(Protocol):

@@ -35,6 +35,7 @@ from parl_core.training.run import Run
 __all__ = ["SETTINGS_FILE", "open_run", "parse_settings", "read_settings", "run_again"]
 
 SETTINGS_FILE = "settings.json"
+"""Name of the file with a run's settings, in its folder."""
 FORMAT, VERSION = "parl-settings", 1
 
 Settings = TypeVar("Settings")

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 CONTROL_KEY = 0
+"""Key of a sample without noise."""
 KEY_BITS = 62
 HALF_BITS = 31
 HALF_MASK = 2**HALF_BITS - 1

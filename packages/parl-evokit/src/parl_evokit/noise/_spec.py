@@ -75,6 +75,7 @@ KNOWN_ANSWERS = (
 
 
 SPEC_VERSION = 1
+"""Version of the noise specification, which logs and models record."""
 SMALLEST_TABLE = 64
 LARGEST_TABLE = 2**31
 LARGEST_BLOCK = 2**16
