@@ -34,6 +34,7 @@ EXPECTED = {
     "ppo",
     "prosthetics",
     "sac",
+    "self_play",
     "td3",
 }
 

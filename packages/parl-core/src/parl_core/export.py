@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 from numpy.typing import NDArray
 
 from parl_core import _agent_file, backends
@@ -30,7 +31,7 @@ from parl_core.atomic_write import sync
 from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, make_env
 from parl_core.errors import HyperparameterError, ModelContractError, ParlError
-from parl_core.policy import pack
+from parl_core.policy import Policy, pack
 from parl_core.spaces import dimensions_of, named
 from parl_core.stats import statistics_of
 from parl_core.training.acting import into_space
@@ -46,6 +47,7 @@ __all__ = [
     "action_leaves",
     "export",
     "export_run",
+    "frozen",
     "observation_leaves",
 ]
 
@@ -205,6 +207,27 @@ def export(
     with suppress(OSError):
         sync(target.parent)
     return Exported(target, size, len(seen), equal, difference)
+
+
+def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Policy:
+    """Return the policy that an agent has now, in numpy: what it learns later does not change it.
+
+    It can be pickled and acts without a framework, in any process: an opponent of self-play, for instance. `export`
+    writes a file, and compares it with the agent.
+
+    Args:
+        agent: a `parl.Agent` whose model is one of `parl.networks`.
+        observation_space: what the agent observes.
+        action_space: what it does.
+
+    Raises:
+        ModelContractError: the model, or a layer of it, has no form in numpy.
+    """
+    if agent.alg.remembers:
+        raise ModelContractError(f"{type(agent.alg.model).__name__} has a memory, which policies in numpy have not yet")
+    if agent.alg.model._waiting():  # its layers take their shapes from the first observation
+        agent.predict(create_empty_array(observation_space, 1, fn=np.ones))
+    return Policy(*describe(Pipeline(agent.alg, observation_space, action_space)))
 
 
 def export_run(

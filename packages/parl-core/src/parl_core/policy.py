@@ -70,7 +70,7 @@ class Policy:
     """
 
     def __init__(self, description: Mapping[str, Any], arrays: _Arrays) -> None:
-        self.description = description
+        self.description, self._arrays = description, arrays
         try:
             self._observation = description["observation"]
             self._is_array = "shape" in self._observation
@@ -111,6 +111,34 @@ class Policy:
         actions = self._of_scores(self._scored(inputs), action_mask)
         return _row(actions) if single else actions
 
+    def sample(self, observation: Any, rng: np.random.Generator, *, action_mask: Any = None) -> Any:
+        """Draw an action: each in proportion to the exponential of its score, as PPO and A2C explore.
+
+        Args:
+            observation: as of a call.
+            rng: draws.
+            action_mask: as of a call.
+
+        Raises:
+            ValueError: as of a call, or actions are not one choice each.
+        """
+        if len(self._sizes) != 1 or self._columns != self._edges[-1]:
+            raise ValueError(
+                f"sample draws one choice of several; actions of this policy are {self._action_in_words()}"
+            )
+        inputs, single = self._batched(observation)
+        if self._has_mask and action_mask is None:
+            action_mask = inputs["action_mask"]
+        elif action_mask is not None:
+            action_mask = np.asarray(action_mask)[None] if single else np.asarray(action_mask)
+        scores = self._scored(inputs)
+        scores = scores + rng.gumbel(size=scores.shape)  # whose largest is such a draw: Gumbel 1954
+        actions = self._of_scores(scores, action_mask)
+        return _row(actions) if single else actions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.description, self._arrays)
+
     def scores(self, observation: Any) -> NDArray[Any]:
         """Return what actions are chosen by, `[n, columns]` (one observation is a batch of one): scores, then numbers.
 
@@ -118,6 +146,9 @@ class Policy:
             ValueError: the observation has another shape or holds a NaN.
         """
         return self._scored(self._batched(observation)[0])
+
+    def _action_in_words(self) -> str:
+        return f"{len(self._sizes)} choices and {self._columns - self._edges[-1]} numbers"
 
     def _batched(self, observation: Any) -> tuple[Any, bool]:
         if not self._is_array:

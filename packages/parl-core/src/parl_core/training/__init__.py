@@ -1,7 +1,7 @@
 """Training loops over agents, environments and numpy: one loop serves every backend.
 
 Read `on_policy` for the loop of PPO, `off_policy` for that of DQN and SAC, `actor_learner` for that of IMPALA and GA3C,
-`episodes` for that of REINFORCE, `standard` for what is watched and saved.
+`episodes` for that of REINFORCE, `self_play` for frozen opponents, `standard` for what is watched and saved.
 `from parl_core import training` gives a program all that it needs around its agent, vector environments, actors and
 seeds included; each name is imported when it is first used, so that the import itself costs next to nothing.
 """
@@ -57,10 +57,17 @@ if TYPE_CHECKING:
     from parl_core.training.recipes import Recipe as Recipe
     from parl_core.training.recipes import find_recipe as find_recipe
     from parl_core.training.run import Run as Run
+    from parl_core.training.self_play import AgainstOpponents as AgainstOpponents
+    from parl_core.training.self_play import Arena as Arena
+    from parl_core.training.self_play import Match as Match
+    from parl_core.training.self_play import OpponentPool as OpponentPool
+    from parl_core.training.self_play import Results as Results
     from parl_core.training.trained import StandardEnv as StandardEnv
 
 _HOMES = {
     "ActorLearnerSettings": "parl_core.training.actor_learner",
+    "AgainstOpponents": "parl_core.training.self_play",
+    "Arena": "parl_core.training.self_play",
     "Callback": "parl_core.training.events",
     "Checkpoints": "parl_core.training.checkpoints",
     "ConfirmedReturn": "parl_core.training.callbacks",
@@ -74,14 +81,17 @@ _HOMES = {
     "KeepLatest": "parl_core.training.callbacks",
     "Learners": "parl_core.backends",
     "LearningCurve": "parl_core.training.curve",
+    "Match": "parl_core.training.self_play",
     "NoImprovement": "parl_core.training.callbacks",
     "NormalizeVector": "parl_core.env.normalize",
     "OffPolicySettings": "parl_core.training.off_policy",
     "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",
+    "OpponentPool": "parl_core.training.self_play",
     "Progress": "parl_core.training.callbacks",
     "Recipe": "parl_core.training.recipes",
     "RecordVideo": "parl_core.training.evaluation",
+    "Results": "parl_core.training.self_play",
     "Run": "parl_core.training.run",
     "StandardEnv": "parl_core.training.trained",
     "StepBudget": "parl_core.training.callbacks",
@@ -112,6 +122,8 @@ _HOMES = {
 
 __all__ = [
     "ActorLearnerSettings",
+    "AgainstOpponents",
+    "Arena",
     "Callback",
     "Checkpoints",
     "ConfirmedReturn",
@@ -125,14 +137,17 @@ __all__ = [
     "KeepLatest",
     "Learners",
     "LearningCurve",
+    "Match",
     "NoImprovement",
     "NormalizeVector",
     "OffPolicySettings",
     "OfflineSettings",
     "OnPolicySettings",
+    "OpponentPool",
     "Progress",
     "Recipe",
     "RecordVideo",
+    "Results",
     "Run",
     "StandardEnv",
     "StepBudget",

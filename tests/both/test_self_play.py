@@ -1,0 +1,97 @@
+"""Frozen policies of a backend's agents play without it, and an agent learns against them in remote actors."""
+
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl
+from parl_core.actors import open_actors
+from parl_core.env.two_player import ConnectFour, MatrixGame, rock_paper_scissors
+from parl_core.env.vector import make_vector_env
+from parl_core.export import frozen
+from parl_core.seeding import seed_everything
+from parl_core.training.on_policy import OnPolicySettings, train_on_policy
+from parl_core.training.self_play import AgainstOpponents, Arena, OpponentPool
+
+
+class Uniform:
+    def sample(self, observation: Any, rng: np.random.Generator) -> int:
+        mask = observation["action_mask"] if isinstance(observation, dict) else np.ones(3)
+        return int(rng.choice(np.flatnonzero(mask)))
+
+
+def agent_for(env: Any, seed: int = 0) -> parl.Agent:
+    seed_everything(seed)
+    model = parl.networks.for_spaces(env.observation_space, env.action_space, "actor-critic", hidden=(32,))
+    return parl.Agent(parl.algorithms.PPO(model, initial_lr=3e-3))
+
+
+def positions(n: int) -> dict[str, Any]:
+    """Batches of what connect four shows."""
+    env = AgainstOpponents(ConnectFour, [Uniform()])
+    rng = np.random.default_rng(1)
+    found: list[dict[str, Any]] = []
+    while len(found) < n:
+        observation, _ = env.reset(seed=len(found))
+        over = False
+        while not over:
+            found.append(observation)
+            observation, _, over, _, _ = env.step(int(rng.choice(np.flatnonzero(observation["action_mask"]))))
+    return {key: np.stack([one[key] for one in found[:n]]) for key in found[0]}
+
+
+def test_a_frozen_policy_draws_as_its_agent_and_does_not_change_with_it() -> None:
+    env = AgainstOpponents(ConnectFour, [Uniform()])
+    agent, seen = agent_for(env), positions(50)
+    agent.explore(seen)
+    policy = pickle.loads(pickle.dumps(frozen(agent, env.observation_space, env.action_space)))
+    assert (policy(seen) == agent.predict(seen)).all()
+    logits = np.asarray(agent.run(agent.alg.model.policy, seen))
+    assert policy.scores(seen) == pytest.approx(logits, abs=1e-5)
+    one = {key: column[30] for key, column in seen.items()}
+    rng = np.random.default_rng(2)
+    drawn = np.array([policy.sample(one, rng) for _ in range(4000)])
+    possible = one["action_mask"] == 1
+    weights = np.where(possible, np.exp(logits[30] - logits[30].max()), 0.0)
+    shares = np.bincount(drawn, minlength=7) / 4000
+    assert shares == pytest.approx(weights / weights.sum(), abs=0.04)
+    before = policy.scores(seen)
+    agent.set_weights({name: array + 0.1 for name, array in agent.get_weights().items()})
+    assert (policy.scores(seen) == before).all()
+
+
+def test_policies_of_several_numbers_are_not_drawn_from() -> None:
+    from gymnasium.spaces import Box
+
+    space = Box(-1.0, 1.0, (3,), np.float32)
+    model = parl.networks.for_spaces(space, Box(-1.0, 1.0, (2,), np.float32), "actor-critic")
+    agent = parl.Agent(parl.algorithms.PPO(model))
+    policy = frozen(agent, space, Box(-1.0, 1.0, (2,), np.float32))
+    with pytest.raises(ValueError, match="of this policy are 0 choices and 2 numbers"):
+        policy.sample(np.zeros(3, np.float32), np.random.default_rng(0))
+
+
+@pytest.mark.timeout(300)
+def test_an_agent_learns_to_beat_a_frozen_opponent_in_remote_actors() -> None:
+    payoff, _ = rock_paper_scissors()
+    make_game = partial(MatrixGame, payoff)
+
+    class Rock:
+        def sample(self, observation: Any, rng: np.random.Generator) -> int:
+            return 0
+
+    env = AgainstOpponents(make_game, [Rock()])
+    agent, pool = agent_for(env), OpponentPool()
+    pool.add("rock", Rock())
+    with open_actors("remote", cpu_num=2) as actors:
+        make = partial(AgainstOpponents, make_game, *pool.opponents())
+        with make_vector_env(make, 8, actors=actors) as envs:
+            train_on_policy(agent, envs, OnPolicySettings(total_steps=3072, n_steps=32, minibatch_size=64), seed=1)
+        with Arena(make_game, actors=actors, workers=2) as arena:
+            policy = frozen(agent, env.observation_space, env.action_space)
+            results = pool.challenge("learned", policy, arena, games=100, seed=2)
+    assert results["rock"].score > 0.9
+    assert pool["learned"].rating > pool["rock"].rating
