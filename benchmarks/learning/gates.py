@@ -145,6 +145,10 @@ GATES: dict[str, Gate] = {
     ),
     "dqn-lunar_lander": Gate("DQN", "LunarLander-v3", 4.0, 200.0, published=(f"154 at 100k ({_ZOO}, v2)",)),
     "qrdqn-cartpole": Gate("QRDQN", "CartPole-v1", 1.5, 475.0, published=(f"500 at 50k ({_ZOO})",)),
+    "c51-cartpole": Gate("C51", "CartPole-v1", 1.8, 475.0, published=(f"481.2 +- 20.5 ({_CLEANRL})",)),
+    "rainbow-cartpole": Gate(
+        "Rainbow", "CartPole-v1", 2.0, 475.0, published=("no figure for so few steps is known to us",)
+    ),
     "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 1.6, not_below="dqn-cartpole", margin=25.0),
     "a2c-cartpole": Gate("A2C", "CartPole-v1", 1.0, 475.0, published=(f"500 at 500k ({_ZOO})",)),
     "a2c-acrobot": Gate("A2C", "Acrobot-v1", 1.0, -100.0, published=(f"-83.4 at 500k ({_ZOO})",)),
@@ -260,6 +264,11 @@ GATES: dict[str, Gate] = {
     "dqn-space_invaders": _minatar("DQN", "SpaceInvaders", 11.1, _DQN_PLOTS),
     "dqn-asterix": _minatar("DQN", "Asterix", 12.0, _DQN_PLOTS, _UNSEEN),
     "dqn-freeway": _minatar("DQN", "Freeway", 12.0, _DQN_PLOTS, _UNSEEN),
+    "c51-breakout": _minatar("C51", "Breakout", 17.0, _NO_TABLE),
+    "rainbow-breakout": _minatar("Rainbow", "Breakout", 35.0, _DQN_PLOTS),
+    "rainbow-space_invaders": _minatar("Rainbow", "SpaceInvaders", 35.0, _DQN_PLOTS),
+    "rainbow-asterix": _minatar("Rainbow", "Asterix", 35.0, _DQN_PLOTS, _UNSEEN),
+    "rainbow-freeway": _minatar("Rainbow", "Freeway", 35.0, _DQN_PLOTS, _UNSEEN),
     "ppo-breakout": _minatar("PPO", "Breakout", 6.1, _NO_TABLE),
     "ppo-space_invaders": _minatar("PPO", "SpaceInvaders", 6.9, _NO_TABLE),
     "ppo-asterix": _minatar("PPO", "Asterix", 7.0, _NO_TABLE, _UNSEEN),

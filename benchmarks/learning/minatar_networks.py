@@ -8,7 +8,7 @@ from typing import Any
 
 import parl
 
-__all__ = ["minatar_actor_critic", "minatar_q_network"]
+__all__ = ["minatar_actor_critic", "minatar_categorical", "minatar_q_network"]
 
 
 def minatar_q_network(act_dim: int) -> Any:
@@ -23,6 +23,31 @@ def minatar_q_network(act_dim: int) -> Any:
             return self.head(self.fc(self.conv(_floats(obs))))
 
     return QNetwork()
+
+
+def minatar_categorical(act_dim: int, *, dueling: bool = False, noisy: float | None = None, atoms: int = 51) -> Any:
+    """Logits `[batch, atoms, act_dim]`; dueling ones of two streams of 128 units each, as Rainbow has them."""
+    layers = parl.layers
+
+    def fc(size: int, act: str | None = None) -> Any:
+        return layers.fc(size=size, act=act) if noisy is None else layers.noisy_fc(size, noisy, act=act)
+
+    class Categorical(parl.Model):
+        def __init__(self) -> None:
+            self.conv = layers.conv2d(num_filters=16, filter_size=3, act="relu")
+            self.fc, self.head = fc(128, "relu"), fc(atoms * act_dim)
+            if dueling:
+                self.state_fc, self.state_head = fc(128, "relu"), fc(atoms)
+
+        def atoms(self, obs: Any) -> Any:
+            features = self.conv(_floats(obs))
+            logits = layers.reshape(self.head(self.fc(features)), [0, atoms, act_dim])
+            if not dueling:
+                return logits
+            of_state = layers.reshape(self.state_head(self.state_fc(features)), [0, atoms, 1])
+            return of_state + logits - logits.mean(2, keepdim=True)
+
+    return Categorical()
 
 
 def minatar_actor_critic(act_dim: int) -> Any:

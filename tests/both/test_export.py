@@ -53,6 +53,8 @@ ALGORITHMS: dict[str, tuple[Any, str]] = {
     "DQN": ("q", "choice"),
     "DDQN": ("q", "choice"),
     "QRDQN": ("quantile", "choice"),
+    "C51": ("categorical", "choice"),
+    "Rainbow": ("categorical", "choice"),
     "PolicyGradient": ("policy", "choices"),
     "A2C": ("actor-critic", "both"),
     "BC": ("actor-critic", "numbers"),

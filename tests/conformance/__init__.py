@@ -14,6 +14,7 @@ from conformance.adapter import Adapter
 from conformance.agent import AgentConformance
 from conformance.bc import BCConformance
 from conformance.bootstrapped_ddpg import BootstrappedDDPGConformance
+from conformance.c51 import C51Conformance, RainbowConformance
 from conformance.cql import CQLConformance
 from conformance.ddpg import DDPGConformance
 from conformance.decision_transformer import DecisionTransformerConformance
@@ -22,6 +23,7 @@ from conformance.impala import IMPALAConformance, VTraceConformance
 from conformance.iql import IQLConformance
 from conformance.lazy import LazyLayersConformance
 from conformance.model import ModelConformance
+from conformance.noisy import NoisyConformance
 from conformance.oac import OACConformance
 from conformance.offline_q import OfflineQConformance
 from conformance.on_policy import OnPolicyConformance
@@ -41,6 +43,7 @@ __all__ = [
     "AgentConformance",
     "BCConformance",
     "BootstrappedDDPGConformance",
+    "C51Conformance",
     "CQLConformance",
     "DDPGConformance",
     "DQNConformance",
@@ -49,12 +52,14 @@ __all__ = [
     "IQLConformance",
     "LazyLayersConformance",
     "ModelConformance",
+    "NoisyConformance",
     "OACConformance",
     "OfflineQConformance",
     "OnPolicyConformance",
     "PPOConformance",
     "PolicyGradientConformance",
     "QRDQNConformance",
+    "RainbowConformance",
     "ResumeConformance",
     "SACConformance",
     "SeparatePPOConformance",

@@ -9,16 +9,19 @@ from conformance import (
     ActorLearnerConformance,
     AgentConformance,
     BootstrappedDDPGConformance,
+    C51Conformance,
     DDPGConformance,
     DQNConformance,
     IMPALAConformance,
     LazyLayersConformance,
     ModelConformance,
+    NoisyConformance,
     OACConformance,
     OnPolicyConformance,
     PolicyGradientConformance,
     PPOConformance,
     QRDQNConformance,
+    RainbowConformance,
     SACConformance,
     SeparatePPOConformance,
     TargetConformance,
@@ -59,6 +62,18 @@ class TestDQN(DQNConformance):
 
 
 class TestQRDQN(QRDQNConformance):
+    adapter = PaddleAdapter()
+
+
+class TestC51(C51Conformance):
+    adapter = PaddleAdapter()
+
+
+class TestRainbow(RainbowConformance):
+    adapter = PaddleAdapter()
+
+
+class TestNoisyLayers(NoisyConformance):
     adapter = PaddleAdapter()
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from parl_core.networks import ActorCritic as ActorCritic
     from parl_core.networks import AtariActorCritic as AtariActorCritic
     from parl_core.networks import AtariQNetwork as AtariQNetwork
+    from parl_core.networks import CategoricalNetwork as CategoricalNetwork
     from parl_core.networks import DeterministicActorCritic as DeterministicActorCritic
     from parl_core.networks import DuelingHead as DuelingHead
     from parl_core.networks import ImplicitActorCritic as ImplicitActorCritic

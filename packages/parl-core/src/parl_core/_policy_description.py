@@ -17,6 +17,7 @@ from parl_core import encoders, layers, networks
 from parl_core.contracts.a2c import A2C
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.bc import BC
+from parl_core.contracts.c51 import C51
 from parl_core.contracts.continuous import ContinuousActorCritic
 from parl_core.contracts.dqn import DQN
 from parl_core.contracts.impala import IMPALA
@@ -133,6 +134,9 @@ def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
     network = tree.network()
     if isinstance(pipeline.algorithm, BC) and not pipeline.sizes:
         network = _chain(network, {"kind": "clip", "low": -1.0, "high": 1.0})
+    if isinstance(pipeline.algorithm, C51):
+        low, high = pipeline.algorithm.v_min, pipeline.algorithm.v_max
+        network = _chain(network, {"kind": "expectation", "groups": tree.atoms, "low": low, "high": high})
     steps: list[Node] = []
     dtype = str(tree.dtype)
     if pipeline.is_flat:
@@ -165,6 +169,7 @@ class _Tree:
     Attributes:
         arrays: weights that the nodes name.
         encodes: observations go into an encoder, which takes arrays of any dtype.
+        atoms: of distributions over fixed values, how many these are; else 0.
     """
 
     def __init__(self, model: Any) -> None:
@@ -173,6 +178,7 @@ class _Tree:
         self._tensors = model._named_tensors()
         self.arrays: Arrays = {}
         self.encodes = False
+        self.atoms = 0
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -186,7 +192,7 @@ class _Tree:
             ModelContractError: the model, or a layer of it, has no numpy form.
         """
         model = self._model
-        methods = ("policy", "value", "quantiles", "policy_and_value", "forward", "_distributed")
+        methods = ("policy", "value", "quantiles", "atoms", "policy_and_value", "forward", "_distributed")
         own = {method: getattr(getattr(type(model), method, None), "__module__", "") for method in methods}
         changed = [
             name for name, module in own.items() if module and not module.startswith(("parl_core.", *_FRAMEWORKS))
@@ -200,6 +206,9 @@ class _Tree:
             case networks.QuantileNetwork():
                 groups = {"kind": "mean", "groups": model._shape[1]}
                 return _chain(self._layer(model.trunk), self._layer(model.head), groups)
+            case networks.CategoricalNetwork():
+                self.atoms = model._shape[1]
+                return _chain(self._layer(model.trunk), self._layer(model.head))
             case networks.ActorCritic():
                 return _chain(self._layer(model.policy_trunk), self._layer(model.policy_head))
             case networks.PolicyNetwork():
@@ -227,7 +236,7 @@ class _Tree:
                 return _chain(self._layer(layer.embedding), *blocks, self._layer(layer.norm))
             case networks.DuelingHead() if is_known:
                 value, advantage = self._layer(layer.state_value), self._layer(layer.advantage)
-                return {"kind": "dueling", "value": value, "advantage": advantage}
+                return {"kind": "dueling", "value": value, "advantage": advantage, "groups": layer.atoms or 1}
             case networks.NatureCNN() if is_known:
                 return _chain({"kind": "scaled", "divisor": 255.0}, *self._children(layer))
             case encoders.ImageEncoder() if is_known:
@@ -270,6 +279,8 @@ class _Tree:
     def _parameters(self, layer: Any) -> Node:
         found: Node = {"weight": None, "bias": None, "act": layer.activation}
         for name in layer.own_parameters:
+            if name not in found:  # the sigma of a noise that only learning has
+                continue
             key = f"{self._names[id(layer)]}.{name}"
             weights = self._model._to_portable({key: self._model._array_of(self._tensors[key])})
             found[name], self.arrays[key] = key, weights[key]

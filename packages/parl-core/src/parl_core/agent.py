@@ -34,6 +34,7 @@ from parl_core.errors import (
     SpoiledBatchError,
     WeightsMismatchError,
 )
+from parl_core.layers import NoisyFc
 from parl_core.model import Weights
 from parl_core.stats import statistics_of
 
@@ -154,18 +155,18 @@ class Agent:
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
         if type(self.alg).sample is not Algorithm.sample:
-            actions = self._forward(self.alg.sample_actions, batch, **options)
+            actions = self._forward(self.alg.sample_actions, batch, True, **options)
         else:
-            actions = self._chosen(batch, {**options, "rng": self.rng})
+            actions = self._chosen(batch, {**options, "rng": self.rng}, with_noise=True)
         return _unbatched(actions, single)
 
-    def _chosen(self, batch: Any, options: Mapping[str, Any]) -> Any:
+    def _chosen(self, batch: Any, options: Mapping[str, Any], *, with_noise: bool = False) -> Any:
         """Return the actions that the algorithm chooses on the host; of tensors they become one again."""
         if self.alg.remembers:
             options = dict(options)
-            output, state = self._forward(self.alg.predict, batch, state=options.pop("state"))
+            output, state = self._forward(self.alg.predict, batch, with_noise, state=options.pop("state"))
             return self._choice(output, batch, options), state
-        return self._choice(self._forward(self.alg.predict, batch), batch, options)
+        return self._choice(self._forward(self.alg.predict, batch, with_noise), batch, options)
 
     def _choice(self, output: Any, batch: Any, options: Mapping[str, Any]) -> Any:
         if not holds_tensors(batch):
@@ -568,7 +569,11 @@ class Agent:
             _refuse_nan(batch)
         return batch, single
 
-    def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
+    def _forward(self, method: Callable[..., Any], batch: Any, with_noise: bool = False, **options: Any) -> Any:
+        """Return what a method of the algorithm gives of a batch of observations, in evaluation mode.
+
+        With noise, layers whose weights have some (`parl.layers.noisy_fc`) draw it, if the agent is in training mode.
+        """
         if not options and type(batch) is np.ndarray:
             found = self.alg._on_host(method.__name__, batch)
             if found is not None:
@@ -581,6 +586,8 @@ class Agent:
         if self._by_mode is None:
             self._by_mode = self.alg._layers_by_mode()
         learning = [layer for layer in self._by_mode if layer.training] if self._by_mode else ()
+        if with_noise and learning:
+            learning = [layer for layer in learning if not isinstance(layer, NoisyFc)]
         for layer in learning:
             layer.training = False
         try:

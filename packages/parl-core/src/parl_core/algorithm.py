@@ -20,6 +20,7 @@ from parl_core import logger
 from parl_core._hanging import Holder, attributes, decode, encode, holder_of
 from parl_core._nested import map_nested
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
+from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.recurrent import has_memory
 
@@ -186,7 +187,8 @@ class Algorithm:
 
     TARGETS: ClassVar[tuple[str, ...]] = ("target_model",)
     """Attributes with models that only give targets. They stay in evaluation mode: no dropout, and batch statistics are
-    those that `sync_weights_to` has brought, which their own forward passes do not touch."""
+    those that `sync_weights_to` has brought, which their own forward passes do not touch. Only noisy layers
+    (`parl.layers.noisy_fc`) draw there, too (Fortunato et al. 2018, section 3.1)."""
 
     NEEDS_HISTORY: ClassVar[bool] = False
     """Whether `predict` takes the steps before as well, so that an agent cannot act on an observation alone."""
@@ -295,6 +297,7 @@ class Algorithm:
         for name, model in self._models().items():
             if name not in self.TARGETS:
                 model.train()
+        self._settle_targets()
 
     def eval(self) -> None:
         """Put all models into evaluation mode."""
@@ -640,15 +643,13 @@ class Algorithm:
 
     def _new_target(self) -> Any:
         """Return a copy of `self.model` for targets."""
-        target = copy.deepcopy(self.model)
-        target.eval()
-        return target
+        return _as_target(copy.deepcopy(self.model))
 
     def _settle_targets(self) -> None:
         """Put targets into evaluation mode, wherever they come from."""
         for name, model in self._models().items():
             if name in self.TARGETS:
-                model.eval()
+                _as_target(model)
 
     def _layers_by_mode(self) -> list[Any]:
         """Return the layers of all models that compute something else in training mode, such as dropout."""
@@ -744,6 +745,15 @@ class Algorithm:
         finally:
             for layer in switched:
                 layer.training = True
+
+
+def _as_target(model: Any) -> Any:
+    """Put a model into evaluation mode but for its noisy layers, of which targets draw noise, too; return it."""
+    model.eval()
+    noisy: list[Any] = [layer for layer in model._all_layers().values() if isinstance(layer, NoisyFc)]
+    for layer in noisy:
+        layer.training = True
+    return model
 
 
 def _split(arrays: Weights) -> dict[str, Weights]:

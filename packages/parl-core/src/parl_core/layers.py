@@ -32,6 +32,7 @@ __all__ = [
     "Initializer",
     "LayerNorm",
     "LazyLayer",
+    "NoisyFc",
     "Normal",
     "Orthogonal",
     "Shapes",
@@ -210,6 +211,51 @@ class Fc(LazyLayer):
     def extra_repr(self) -> str:
         """Return what the framework prints of this layer."""
         return f"size={self.size}"
+
+
+class NoisyFc(Fc):
+    """A fully connected layer with noise of a learned size on its weights (Fortunato et al. 2018, arXiv:1706.10295).
+
+        weight + weight_sigma * f(e_out) f(e_in)^T,   bias + bias_sigma * f(e_out)                        (equation 9)
+        f(x) = sign(x) * sqrt(|x|),   e_in and e_out drawn from N(0, 1)                              (equations 10, 11)
+
+    In training mode each forward pass draws anew, once for its batch; in evaluation mode there is no noise. Agents
+    explore by it: `sample` and `learn` draw, also of target networks, `predict` does not. Weight and bias start uniform
+    in [-1 / sqrt(inputs), 1 / sqrt(inputs)], their sigmas at `sigma / sqrt(inputs)` (section 3.2).
+
+    Args:
+        size: number of outputs.
+        sigma: of the noise at the start, above 0, before it is divided by the root of the inputs; default 0.5 (paper).
+        num_flatten_dims: leading dimensions that are kept; the others are flattened into the input features.
+        act: activation of the output.
+    """
+
+    PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias", "weight_sigma", "bias_sigma")
+    TRANSPOSED: ClassVar[bool] = False
+
+    def __init__(self, size: int, sigma: float = 0.5, num_flatten_dims: int = 1, act: str | None = None) -> None:
+        super().__init__(size, num_flatten_dims, act=act)
+        self.sigma = check_positive("sigma", sigma)
+        self._inputs = 1
+
+    def shapes_for(self, inputs: Any) -> Shapes:
+        """Return the shapes of weight and bias, and of their sigmas."""
+        shapes = super().shapes_for(inputs)
+        return {**shapes, **{f"{name}_sigma": shape for name, shape in shapes.items()}}
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Return False for shapes that weights of this layer cannot have."""
+        return super().accepts(shapes) and shapes["weight_sigma"] == shapes["weight"]
+
+    def materialise(self, shapes: Shapes) -> None:
+        """Give weight, bias and sigmas these shapes and their initial values."""
+        self._inputs = shapes["weight"][1]
+        super().materialise(shapes)
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - the inputs count for all
+        """Return how one parameter starts."""
+        root = math.sqrt(self._inputs)
+        return Constant(self.sigma / root) if name.endswith("_sigma") else Uniform(1.0 / root)
 
 
 class Conv2d(LazyLayer):

@@ -5,6 +5,7 @@
     QNetwork                   vectors   -> action values                        DQN
     AtariQNetwork              images    -> action values                        DQN
     QuantileNetwork            vectors   -> quantiles of action values           QRDQN
+    CategoricalNetwork         vectors   -> logits of the values of returns      C51, Rainbow
     ActorCritic                vectors   -> policy and value                     PPO (own trunks for both)
     SharedActorCritic          vectors   -> policy and value                     PPO (one trunk, one pass)
     AtariActorCritic           images    -> policy and value                     PPO (one trunk, one pass)
@@ -31,7 +32,7 @@ from parl_core.checks import check_int
 from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Layer, SpacePart
 from parl_core.errors import HyperparameterError
-from parl_core.layers import Normal, Orthogonal
+from parl_core.layers import Initial, Normal, Orthogonal
 from parl_core.model import Model
 from parl_core.recurrent import MemoryKind, State, zeros_of
 
@@ -41,6 +42,7 @@ __all__ = [
     "AtariActorCritic",
     "AtariQNetwork",
     "Body",
+    "CategoricalNetwork",
     "DeterministicActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
@@ -66,15 +68,22 @@ class MLP(Layer):
         act: activation after each layer.
         orthogonal: start from orthogonal weights of gain sqrt(2) in place of Glorot's uniform ones.
         normalised: layer normalisation before each activation.
+        noisy: the sigma of `parl.layers.noisy_fc`, of which the layers are then; None: they have no noise.
     """
 
     def __init__(
-        self, sizes: Sequence[int], act: str = "relu", *, orthogonal: bool = False, normalised: bool = False
+        self,
+        sizes: Sequence[int],
+        act: str = "relu",
+        *,
+        orthogonal: bool = False,
+        normalised: bool = False,
+        noisy: float | None = None,
     ) -> None:
         start = Orthogonal(sqrt(2.0)) if orthogonal else None
         layers: list[Any] = []
         for size in sizes:
-            layers.append(self._layers.fc(size, act=None if normalised else act, initial_weight=start))
+            layers.append(_fc(self._layers, size, None if normalised else act, noisy, start))
             if normalised:
                 layers.append(self._layers.layer_norm(act=act))
         super().__init__(*layers)
@@ -145,17 +154,34 @@ class NatureCNN(Layer):
 
 
 class DuelingHead(Layer):
-    """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9."""
+    """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9.
 
-    def __init__(self, act_dim: int) -> None:
+    Args:
+        act_dim: number of actions.
+        atoms: of distributions of returns, the number of logits of each action (Hessel et al. 2018, section 3).
+        noisy: as of `MLP`.
+    """
+
+    def __init__(self, act_dim: int, atoms: int | None = None, *, noisy: float | None = None) -> None:
         super().__init__()
-        self.state_value = self._layers.fc(1)
-        self.advantage = self._layers.fc(act_dim)
+        self.act_dim, self.atoms = act_dim, atoms
+        self.state_value = _fc(self._layers, atoms or 1, None, noisy)
+        self.advantage = _fc(self._layers, (atoms or 1) * act_dim, None, noisy)
 
     def forward(self, features: Any) -> Any:
-        """Return the action values `[batch, act_dim]` of features."""
-        advantage = self.advantage(features)
-        return self.state_value(features) + advantage - advantage.mean(1, keepdim=True)
+        """Return the action values `[batch, act_dim]` of features, or logits `[batch, atoms, act_dim]`."""
+        value, advantage = self.state_value(features), self.advantage(features)
+        if self.atoms is None:
+            return value + advantage - advantage.mean(1, keepdim=True)
+        advantage = self._layers.reshape(advantage, [0, self.atoms, self.act_dim])
+        return self._layers.reshape(value, [0, self.atoms, 1]) + advantage - advantage.mean(2, keepdim=True)
+
+
+def _fc(layers: Any, size: int, act: str | None, noisy: float | None, initial_weight: Initial | None = None) -> Any:
+    """Return a fully connected layer, with noise of an initial size on its weights where that is given."""
+    if noisy is not None:
+        return layers.noisy_fc(size, noisy, act=act)
+    return layers.fc(size, act=act, initial_weight=initial_weight)
 
 
 @dataclass(frozen=True)
@@ -195,6 +221,8 @@ class Body:
         orthogonal: start from orthogonal weights.
         normalised: layer normalisation before each activation.
         simba: residual blocks in place of plain layers.
+        noisy: of plain layers and of the heads of action values, the sigma of their noise (`parl.layers.noisy_fc`);
+            None: they have none.
         observed: arrays of which observations consist; None: they are vectors, and need no encoder.
     """
 
@@ -203,6 +231,7 @@ class Body:
     orthogonal: bool = False
     normalised: bool = False
     simba: bool = False
+    noisy: float | None = None
     observed: tuple[SpacePart, ...] | None = None
 
 
@@ -222,9 +251,17 @@ class _Network(Model):
             layers.append(self._parts.simba(body.hidden, body.act))
         elif body.hidden or not layers:
             layers.append(
-                self._parts.mlp(body.hidden, body.act, orthogonal=body.orthogonal, normalised=body.normalised)
+                self._parts.mlp(
+                    body.hidden, body.act, orthogonal=body.orthogonal, normalised=body.normalised, noisy=body.noisy
+                )
             )
         return layers[0] if len(layers) == 1 else self._parts.sequential(*layers)
+
+    def _values_of(self, act_dim: int, atoms: int | None, body: Body, *, dueling: bool) -> Any:
+        """Return the head of action values, or of so many logits of each."""
+        if dueling:
+            return self._parts.dueling_head(act_dim, atoms, noisy=body.noisy)
+        return _fc(self._parts.layers, (atoms or 1) * act_dim, None, body.noisy)
 
     def _orthogonal(self, size: int, gain: float) -> Any:
         return self._parts.layers.fc(size, initial_weight=Orthogonal(gain))
@@ -237,16 +274,25 @@ class QNetwork(_Network):
         act_dim: number of actions.
         hidden: sizes of the hidden layers (ReLU).
         dueling: separate value and advantage.
-        body: in place of `hidden`, with more to choose.
+        noisy: sigma of the noise on the weights of all layers, by which it explores (`parl.layers.noisy_fc`; 0.5 in
+            Fortunato et al. 2018); None: there is none.
+        body: in place of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
-        self, act_dim: int, hidden: Sequence[int] = (128, 128), *, dueling: bool = False, body: Body | None = None
+        self,
+        act_dim: int,
+        hidden: Sequence[int] = (128, 128),
+        *,
+        dueling: bool = False,
+        noisy: float | None = None,
+        body: Body | None = None,
     ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
-        self.trunk = self._trunk(body or Body(hidden))
-        self.head = self._parts.dueling_head(act_dim) if dueling else self._parts.layers.fc(act_dim)
+        body = body or Body(hidden, noisy=noisy)
+        self.trunk = self._trunk(body)
+        self.head = self._values_of(act_dim, None, body, dueling=dueling)
 
     def value(self, obs: Any) -> Any:
         """Action values."""
@@ -273,19 +319,60 @@ class QuantileNetwork(_Network):
         act_dim: number of actions.
         quantiles: how many; 200 in Dabney et al. 2018.
         hidden: sizes of the hidden layers (ReLU).
-        body: in place of `hidden`, with more to choose.
+        noisy: as of `QNetwork`.
+        body: in place of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
-        self, act_dim: int, quantiles: int = 200, hidden: Sequence[int] = (128, 128), *, body: Body | None = None
+        self,
+        act_dim: int,
+        quantiles: int = 200,
+        hidden: Sequence[int] = (128, 128),
+        *,
+        noisy: float | None = None,
+        body: Body | None = None,
     ) -> None:
         super().__init__()
         self._shape = [0, check_int("quantiles", quantiles), check_int("act_dim", act_dim)]
-        self.trunk = self._trunk(body or Body(hidden))
-        self.head = self._parts.layers.fc(quantiles * act_dim)
+        body = body or Body(hidden, noisy=noisy)
+        self.trunk = self._trunk(body)
+        self.head = self._values_of(act_dim, quantiles, body, dueling=False)
 
     def quantiles(self, obs: Any) -> Any:
         """Return the quantiles."""
+        return self._parts.layers.reshape(self.head(self.trunk(obs)), self._shape)
+
+
+class CategoricalNetwork(_Network):
+    """Logits `[batch, atoms, act_dim]` of the distribution of the return of each action over fixed values.
+
+    Args:
+        act_dim: number of actions.
+        atoms: number of values; 51 in Bellemare et al. 2017.
+        hidden: sizes of the hidden layers (ReLU).
+        dueling: separate logits of value and advantage, as Rainbow has them.
+        noisy: as of `QNetwork`.
+        body: in place of `hidden` and `noisy`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        atoms: int = 51,
+        hidden: Sequence[int] = (128, 128),
+        *,
+        dueling: bool = False,
+        noisy: float | None = None,
+        body: Body | None = None,
+    ) -> None:
+        super().__init__()
+        self._shape = [0, check_int("atoms", atoms, at_least=2), check_int("act_dim", act_dim)]
+        body = body or Body(hidden, noisy=noisy)
+        self.trunk = self._trunk(body)
+        self.head = self._values_of(act_dim, atoms, body, dueling=dueling)
+
+    def atoms(self, obs: Any) -> Any:
+        """Return the logits."""
         return self._parts.layers.reshape(self.head(self.trunk(obs)), self._shape)
 
 
@@ -494,8 +581,9 @@ class RecurrentQNetwork(_Remembering):
         memory_size: units of the memory, and of the layer in front of it.
         hidden: sizes of further layers (ReLU) in front of that.
         dueling: separate value and advantage.
+        noisy: as of `QNetwork`; the memory itself has no noise.
         memory_options: further arguments of the memory.
-        body: in place of `hidden`, with more to choose.
+        body: in place of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
@@ -506,13 +594,15 @@ class RecurrentQNetwork(_Remembering):
         hidden: Sequence[int] = (),
         *,
         dueling: bool = False,
+        noisy: float | None = None,
         memory_options: Mapping[str, Any] = MappingProxyType({}),
         body: Body | None = None,
     ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
-        self._set_memory(memory, memory_size, body or Body(hidden), memory_options)
-        self.head = self._parts.dueling_head(act_dim) if dueling else self._parts.layers.fc(act_dim)
+        body = body or Body(hidden, noisy=noisy)
+        self._set_memory(memory, memory_size, body, memory_options)
+        self.head = self._values_of(act_dim, None, body, dueling=dueling)
 
     def value(self, features: Any) -> Any:
         """Action values `[batch, act_dim]` of the features that `remember` returns."""

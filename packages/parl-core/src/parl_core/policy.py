@@ -423,10 +423,13 @@ def _residual(node: _Node, arrays: _Arrays) -> _Function:
 
 def _dueling(node: _Node, arrays: _Arrays) -> _Function:
     value, advantage = _layer(node["value"], arrays), _layer(node["advantage"], arrays)
+    groups = int(node.get("groups", 1))
 
     def run(values: Any) -> Any:
-        each = advantage(values)
-        return value(values) + each - each.mean(1, keepdims=True)
+        rows = len(values)
+        each = advantage(values).reshape(rows, groups, -1)
+        of_state = value(values).reshape(rows, groups, 1)
+        return (of_state + each - each.mean(2, keepdims=True)).reshape(rows, -1)
 
     return run
 
@@ -434,6 +437,19 @@ def _dueling(node: _Node, arrays: _Arrays) -> _Function:
 def _mean(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
     groups = int(node["groups"])
     return lambda values: values.reshape(len(values), groups, -1).mean(1)
+
+
+def _expectation(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
+    """Return what makes means of logits, of which each action has one for each of some evenly spaced values."""
+    groups = int(node["groups"])
+    support = np.linspace(float(node["low"]), float(node["high"]), groups)
+
+    def run(logits: Any) -> Any:
+        each = logits.reshape(len(logits), groups, -1)
+        powers = np.exp(each - each.max(1, keepdims=True))
+        return np.asarray(np.einsum("nga,g->na", powers, support) / powers.sum(1), logits.dtype)
+
+    return run
 
 
 def _columns(node: _Node, arrays: _Arrays) -> _Function:  # noqa: ARG001 - as the others
@@ -534,6 +550,7 @@ _LAYERS: Mapping[str, Callable[[_Node, _Arrays], _Function]] = {
     "conv2d": _conv2d,
     "dueling": _dueling,
     "encoder": _encoder,
+    "expectation": _expectation,
     "fc": _fc,
     "layer_norm": _layer_norm,
     "mean": _mean,

@@ -24,7 +24,9 @@ from parl_core.spaces import action_size, dimensions_of, kind_of
 
 __all__ = ["Kind", "for_spaces"]
 
-Kind = Literal["actor-critic", "policy", "q", "quantile", "deterministic", "twin", "squashed", "implicit"]
+Kind = Literal[
+    "actor-critic", "policy", "q", "quantile", "categorical", "deterministic", "twin", "squashed", "implicit"
+]
 """Which algorithms a network is for:
 
     kind             algorithms              action spaces
@@ -32,6 +34,7 @@ Kind = Literal["actor-critic", "policy", "q", "quantile", "deterministic", "twin
     policy           PolicyGradient          all but those with choices and numbers at once
     q                DQN, DDQN, OfflineQ     Discrete
     quantile         QRDQN                   Discrete
+    categorical      C51, Rainbow            Discrete
     deterministic    DDPG                    Box, or a Dict or Tuple of Boxes, like the others below
     twin             TD3
     squashed         SAC, OAC, CQL
@@ -45,7 +48,7 @@ _CONTINUOUS = {
     "implicit": "ImplicitActorCritic",
 }
 _ON_POLICY = ("actor-critic", "policy")
-_VALUES = ("q", "quantile")
+_VALUES = ("q", "quantile", "categorical")
 
 
 def for_spaces(
@@ -60,6 +63,8 @@ def for_spaces(
     shared: bool | None = None,
     dueling: bool = False,
     quantiles: int = 200,
+    atoms: int = 51,
+    noisy: float | None = None,
     memory: MemoryKind | None = None,
     memory_size: int = 128,
     memory_options: Mapping[str, Any] = MappingProxyType({}),
@@ -86,8 +91,12 @@ def for_spaces(
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
-        dueling: of action values, separate value and advantage.
+        dueling: of the kinds "q" and "categorical", separate value and advantage.
         quantiles: how many, of the kind "quantile".
+        atoms: how many, of the kind "categorical".
+        noisy: of "q", "quantile" and "categorical", the sigma of noise on the weights of the hidden layers and the
+            head, by which they explore without epsilon; 0.5 in Fortunato et al. 2018. Encoders, memories and SimBa's
+            blocks have none.
         memory: of "actor-critic" and "q", the layer that remembers earlier steps: "gru", "lstm", or "transformer" for
             attention to the last steps. It is behind the encoder and the `hidden` layers, of which there are none by
             default, and in front of the heads. `parl_core.recurrent` says what such a model takes and gives.
@@ -120,6 +129,8 @@ def for_spaces(
         )
     if memory is not None and shared is False:
         raise HyperparameterError("policy and value of a network with a memory share it, so shared=False is no choice")
+    if noisy is not None and kind not in _VALUES:
+        raise HyperparameterError(f"noisy={noisy} is for networks of action values (DQN and its kin), got {kind!r}")
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
     masked = bool(choices) and _has_mask(observation_space, choices)
@@ -131,6 +142,7 @@ def for_spaces(
         "act": activation,
         "normalised": normalisation == "layer",
         "simba": blocks == "simba",
+        "noisy": noisy,
         "observed": None if _is_vector(observation_space) else parts,
     }
     body = replace(body, **{name: value for name, value in changes.items() if value is not None})
@@ -153,6 +165,8 @@ def for_spaces(
         )
     elif kind == "quantile":
         model = networks.QuantileNetwork(choices, quantiles, body=body)
+    elif kind == "categorical":
+        model = networks.CategoricalNetwork(choices, atoms, dueling=dueling, body=body)
     else:
         model = networks.QNetwork(choices, dueling=dueling, body=body)
     model.action_kind, model.obs_ndim = action_kind, dimensions_of(observation_space)

@@ -36,7 +36,7 @@ from parl_core.layers import (
     squeeze,
 )
 from parl_paddle._static_graphs import eager, in_program
-from parl_paddle.distributions import log_softmax
+from parl_paddle.distributions import log_softmax, standard_normal_like
 
 __all__ = [
     "abs",
@@ -65,6 +65,7 @@ __all__ = [
     "layer_norm",
     "log",
     "mean",
+    "noisy_fc",
     "one_hot",
     "pool2d",
     "reduce_max",
@@ -178,6 +179,30 @@ class Fc(contract.Fc, LazyLayer):
         return F.linear(inputs, self.weight, self.bias)
 
 
+class NoisyFc(contract.NoisyFc, LazyLayer):
+    bias: Tensor
+    weight_sigma: Tensor
+    bias_sigma: Tensor
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        if inputs.ndim != self.num_flatten_dims + 1:
+            inputs = paddle.flatten(inputs, start_axis=self.num_flatten_dims)
+        weight, bias = self.weight, self.bias
+        if self.training:
+            e_out, e_in = (_scaled(self.noise(size)) for size in self.weight.shape)
+            weight = weight + self.weight_sigma * e_out.unsqueeze(1) * e_in.unsqueeze(0)
+            bias = bias + self.bias_sigma * e_out
+        outputs: Tensor = paddle.matmul(inputs, weight, transpose_y=True) + bias  # type: ignore[no-untyped-call]  # paddle's
+        return outputs
+
+    def noise(self, size: int) -> Tensor:
+        return standard_normal_like(paddle.zeros([size], self.weight.dtype))
+
+
+def _scaled(noise: Tensor) -> Tensor:
+    return noise.sign() * noise.abs().sqrt()
+
+
 class Conv2d(contract.Conv2d, LazyLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
@@ -208,6 +233,7 @@ class LayerNorm(contract.LayerNorm, LazyLayer):
 
 
 fc, conv_2d, conv2d, embedding, batch_norm, layer_norm = Fc, Conv2d, Conv2d, Embedding, BatchNorm, LayerNorm
+noisy_fc = NoisyFc
 
 
 def create_parameter(

@@ -22,6 +22,7 @@ __all__ = [
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "CategoricalNetwork",
     "CausalTransformer",
     "DeterministicActorCritic",
     "DuelingHead",
@@ -128,6 +129,10 @@ class QNetwork(contract.QNetwork, _Network):
 
 
 class QuantileNetwork(contract.QuantileNetwork, _Network):
+    pass
+
+
+class CategoricalNetwork(contract.CategoricalNetwork, _Network):
     pass
 
 

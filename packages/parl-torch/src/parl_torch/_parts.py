@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch.nn.modules import module as every_module
 from torch.nn.parameter import is_lazy
 
+from parl_core.layers import NoisyFc
+
 __all__ = ["Parts", "only_passes"]
 
 _PLAIN_LAYERS = frozenset((nn.Linear, nn.ReLU, nn.Tanh, nn.ELU, nn.Identity, nn.Sequential, nn.ModuleList))
@@ -88,6 +90,8 @@ def only_passes(model: Any, method: str) -> bool:
     They are then the same ones each time, and nothing else happens.
     """
     layers = [layer for layer in model.modules() if type(layer) not in _PLAIN_LAYERS]
+    if any(isinstance(layer, NoisyFc) for layer in layers):
+        return False  # each pass draws
     return all(_is_plain(getattr(layer, method if layer is model else "forward"), layer) for layer in layers)
 
 

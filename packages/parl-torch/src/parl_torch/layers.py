@@ -58,6 +58,7 @@ __all__ = [
     "layer_norm",
     "log",
     "mean",
+    "noisy_fc",
     "one_hot",
     "pool2d",
     "reduce_max",
@@ -149,6 +150,28 @@ class Fc(contract.Fc, LazyLayer):
         return F.linear(inputs, self.weight, self.bias)
 
 
+class NoisyFc(contract.NoisyFc, LazyLayer):
+    bias: nn.Parameter
+    weight_sigma: nn.Parameter
+    bias_sigma: nn.Parameter
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() != self.num_flatten_dims + 1:
+            inputs = inputs.flatten(self.num_flatten_dims)
+        if not self.training:
+            return F.linear(inputs, self.weight, self.bias)
+        e_out, e_in = (_scaled(self.noise(size)) for size in self.weight.shape)
+        weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(e_out, e_in))
+        return F.linear(inputs, weight, self.bias + self.bias_sigma * e_out)
+
+    def noise(self, size: int) -> Tensor:
+        return torch.randn(size, dtype=self.weight.dtype, device=self.weight.device)
+
+
+def _scaled(noise: Tensor) -> Tensor:
+    return noise.sign() * noise.abs().sqrt()
+
+
 class Conv2d(contract.Conv2d, LazyLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
@@ -182,6 +205,7 @@ class LayerNorm(contract.LayerNorm, LazyLayer):
 
 
 fc, conv_2d, conv2d, embedding, batch_norm, layer_norm = Fc, Conv2d, Conv2d, Embedding, BatchNorm, LayerNorm
+noisy_fc = NoisyFc
 
 
 def create_parameter(

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.a2c import A3C as A3C
     from parl_core.contracts.bc import BC as BC
     from parl_core.contracts.bootstrapped_ddpg import BootstrappedDDPG as BootstrappedDDPG
+    from parl_core.contracts.c51 import C51 as C51
     from parl_core.contracts.cql import CQL as CQL
     from parl_core.contracts.ddpg import DDPG as DDPG
     from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.policy_gradient import PolicyGradient as PolicyGradient
     from parl_core.contracts.ppo import PPO as PPO
     from parl_core.contracts.qr_dqn import QRDQN as QRDQN
+    from parl_core.contracts.rainbow import Rainbow as Rainbow
     from parl_core.contracts.sac import SAC as SAC
     from parl_core.contracts.td3 import TD3 as TD3
 

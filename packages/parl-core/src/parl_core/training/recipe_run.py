@@ -6,6 +6,7 @@ A run writes what was asked for to `run.json`, so that it can be taken up again 
                     ^── RecipeRun.read(folder) ──> train(run, ...) once more, with Run.resume(folder)
 """
 
+import inspect
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.offline import OfflineDataset, read_minari, read_npz
 from parl_core.replay import FrameReplayMemory
+from parl_core.space_networks import for_spaces
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.callbacks import standard_callbacks
 from parl_core.training.checkpoints import Checkpoints
@@ -53,6 +55,8 @@ __all__ = ["RecipeRun", "check_rendering", "play", "preset", "with_actors"]
 SEED_WHILE_TRAINING = 2**31
 
 EPISODES_WHILE_TRAINING = 20
+
+_OPTIONS = frozenset(inspect.signature(for_spaces).parameters)
 
 _FRAMEWORKS = {"torch": "torch", "paddle": "paddlepaddle"}
 
@@ -350,10 +354,11 @@ def preset(algorithm: str, env: str, module: str = "") -> Recipe:
     recipe = find_recipe(algorithm, env, lambda: asked.kind_by_actions)
     if isinstance(recipe.loop, EpisodeSettings):  # of the QuickStart's own loop, which has no checkpoints
         recipe = find_recipe(algorithm, asked.kind_by_actions)
+    kept = {name: value for name, value in recipe.sizes.items() if name in _OPTIONS}
     if recipe.environment:  # of a benchmark's own module; here the environment is Gymnasium's
-        recipe = replace(recipe, environment="", network="", sizes={})
+        recipe = replace(recipe, environment="", network="", sizes=kept)
     if model_kind(algorithm) is not None and "hidden" not in recipe.sizes:
-        recipe = replace(recipe, network="", sizes={})
+        recipe = replace(recipe, network="", sizes=kept)
     return recipe
 
 

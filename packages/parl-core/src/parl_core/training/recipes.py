@@ -35,6 +35,8 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "DQN": "QNetwork",
         "DDQN": "QNetwork",
         "QRDQN": "QuantileNetwork",
+        "C51": "CategoricalNetwork",
+        "Rainbow": "CategoricalNetwork",
         "OfflineQ": "QNetwork",
         "DDPG": "DeterministicActorCritic",
         "TD3": "TwinActorCritic",
@@ -243,6 +245,35 @@ _QRDQN_CARTPOLE = Recipe(
     ),
 )
 
+_C51_CARTPOLE = replace(
+    _QRDQN_CARTPOLE,
+    algorithm={"gamma": 0.99, "sync_every": 128, "v_min": 0.0, "v_max": 100.0},
+    sizes={"hidden": (256, 256), "atoms": 51},
+    source="as QR-DQN's, of RL Baselines3 Zoo; returns with a discount of 0.99 lie in 0..100",
+)
+_RAINBOW_PARTS = {"dueling": True, "noisy": 0.5}
+_RAINBOW_REPLAY = Prioritized(alpha=0.5)
+_NO_EPSILON = {"epsilon": 0.0}  # the network explores
+_RAINBOW_CARTPOLE = Recipe(
+    OffPolicySettings(
+        total_steps=50_000,
+        learning_starts=1_000,
+        train_every=4,
+        gradient_steps=1,
+        batch_size=64,
+        memory_size=50_000,
+        n_step=3,
+        prioritized=_RAINBOW_REPLAY,
+        exploration=_NO_EPSILON,
+        rates={"learning_rate": linear(5e-4, 0.0, 50_000)},
+    ),
+    {"gamma": 0.99, "sync_every": 100, "v_min": 0.0, "v_max": 100.0},
+    {"hidden": (128, 128), "atoms": 51, **_RAINBOW_PARTS},
+    goal=475.0,
+    evaluate_every=2_000,
+    source="own; n = 3, alpha 0.5 and sigma 0.5 of Hessel et al. 2018, table 1",
+)
+
 
 def _box2d_dqn(goal: float) -> Recipe:
     return Recipe(
@@ -329,6 +360,56 @@ _MINATAR_DQN = Recipe(
     num_envs=4,
     source="Obando-Ceron & Castro 2021, their dqn_breakout.gin",
     deviations=("Adam's epsilon is 1e-8, not 3e-4", "the squared error, not Huber's", "four games side by side"),
+)
+_RETURNS = {"v_min": -100.0, "v_max": 100.0}  # of tasks whose returns nobody has told; CleanRL has them in c51.py
+_C51_VECTORS = replace(
+    _DQN_VECTORS,
+    algorithm={**_DQN_VECTORS.algorithm, **_RETURNS},
+    sizes={**_WIDE, "atoms": 101},
+    source="as DQN's; returns in -100..100 by 101 atoms as CleanRL's c51.py has",
+)
+_RAINBOW_VECTORS = replace(
+    _C51_VECTORS,
+    loop=replace(_DQN_VECTORS.loop, n_step=3, prioritized=_RAINBOW_REPLAY, exploration=_NO_EPSILON),
+    sizes={**_WIDE, "atoms": 101, **_RAINBOW_PARTS},
+    source="as C51's; n = 3, alpha 0.5 and sigma 0.5 of Hessel et al. 2018, table 1",
+)
+_MINATAR_RETURNS = {"v_min": 0.0, "v_max": 30.0}
+_MINATAR_C51 = replace(
+    _MINATAR_DQN,
+    algorithm={**_MINATAR_DQN.algorithm, **_MINATAR_RETURNS},
+    network="minatar_networks:minatar_categorical",
+    source="as DQN's; returns in 0..30 own",
+    deviations=("Adam's epsilon is 0.01 / 32", "four games side by side"),
+)
+_MINATAR_RAINBOW = replace(
+    _MINATAR_C51,
+    loop=replace(_MINATAR_DQN.loop, n_step=3, prioritized=_RAINBOW_REPLAY, exploration=_NO_EPSILON),
+    sizes=_RAINBOW_PARTS,
+    source="as C51's; n = 3, alpha 0.5 and sigma 0.5 of Hessel et al. 2018, table 1",
+    deviations=("Adam's epsilon is 1.5e-4", "four games side by side"),
+)
+_ATARI_DQN = Recipe(
+    OffPolicySettings(
+        total_steps=10_000_000,
+        learning_starts=50_000,
+        train_every=4,
+        batch_size=32,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.1, 1_000_000)},
+    ),
+    {"lr": 1e-4, "sync_every": 2_500},
+    network="AtariQNetwork",
+    source="Mnih et al. 2015, extended data table 1, in steps of four frames",
+    deviations=("Adam, not RMSProp", "the squared error, not Huber's", "a tenth of the memory"),
+)
+_ATARI_C51 = replace(
+    _ATARI_DQN,
+    loop=replace(_ATARI_DQN.loop, exploration={"epsilon": linear(1.0, 0.01, 250_000)}),
+    algorithm={"lr": 2.5e-4, "sync_every": 2_500},
+    network="CategoricalNetwork",
+    source="Bellemare et al. 2017, section 5",
+    deviations=("a tenth of the memory",),
 )
 
 # PPO and A2C. The Zoo's vf_coef 0.5 weighs the squared error, our value_loss_coef half of it; its value function is not
@@ -471,19 +552,26 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("DQN", "discrete"): _DQN_VECTORS,
         ("DDQN", "discrete"): _DQN_VECTORS,
         ("QRDQN", "discrete"): replace(_DQN_VECTORS, source="as DQN's; Dabney et al. 2018 for what is QR-DQN's own"),
-        ("DQN", "atari"): Recipe(
-            OffPolicySettings(
-                total_steps=10_000_000,
-                learning_starts=50_000,
-                train_every=4,
-                batch_size=32,
-                memory_size=100_000,
-                exploration={"epsilon": linear(1.0, 0.1, 1_000_000)},
+        ("DQN", "atari"): _ATARI_DQN,
+        ("C51", "CartPole-v1"): _C51_CARTPOLE,
+        **{("C51", f"MinAtar/{game}-v1"): _MINATAR_C51 for game in _MINATAR_GAMES},
+        ("C51", "discrete"): _C51_VECTORS,
+        ("C51", "atari"): _ATARI_C51,
+        ("Rainbow", "CartPole-v1"): _RAINBOW_CARTPOLE,
+        **{("Rainbow", f"MinAtar/{game}-v1"): _MINATAR_RAINBOW for game in _MINATAR_GAMES},
+        ("Rainbow", "discrete"): _RAINBOW_VECTORS,
+        ("Rainbow", "atari"): replace(
+            _ATARI_C51,
+            loop=replace(
+                _ATARI_DQN.loop, learning_starts=20_000, n_step=3, prioritized=_RAINBOW_REPLAY, exploration=_NO_EPSILON
             ),
-            {"lr": 1e-4, "sync_every": 2_500},
-            network="AtariQNetwork",
-            source="Mnih et al. 2015, extended data table 1, in steps of four frames",
-            deviations=("Adam, not RMSProp", "the squared error, not Huber's", "a tenth of the memory"),
+            algorithm={"sync_every": 2_000},
+            sizes=_RAINBOW_PARTS,
+            source="Hessel et al. 2018, table 1",
+            deviations=(
+                "a tenth of the memory",
+                "the layer of 512 units has no noise, and is one for value and advantage",
+            ),
         ),
         ("A2C", "CartPole-v1"): replace(_A2C, goal=475.0),
         ("A2C", "Acrobot-v1"): replace(

@@ -43,7 +43,13 @@ _BY_SPACES = ("act_dim", "nvec", "continuous_action")  # the model knows them
 _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
-_NETWORK_KINDS = {"dueling": ("q",), "quantiles": ("quantile",), "shared": ("actor-critic",)}
+_NETWORK_KINDS = {
+    "dueling": ("q", "categorical"),
+    "quantiles": ("quantile",),
+    "atoms": ("categorical",),
+    "noisy": ("q", "quantile", "categorical"),
+    "shared": ("actor-critic",),
+}
 _SCHEDULES: dict[str, Any] = {"linear": linear, "constant": constant, "piecewise": piecewise}
 _OF_A_RECIPE = {"num_envs": int, "normalize": bool, "reward_scale": float, "evaluate_every": int | None}
 

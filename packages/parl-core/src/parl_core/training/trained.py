@@ -57,6 +57,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "ActorCritic": "actor-critic",
         "QNetwork": "q",
         "QuantileNetwork": "quantile",
+        "CategoricalNetwork": "categorical",
         "DeterministicActorCritic": "deterministic",
         "TwinActorCritic": "twin",
         "SquashedActorCritic": "squashed",
@@ -210,7 +211,7 @@ class Trained:
     def _make_model(self, backend: backends.Backend, kind: Kind, observation: Any, action: Any) -> Any:
         try:
             if (
-                kind not in ("actor-critic", "policy", "q", "quantile")
+                kind not in ("actor-critic", "policy", "q", "quantile", "categorical")
                 and isinstance(action, gymnasium.spaces.Box)
                 and not action.is_bounded()
             ):

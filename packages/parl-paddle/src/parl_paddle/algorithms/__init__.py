@@ -3,6 +3,7 @@
 from parl_paddle.algorithms.a2c import A2C, A3C
 from parl_paddle.algorithms.bc import BC
 from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
+from parl_paddle.algorithms.c51 import C51
 from parl_paddle.algorithms.cql import CQL
 from parl_paddle.algorithms.ddpg import DDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
@@ -14,6 +15,7 @@ from parl_paddle.algorithms.offline_q import OfflineQ
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
 from parl_paddle.algorithms.qr_dqn import QRDQN
+from parl_paddle.algorithms.rainbow import Rainbow
 from parl_paddle.algorithms.sac import SAC
 from parl_paddle.algorithms.td3 import TD3
 
@@ -21,6 +23,7 @@ __all__ = [
     "A2C",
     "A3C",
     "BC",
+    "C51",
     "CQL",
     "DDPG",
     "DDQN",
@@ -36,4 +39,5 @@ __all__ = [
     "DecisionTransformer",
     "OfflineQ",
     "PolicyGradient",
+    "Rainbow",
 ]

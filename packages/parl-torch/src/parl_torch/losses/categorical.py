@@ -1,0 +1,42 @@
+"""Distributions of returns over fixed values: their projection, and how far they are from each other."""
+
+import torch
+from torch import Tensor
+
+from parl_torch.losses._shapes import same_shape
+
+__all__ = ["cross_entropy", "project", "relative_entropy"]
+
+
+def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
+    """Return the distribution on `support` nearest to one on other values: each gives its share to its neighbours.
+
+        m_i = sum_j max(0, 1 - |clip(values_j) - support_i| / gap) * probabilities_j
+
+    arXiv:1707.06887, equation 7.
+
+    Args:
+        probabilities: `[batch, M]`.
+        values: `[batch, M]`, kept in the support's range.
+        support: `[N]`, at least two, evenly spaced, ascending.
+
+    Returns:
+        `[batch, N]`; no gradient flows into it.
+    """
+    same_shape(probabilities=probabilities, values=values)
+    with torch.no_grad():
+        gap = (support[-1] - support[0]) / (len(support) - 1)
+        kept = values.clamp(support[0], support[-1])
+        share = (1.0 - (kept.unsqueeze(1) - support.unsqueeze(1)).abs() / gap).clamp(min=0.0)
+        return (share @ probabilities.unsqueeze(2)).squeeze(2)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Return -sum_i target_i log softmax_i(logits), `[batch]`, of `[batch, N]` both."""
+    same_shape(logits=logits, target=target)
+    return -(target * torch.log_softmax(logits, 1)).sum(1)
+
+
+def relative_entropy(crossed: Tensor, target: Tensor) -> Tensor:
+    """Return KL(target || softmax(logits)) of their cross-entropy, `[batch]`; rounding makes nothing negative of it."""
+    return (crossed + torch.xlogy(target, target).sum(1)).clamp(min=0.0)
