@@ -1,4 +1,6 @@
-"""The examples in the guides to training run, each page's from top to bottom as the program of a user.
+"""The examples in the guides whose output is looked at run, each page's from top to bottom as the program of a user.
+
+`test_code_blocks` runs all other pages.
 
 A page's blocks are one program, because later ones go on from earlier ones. Numbers of steps are made smaller: the
 same loops, with fewer updates.
@@ -56,10 +58,6 @@ def test_environments(tmp_path: Path) -> None:
     assert "nothing takes them" not in printed  # the statistics that were saved with the agent
 
 
-def test_actors_and_a_learner(tmp_path: Path) -> None:
-    run(program_of("actors-and-learner.md", total_steps="1_000"), tmp_path)
-
-
 def test_a_run_is_resumed_with_a_larger_budget(tmp_path: Path) -> None:
     run(program_of("resume.md", total_steps="200", every="100"), tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
@@ -70,14 +68,6 @@ def test_a_run_is_resumed_with_a_larger_budget(tmp_path: Path) -> None:
     run(resumed, tmp_path)
     assert checkpoints_in(folder)[-1] == "000000000400"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
-
-
-def test_any_observations_and_actions(tmp_path: Path) -> None:
-    run(program_of("spaces.md", total_steps="2_000"), tmp_path)
-
-
-def test_memory(tmp_path: Path) -> None:
-    run(program_of("memory.md", total_steps="1_024"), tmp_path)
 
 
 def test_callbacks(tmp_path: Path) -> None:
