@@ -24,6 +24,7 @@ BACKEND = backends.current().name
 # A new folder is found all the same; one of these that is gone is missed.
 EXPECTED = {
     "a2c",
+    "alphazero",
     "cql",
     "ddpg",
     "dqn",

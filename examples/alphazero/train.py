@@ -1,0 +1,275 @@
+"""AlphaZero on connect four: search in actors, one learner, and strength against a fixed search over time."""
+
+from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from search import Search, by_random_games, drawn_moves, play_match
+
+import parl
+from parl import training
+from parl_core.actors import wait_any
+from parl_core.env.two_player import COLUMNS, ROWS, ConnectFourBoards
+
+EXPLORED_MOVES = 12
+"""Moves at the beginning of a game of self-play that are drawn by visits."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains AlphaZero on connect four."""
+
+    minutes: Annotated[float, "time for training"] = 30.0
+    simulations: Annotated[int, "paths of the search for each move of self-play"] = 64
+    games: Annotated[int, "that an actor plays together in one call"] = 64
+    updates: Annotated[int, "gradient steps for each such call"] = 64
+    batch_size: Annotated[int, "positions of one gradient step"] = 256
+    capacity: Annotated[int, "newest positions to learn from"] = 60_000
+    lr: Annotated[float, "learning rate"] = 1e-3
+    rollouts: Annotated[int, "simulations of the fixed search, plain Monte-Carlo tree search"] = 200
+    match_games: Annotated[int, "of each match against it and against the predecessor, half of them with each seat"] = (
+        40
+    )
+    match_every: Annotated[float, "minutes between matches"] = 5.0
+    actors: Annotated[int, "remote actors; 0 plays in this process, for breakpoints"] = 0
+    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "of weights, games and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    smoke: Annotated[bool, "a few small calls only, to see that everything runs"] = False
+
+
+def make_agent(backend: str, lr: float) -> parl.Agent:
+    if backend:
+        parl.set_backend(backend)
+    fc = parl.layers.fc
+
+    class PolicyAndValue(parl.Model):
+        """Logits of the moves, and who will win, over one trunk."""
+
+        def __init__(self) -> None:
+            self.trunk = parl.networks.MLP((256, 256, 256))
+            self.logits, self.outcome = fc(COLUMNS), fc(1, act="tanh")
+
+        def forward(self, obs: Any) -> Any:
+            features = self.trunk(obs)
+            return self.logits(features), self.outcome(features).reshape([-1])
+
+    class AlphaZero(parl.Algorithm):
+        """Silver et al. 2018 (doi:10.1126/science.aar6404), equation 1."""
+
+        def __init__(self, model: parl.Model) -> None:
+            super().__init__(model)
+            self.optimizer = parl.optim.Adam(model, lr=lr)
+
+        def predict(self, obs: Any) -> Any:
+            return self.model(obs)
+
+        def learn(self, obs: Any, policy: Any, outcome: Any) -> Any:
+            logits, value = self.model(obs)
+            cross_entropy = (logits.logsumexp(-1) - (policy * logits).sum(-1)).mean()
+            error = (value - outcome).square().mean()
+            self.optimizer.minimize(cross_entropy + error)
+            return cross_entropy.detach(), error.detach()
+
+    return parl.Agent(AlphaZero(PolicyAndValue()))
+
+
+class Worker:
+    """Plays games of self-play and matches; an actor."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._agent = make_agent(backend, 1e-3)
+        self._agent.predict(ConnectFourBoards.empty(2).observations())  # layers take their shapes
+
+    def self_play(self, weights: Any, games: int, simulations: int, seed: int) -> tuple[Any, ...]:
+        """Return observations, shares of visits and outcomes of all positions of some games."""
+        rng = np.random.default_rng(seed)
+        search = Search(self._network(weights), simulations, noise=0.25)
+        boards, at = ConnectFourBoards.empty(games), np.arange(games)
+        seen, result = [], np.zeros(games)  # of the player who begins
+        for ply in range(ROWS * COLUMNS):
+            visits = search.visits(boards, rng)
+            seen.append((at, boards.observations(), visits / visits.sum(axis=1, keepdims=True), ply))
+            boards = boards.after(drawn_moves(visits, rng, ply < EXPLORED_MOVES))
+            result[at[boards.lost()]] = 1.0 if ply % 2 == 0 else -1.0
+            goes_on = ~boards.over()
+            boards, at = boards[goes_on], at[goes_on]
+            if not len(at):
+                break
+        outcomes = [result[played] * (1.0 if ply % 2 == 0 else -1.0) for played, _, _, ply in seen]
+        return (
+            np.concatenate([obs for _, obs, _, _ in seen]),
+            np.concatenate([shares for _, _, shares, _ in seen]).astype(np.float32),
+            np.concatenate(outcomes).astype(np.float32),
+        )
+
+    def match(
+        self, weights: Any, other: Any, games: int, simulations: int, rollouts: int, seed: int
+    ) -> tuple[int, int, int]:
+        """Return wins, draws and losses against other weights, or against the fixed search where these are None."""
+        rng = np.random.default_rng(seed)
+        one = Search(self._network(weights), simulations)
+        if other is None:
+            two = Search(by_random_games, rollouts, c_puct=1.4)
+        else:
+            two = Search(Worker(self._backend)._network(other), simulations)
+        first, second = play_match(one, two, games // 2, rng), play_match(two, one, games // 2, rng)
+        wins, draws, losses = (own + theirs for own, theirs in zip(first, second[::-1], strict=True))
+        return wins, draws, losses
+
+    def _network(self, weights: Any) -> Any:
+        self._agent.set_weights(weights)
+
+        def evaluate(boards: ConnectFourBoards, rng: np.random.Generator) -> Any:  # noqa: ARG001 - draws nothing
+            logits, value = self._agent.predict(boards.observations())
+            weighed = np.exp(logits - logits.max(axis=1, keepdims=True))
+            return weighed / weighed.sum(axis=1, keepdims=True), value
+
+        return evaluate
+
+
+class Positions:
+    """The newest positions, each also in its mirror image."""
+
+    def __init__(self, capacity: int, rng: np.random.Generator) -> None:
+        self._columns: list[Any] = [np.zeros((0, 2 * ROWS * COLUMNS)), np.zeros((0, COLUMNS)), np.zeros(0)]
+        self._capacity, self._rng = capacity, rng
+
+    def __len__(self) -> int:
+        return len(self._columns[2])
+
+    def add(self, obs: Any, policy: Any, outcome: Any) -> None:
+        mirrored = obs.reshape(-1, 2, ROWS, COLUMNS)[..., ::-1].reshape(obs.shape)
+        new = (np.concatenate([obs, mirrored]), np.concatenate([policy, policy[:, ::-1]]), np.tile(outcome, 2))
+        self._columns = [
+            np.concatenate([column, rows])[-self._capacity :].astype(np.float32)
+            for column, rows in zip(self._columns, new, strict=True)
+        ]
+
+    def sample(self, n: int) -> list[Any]:
+        index = self._rng.integers(len(self), size=n)
+        return [column[index] for column in self._columns]
+
+
+def train(agent: parl.Agent, workers: list[Any], actors: Any, run: training.Run, settings: Settings) -> None:
+    rng = np.random.default_rng(settings.seed)
+    positions, pool = Positions(settings.capacity, rng), training.OpponentPool("rating")
+    began, rows, games, updates = time.monotonic(), list[dict[str, Any]](), 0, 0
+    agent.predict(ConnectFourBoards.empty(2).observations())
+    frozen = agent.get_weights()
+    pool.add("untrained", frozen)
+    losses: list[Any] = []
+
+    def ask(worker: Any, weights: Any) -> Any:
+        return worker.submit("self_play", weights, settings.games, settings.simulations, int(rng.integers(2**31)))
+
+    def measure() -> None:
+        nonlocal frozen
+        weights = agent.get_weights()
+        share = 2 * max(settings.match_games // (2 * len(workers)), 1)
+        seeds = rng.integers(2**31, size=(2, len(workers))).tolist()
+        sizes = share, settings.simulations, settings.rollouts
+        calls = [
+            worker.submit("match", weights, None, *sizes, seed) for worker, seed in zip(workers, seeds[0], strict=True)
+        ]
+        calls += [
+            worker.submit("match", weights, frozen, *sizes, seed)
+            for worker, seed in zip(workers, seeds[1], strict=True)
+        ]
+        found = np.array([call.result() for call in calls]).reshape(2, len(workers), 3).sum(axis=1).tolist()
+        fixed, before = (training.Results(*counts) for counts in found)
+        name = f"{len(rows)}"
+        predecessor = pool.players[-1].name
+        pool.add(name, weights)
+        pool.record(name, predecessor, before)
+        frozen = weights
+        minutes = (time.monotonic() - began) / 60
+        mean = np.mean(losses[-settings.updates :], axis=0).tolist() if losses else [None, None]
+        rows.append(
+            {
+                "minutes": minutes,
+                "games": games,
+                "updates": updates,
+                "against_fixed_search": fixed._asdict(),
+                "against_predecessor": before._asdict(),
+                "rating": pool[name].rating,
+                "policy_loss": mean[0],
+                "value_loss": mean[1],
+            }
+        )
+        print(
+            f"{minutes:.1f} min, {games} games, {updates} updates: score {fixed.score:.2f} against "
+            f"{settings.rollouts} rollouts, {before.score:.2f} against {predecessor}, rating {pool[name].rating:.0f}",
+            flush=True,
+        )
+        (run.path / "strength.json").write_text(json.dumps({"settings": vars(settings), "rows": rows}, indent=1))
+        plot(rows, settings, run.path / "strength.png")
+        agent.save(run.path / "newest.ckpt")
+
+    measure()
+    weights = actors.put(agent.get_weights())
+    calls = {ask(worker, weights): worker for worker in workers}
+    measured = time.monotonic()
+    while calls:
+        for call in wait_any(list(calls)):
+            worker = calls.pop(call)
+            positions.add(*call.result())
+            games += settings.games
+            for _ in range(settings.updates):
+                losses.append(agent.learn(*positions.sample(settings.batch_size)))
+                updates += 1
+            now = time.monotonic()
+            if (now - began) / 60 < settings.minutes and not (settings.smoke and games >= 2 * settings.games):
+                weights = actors.put(agent.get_weights())
+                calls[ask(worker, weights)] = worker
+                if (now - measured) / 60 >= settings.match_every:
+                    measure()
+                    measured = time.monotonic()
+    measure()
+    for name, what in (
+        ("strength.json", "strength over time"),
+        ("strength.png", "the same, drawn"),
+        ("newest.ckpt", "agent at the last match"),
+    ):
+        run.saved(run.path / name, what)
+
+
+def plot(rows: list[dict[str, Any]], settings: Settings, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    minutes = [row["minutes"] for row in rows]
+    scores = [training.Results(**row["against_fixed_search"]).score for row in rows]
+    left.plot(minutes, scores, marker=".")
+    left.set(xlabel="minutes", ylabel=f"score against MCTS of {settings.rollouts} random games", ylim=(-0.02, 1.02))
+    right.plot(minutes, [row["rating"] for row in rows], marker=".")
+    right.set(xlabel="minutes", ylabel="Elo, by matches against the predecessor")
+    figure.savefig(path)
+
+
+def main(settings: Settings) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
+    if settings.smoke:
+        small = {"games": 4, "simulations": 8, "updates": 2, "rollouts": 8, "match_games": 4, "batch_size": 32}
+        settings = Settings(**{**vars(settings), **small})
+    with training.open_run("alphazero", settings) as run:
+        training.seed_everything(settings.seed)
+        agent = make_agent(settings.backend, settings.lr)
+        with training.choose_actors(settings.actors, settings.address) as actors:
+            workers = [actors.create(Worker, settings.backend) for _ in range(max(settings.actors, 1))]
+            train(agent, workers, actors, run, settings)
+        run.save(agent)
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))
