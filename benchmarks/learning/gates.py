@@ -149,6 +149,9 @@ GATES: dict[str, Gate] = {
     "rainbow-cartpole": Gate(
         "Rainbow", "CartPole-v1", 2.0, 475.0, published=("no figure for so few steps is known to us",)
     ),
+    "discrete_sac-cartpole": Gate(
+        "DiscreteSAC", "CartPole-v1", 4.0, 475.0, published=("no figure for so few steps is known to us",)
+    ),
     "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 1.6, not_below="dqn-cartpole", margin=25.0),
     "a2c-cartpole": Gate("A2C", "CartPole-v1", 1.0, 475.0, published=(f"500 at 500k ({_ZOO})",)),
     "a2c-acrobot": Gate("A2C", "Acrobot-v1", 1.0, -100.0, published=(f"-83.4 at 500k ({_ZOO})",)),

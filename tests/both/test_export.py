@@ -53,6 +53,7 @@ ALGORITHMS: dict[str, tuple[Any, str]] = {
     "DQN": ("q", "choice"),
     "DDQN": ("q", "choice"),
     "QRDQN": ("quantile", "choice"),
+    "DiscreteSAC": ("discrete-twin", "choice"),
     "C51": ("categorical", "choice"),
     "Rainbow": ("categorical", "choice"),
     "PolicyGradient": ("policy", "choices"),

@@ -18,6 +18,7 @@ from conformance.c51 import C51Conformance, RainbowConformance
 from conformance.cql import CQLConformance
 from conformance.ddpg import DDPGConformance
 from conformance.decision_transformer import DecisionTransformerConformance
+from conformance.discrete_sac import DiscreteSACConformance
 from conformance.dqn import DQNConformance
 from conformance.impala import IMPALAConformance, VTraceConformance
 from conformance.iql import IQLConformance
@@ -48,6 +49,7 @@ __all__ = [
     "DDPGConformance",
     "DQNConformance",
     "DecisionTransformerConformance",
+    "DiscreteSACConformance",
     "IMPALAConformance",
     "IQLConformance",
     "LazyLayersConformance",

@@ -11,6 +11,7 @@ from conformance import (
     BootstrappedDDPGConformance,
     C51Conformance,
     DDPGConformance,
+    DiscreteSACConformance,
     DQNConformance,
     IMPALAConformance,
     LazyLayersConformance,
@@ -70,6 +71,10 @@ class TestC51(C51Conformance):
 
 
 class TestRainbow(RainbowConformance):
+    adapter = PaddleAdapter()
+
+
+class TestDiscreteSAC(DiscreteSACConformance):
     adapter = PaddleAdapter()
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from parl_core.networks import AtariQNetwork as AtariQNetwork
     from parl_core.networks import CategoricalNetwork as CategoricalNetwork
     from parl_core.networks import DeterministicActorCritic as DeterministicActorCritic
+    from parl_core.networks import DiscreteActorCritic as DiscreteActorCritic
     from parl_core.networks import DuelingHead as DuelingHead
     from parl_core.networks import ImplicitActorCritic as ImplicitActorCritic
     from parl_core.networks import NatureCNN as NatureCNN

@@ -19,6 +19,7 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.bc import BC
 from parl_core.contracts.c51 import C51
 from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.discrete_sac import DiscreteSAC
 from parl_core.contracts.dqn import DQN
 from parl_core.contracts.impala import IMPALA
 from parl_core.contracts.iql import IQL
@@ -107,6 +108,8 @@ def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
         ModelContractError: the algorithm chooses in another way.
     """
     match algorithm:
+        case DiscreteSAC():
+            return algorithm.model.policy(observations)
         case DQN() | ContinuousActorCritic() | IQL():
             return algorithm.predict(observations)
         case PolicyGradient():
@@ -213,6 +216,8 @@ class _Tree:
                 return _chain(self._layer(model.policy_trunk), self._layer(model.policy_head))
             case networks.PolicyNetwork():
                 return _chain(self._layer(model.trunk), self._layer(model.head))
+            case networks.DiscreteActorCritic():
+                return self._layer(model.actor_model)
             case networks.SquashedActorCritic():
                 mean = {"kind": "columns", "stop": model.act_dim}
                 return _chain(self._layer(model.actor_model), mean, _TANH)

@@ -15,6 +15,7 @@
     DeterministicActorCritic   vectors   -> action; its value                    DDPG
     TwinActorCritic            vectors   -> action; its value by two critics     TD3
     SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC, CQL
+    DiscreteActorCritic        vectors   -> policy; action values by two critics DiscreteSAC
     ImplicitActorCritic        vectors   -> Gaussian; two critics; state's value IQL
 
 Actor-critics start from orthogonal weights (Saxe et al. 2014) with the gains of OpenAI's baselines, the last layer of
@@ -44,6 +45,7 @@ __all__ = [
     "Body",
     "CategoricalNetwork",
     "DeterministicActorCritic",
+    "DiscreteActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
@@ -647,15 +649,15 @@ class PolicyNetwork(_Policy):
         return parts[0] if len(parts) == 1 else layers.concat(parts, axis=-1)
 
 
-class _Continuous(_Network):
+class _Separate(_Network):
     """Actor and critics of observation vectors, which share nothing."""
 
-    def __init__(self, act_dim: int, body: Body, critics: int, outputs: int) -> None:
+    def __init__(self, act_dim: int, body: Body, critics: int, outputs: int, values: int = 1) -> None:
         super().__init__()
         self.act_dim = check_int("act_dim", act_dim)
         self.actor_model = self._chain(body, outputs)
         self.critic_encoder = None if body.observed is None else self._parts.space_encoder(body.observed)
-        self.critic_model = self._parts.layer_list([self._chain(body, 1, encoded=True) for _ in range(critics)])
+        self.critic_model = self._parts.layer_list([self._chain(body, values, encoded=True) for _ in range(critics)])
 
     def get_actor_params(self) -> list[Any]:
         """Return the parameters of the actor."""
@@ -669,9 +671,15 @@ class _Continuous(_Network):
     def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
         return self._parts.sequential(self._trunk(body, encoded=encoded), self._parts.layers.fc(outputs))
 
+    def _seen_by_critics(self, obs: Any) -> Any:
+        return obs if self.critic_encoder is None else self.critic_encoder(obs)
+
+
+class _Continuous(_Separate):
+    """The same for actions of numbers, which are inputs of the critics."""
+
     def _critics(self, obs: Any, action: Any, count: int) -> list[Any]:
-        features = obs if self.critic_encoder is None else self.critic_encoder(obs)
-        both = self._parts.layers.concat([features, action], axis=-1)
+        both = self._parts.layers.concat([self._seen_by_critics(obs), action], axis=-1)
         return [critic(both).squeeze(-1) for critic in list(self.critic_model)[:count]]
 
 
@@ -744,6 +752,29 @@ class SquashedActorCritic(_Continuous):
     def value(self, obs: Any, action: Any) -> tuple[Any, Any]:
         """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
+        return q1, q2
+
+
+class DiscreteActorCritic(_Separate):
+    """Logits of discrete actions, and the values of all of them by two critics.
+
+    Args:
+        act_dim: number of actions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
+        super().__init__(act_dim, body or Body(hidden), 2, act_dim, act_dim)
+
+    def policy(self, obs: Any) -> Any:
+        """Return logits `[batch, act_dim]`."""
+        return self.actor_model(obs)
+
+    def value(self, obs: Any) -> tuple[Any, Any]:
+        """Return the action values of both critics, each `[batch, act_dim]`."""
+        features = self._seen_by_critics(obs)
+        q1, q2 = (critic(features) for critic in self.critic_model)
         return q1, q2
 
 

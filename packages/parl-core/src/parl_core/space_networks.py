@@ -25,7 +25,16 @@ from parl_core.spaces import action_size, dimensions_of, kind_of
 __all__ = ["Kind", "for_spaces"]
 
 Kind = Literal[
-    "actor-critic", "policy", "q", "quantile", "categorical", "deterministic", "twin", "squashed", "implicit"
+    "actor-critic",
+    "policy",
+    "q",
+    "quantile",
+    "categorical",
+    "discrete-twin",
+    "deterministic",
+    "twin",
+    "squashed",
+    "implicit",
 ]
 """Which algorithms a network is for:
 
@@ -35,6 +44,7 @@ Kind = Literal[
     q                DQN, DDQN, OfflineQ     Discrete
     quantile         QRDQN                   Discrete
     categorical      C51, Rainbow            Discrete
+    discrete-twin    DiscreteSAC             Discrete
     deterministic    DDPG                    Box, or a Dict or Tuple of Boxes, like the others below
     twin             TD3
     squashed         SAC, OAC, CQL
@@ -49,6 +59,7 @@ _CONTINUOUS = {
 }
 _ON_POLICY = ("actor-critic", "policy")
 _VALUES = ("q", "quantile", "categorical")
+_CHOOSING = (*_VALUES, "discrete-twin")
 
 
 def for_spaces(
@@ -111,8 +122,8 @@ def for_spaces(
             a mask has another size than the actions, or an option is unknown.
     """
     networks = networks or backends.current().networks
-    if kind not in (*_ON_POLICY, *_VALUES, *_CONTINUOUS):
-        known = ", ".join(map(repr, (*_ON_POLICY, *_VALUES, *_CONTINUOUS)))
+    if kind not in (*_ON_POLICY, *_CHOOSING, *_CONTINUOUS):
+        known = ", ".join(map(repr, (*_ON_POLICY, *_CHOOSING, *_CONTINUOUS)))
         raise HyperparameterError(f"kind must be one of {known}, got {kind!r}")
     for name, given, allowed in (
         ("normalisation", normalisation, (None, "layer")),
@@ -165,6 +176,8 @@ def for_spaces(
         )
     elif kind == "quantile":
         model = networks.QuantileNetwork(choices, quantiles, body=body)
+    elif kind == "discrete-twin":
+        model = networks.DiscreteActorCritic(choices, body=body)
     elif kind == "categorical":
         model = networks.CategoricalNetwork(choices, atoms, dueling=dueling, body=body)
     else:
@@ -198,7 +211,7 @@ def _checked_kind(kind: str, space: Any) -> ActionKind:
             f"networks of the kind {kind!r} choose numbers, of a Box or a Dict of Boxes, got {space}: in Discrete "
             "spaces act those of the kind 'q' (DQN), and in all those of the kind 'actor-critic' (PPO, A2C)"
         )
-    if kind in _VALUES and found != ActionKind():
+    if kind in _CHOOSING and found != ActionKind():
         raise HyperparameterError(
             f"networks of the kind {kind!r} choose in a Discrete space, got {space}: in all spaces act those of the "
             "kind 'actor-critic' (PPO, A2C), in Boxes those of the kind 'squashed' (SAC)"

@@ -25,6 +25,7 @@ __all__ = [
     "CategoricalNetwork",
     "CausalTransformer",
     "DeterministicActorCritic",
+    "DiscreteActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
@@ -149,6 +150,10 @@ class DeterministicActorCritic(contract.DeterministicActorCritic, _Network):
 
 
 class TwinActorCritic(contract.TwinActorCritic, _Network):
+    pass
+
+
+class DiscreteActorCritic(contract.DiscreteActorCritic, _Network):
     pass
 
 

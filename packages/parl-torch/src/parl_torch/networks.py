@@ -24,6 +24,7 @@ __all__ = [
     "CategoricalNetwork",
     "CausalTransformer",
     "DeterministicActorCritic",
+    "DiscreteActorCritic",
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
@@ -152,6 +153,10 @@ class DeterministicActorCritic(contract.DeterministicActorCritic, _Network):
 
 
 class TwinActorCritic(contract.TwinActorCritic, _Network):
+    pass
+
+
+class DiscreteActorCritic(contract.DiscreteActorCritic, _Network):
     pass
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.cql import CQL as CQL
     from parl_core.contracts.ddpg import DDPG as DDPG
     from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
+    from parl_core.contracts.discrete_sac import DiscreteSAC as DiscreteSAC
     from parl_core.contracts.dqn import DDQN as DDQN
     from parl_core.contracts.dqn import DQN as DQN
     from parl_core.contracts.impala import IMPALA as IMPALA

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
-_OF_EACH_ROW = ("weights", "discount", "next_action_mask", "mask")
+_OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask")
 _LOOPS = (
     "DQN, DDPG, TD3, SAC and OAC learn with train_off_policy; PPO, A2C and PolicyGradient with train_on_policy; CQL, "
     "IQL, OfflineQ and DecisionTransformer with train_offline; IMPALA with train_actor_learner"

@@ -38,6 +38,7 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "C51": "CategoricalNetwork",
         "Rainbow": "CategoricalNetwork",
         "OfflineQ": "QNetwork",
+        "DiscreteSAC": "DiscreteActorCritic",
         "DDPG": "DeterministicActorCritic",
         "TD3": "TwinActorCritic",
         "SAC": "SquashedActorCritic",
@@ -374,6 +375,25 @@ _RAINBOW_VECTORS = replace(
     sizes={**_WIDE, "atoms": 101, **_RAINBOW_PARTS},
     source="as C51's; n = 3, alpha 0.5 and sigma 0.5 of Hessel et al. 2018, table 1",
 )
+_DISCRETE_SAC = Recipe(
+    OffPolicySettings(
+        total_steps=500_000, learning_starts=1_000, train_every=2, gradient_steps=1, batch_size=128, memory_size=200_000
+    ),
+    {"actor_lr": 3e-4, "critic_lr": 3e-4, "target_entropy": 0.2},
+    _WIDE,
+    source="own; rates of Christodoulou 2019, and an entropy that lets a policy be sure of its action",
+)
+_DISCRETE_SAC_CARTPOLE = replace(
+    _DISCRETE_SAC,
+    loop=replace(_DISCRETE_SAC.loop, total_steps=40_000, memory_size=40_000),
+    algorithm={
+        "actor_lr": linear(1e-3, 0.0, 20_000),
+        "critic_lr": linear(1e-3, 0.0, 20_000),
+        "target_entropy": 0.2,
+    },
+    goal=475.0,
+    evaluate_every=2_000,
+)
 _MINATAR_RETURNS = {"v_min": 0.0, "v_max": 30.0}
 _MINATAR_C51 = replace(
     _MINATAR_DQN,
@@ -557,6 +577,16 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         **{("C51", f"MinAtar/{game}-v1"): _MINATAR_C51 for game in _MINATAR_GAMES},
         ("C51", "discrete"): _C51_VECTORS,
         ("C51", "atari"): _ATARI_C51,
+        ("DiscreteSAC", "CartPole-v1"): _DISCRETE_SAC_CARTPOLE,
+        ("DiscreteSAC", "discrete"): _DISCRETE_SAC,
+        ("DiscreteSAC", "atari"): Recipe(
+            OffPolicySettings(
+                total_steps=5_000_000, learning_starts=20_000, train_every=4, batch_size=64, memory_size=100_000
+            ),
+            {"actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005},
+            source="Christodoulou 2019; CleanRL, sac_atari.py",
+            deviations=("a tenth of the memory", "the target moves a little after each update"),
+        ),
         ("Rainbow", "CartPole-v1"): _RAINBOW_CARTPOLE,
         **{("Rainbow", f"MinAtar/{game}-v1"): _MINATAR_RAINBOW for game in _MINATAR_GAMES},
         ("Rainbow", "discrete"): _RAINBOW_VECTORS,

@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "QNetwork": "q",
         "QuantileNetwork": "quantile",
         "CategoricalNetwork": "categorical",
+        "DiscreteActorCritic": "discrete-twin",
         "DeterministicActorCritic": "deterministic",
         "TwinActorCritic": "twin",
         "SquashedActorCritic": "squashed",
@@ -211,7 +212,7 @@ class Trained:
     def _make_model(self, backend: backends.Backend, kind: Kind, observation: Any, action: Any) -> Any:
         try:
             if (
-                kind not in ("actor-critic", "policy", "q", "quantile", "categorical")
+                kind not in ("actor-critic", "policy", "q", "quantile", "categorical", "discrete-twin")
                 and isinstance(action, gymnasium.spaces.Box)
                 and not action.is_bounded()
             ):

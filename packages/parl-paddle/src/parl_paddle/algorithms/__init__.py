@@ -7,6 +7,7 @@ from parl_paddle.algorithms.c51 import C51
 from parl_paddle.algorithms.cql import CQL
 from parl_paddle.algorithms.ddpg import DDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
+from parl_paddle.algorithms.discrete_sac import DiscreteSAC
 from parl_paddle.algorithms.dqn import DDQN, DQN
 from parl_paddle.algorithms.impala import IMPALA
 from parl_paddle.algorithms.iql import IQL
@@ -37,6 +38,7 @@ __all__ = [
     "TD3",
     "BootstrappedDDPG",
     "DecisionTransformer",
+    "DiscreteSAC",
     "OfflineQ",
     "PolicyGradient",
     "Rainbow",

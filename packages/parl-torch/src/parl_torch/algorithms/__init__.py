@@ -7,6 +7,7 @@ from parl_torch.algorithms.c51 import C51
 from parl_torch.algorithms.cql import CQL
 from parl_torch.algorithms.ddpg import DDPG
 from parl_torch.algorithms.decision_transformer import DecisionTransformer
+from parl_torch.algorithms.discrete_sac import DiscreteSAC
 from parl_torch.algorithms.dqn import DDQN, DQN
 from parl_torch.algorithms.impala import IMPALA
 from parl_torch.algorithms.iql import IQL
@@ -37,6 +38,7 @@ __all__ = [
     "TD3",
     "BootstrappedDDPG",
     "DecisionTransformer",
+    "DiscreteSAC",
     "OfflineQ",
     "PolicyGradient",
     "Rainbow",

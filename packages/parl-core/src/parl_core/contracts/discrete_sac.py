@@ -1,0 +1,171 @@
+"""The contract of discrete SAC."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parl_core.contracts.actions import ActionKind, check_mask, mask_of
+from parl_core.contracts.batches import Transitions, actions_column, learns_from
+from parl_core.contracts.sac import SAC
+from parl_core.contracts.settings import Scheduled
+from parl_core.model import Model
+
+__all__ = ["DiscreteSAC"]
+
+_SHARE = 0.98
+
+
+class DiscreteSAC(SAC):
+    """Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207): expectations in place of draws.
+
+        V(s)             = sum_a pi(a|s) * (min(Q1', Q2')(s, a) - alpha * log pi(a|s))                  (equation 10)
+        target           = reward + discount * (1 - terminal) * V(next_obs)
+        critic loss      = mean(weights * (Q1(obs, action) - target)**2) + the same of Q2
+        actor loss       = mean(sum_a pi(a|obs) * (alpha * log pi(a|obs) - min(Q1, Q2)(obs, a)))        (equation 12)
+        temperature loss = -log alpha * mean(target_entropy - entropy of pi(.|obs))                     (equation 11)
+        critics'         = (1 - tau) * critics' + tau * critics
+
+    The temperature alpha is learned unless it is given. Deviations from the paper: those of `SAC`.
+
+    Where not every action is always possible, `action_mask` to `predict` and `sample`, and `action_mask` and
+    `next_action_mask` to `learn` (or dictionaries of observations with an entry `action_mask`) give the others
+    probability 0.
+
+    The model has `policy(obs)`, logits `[batch, act_dim]`; `value(obs)`, the pair (Q1, Q2), each `[batch, act_dim]`;
+    `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
+
+    Args:
+        model: actor and twin critics; a target model is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, appendix).
+        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (Haarnoja et al. 2018; the
+            paper copies it every 8,000 steps).
+        alpha: temperature, at least 0; default: learned, from 1 on.
+        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+            appendix).
+        critic_lr: the same of the critics.
+        alpha_lr: the same of a learned temperature; default that of the actor.
+        target_entropy: of a learned temperature, in nats; default 0.98 * log(number of possible actions) (paper,
+            appendix), which wants actions to stay close to random: where one of them is to be chosen for sure, less is
+            better.
+        optimizer: as of `SAC`.
+        hyperparas: as of `SAC`.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = False
+    PAIRS: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        tau: float | None = None,
+        alpha: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
+        *,
+        alpha_lr: Scheduled | None = None,
+        target_entropy: float | None = None,
+        optimizer: Mapping[str, Any] | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self._choices: int | None = None
+        super().__init__(
+            model,
+            gamma,
+            tau,
+            alpha,
+            actor_lr,
+            critic_lr,
+            alpha_lr=alpha_lr,
+            target_entropy=target_entropy,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
+
+    def predict(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return the most likely actions, int64 `[batch]`."""
+        with self._no_gradients():
+            return self._of(self.model.policy(obs), obs, action_mask).mode()
+
+    def sample(self, obs: Any, action_mask: Any = None) -> Any:
+        """Draw actions, int64 `[batch]`.
+
+        Args:
+            obs: `[batch, ...]`, or a dictionary of such.
+            action_mask: bool `[batch, act_dim]`, True where an action is possible.
+        """
+        with self._no_gradients():
+            return self._of(self.model.policy(obs), obs, action_mask).sample()
+
+    def sample_actions(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return what `sample` does."""
+        return self.sample(obs, action_mask)
+
+    @learns_from(
+        Transitions,
+        keywords=("weights", "discount", "actor_lr", "critic_lr"),
+        extra=("action_mask", "next_action_mask"),
+    )
+    def learn(self, batch: Transitions, *, actor_lr: float | None = None, critic_lr: float | None = None) -> Any:
+        """Take one step of the critics, one of the actor and one of the temperature, and move the target.
+
+        Args:
+            batch: tensors; actions int64 `[batch]`. Its extra columns `action_mask` and `next_action_mask`, bool
+                `[batch, act_dim]`, are True where an action is possible in `obs` and `next_obs`; default: what these
+                have under `action_mask`, else all are.
+            actor_lr: learning rate of the actor for this step; default the constructor's.
+            critic_lr: learning rate of the critics for this step; default the constructor's.
+
+        Returns:
+            (critic_loss, actor_loss), detached scalars; with `batch.weights` also td_error `[batch]`, target - Q, the
+            mean of both critics.
+        """
+        return super().learn(batch, actor_lr=actor_lr, critic_lr=critic_lr)
+
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with actions that the model has, and masks as booleans.
+
+        Raises:
+            ValueError: an action is none, or a mask leaves no action where one is chosen.
+        """
+        if self._choices is None:
+            self._choices = self._output_size("policy", batch.obs)
+        columns = {**batch.__dict__, "action": actions_column("action", batch.action, self._choices)}
+        extra = dict(batch.extra or {})
+        over = np.asarray(batch.terminal) != 0  # nothing is bootstrapped from there, where no action may be possible
+        for name, obs, unless in (("action_mask", batch.obs, None), ("next_action_mask", batch.next_obs, over)):
+            mask = mask_of(obs, extra.get(name))
+            if mask is not None:
+                checked = check_mask(mask, unless=unless)
+                extra[name] = checked if unless is None else checked | unless[:, None]
+        return batch.made(**{**columns, "extra": extra or None})
+
+    # Shared
+
+    def _of(self, logits: Any, obs: Any, mask: Any) -> Any:
+        return self._distribution(logits, ActionKind(), mask_of(obs, mask))
+
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        alpha = self._of_dtype(self.alpha, batch.reward)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, lr=critic_lr)
+        actor_loss, of_actor = self.actor_optimizer.descend(self.actor_loss, batch, alpha, lr=actor_lr)
+        if self._fixed_alpha is None:
+            wanted = of_actor["largest_entropy"] * _SHARE if self.target_entropy is None else self.target_entropy
+            rate = self._now("alpha_lr", self.alpha_lr)
+            self.temperature_optimizer.descend(self._temperature_loss, wanted - of_actor["entropy"], lr=rate)
+        self.sync_target()
+        return critic_loss, actor_loss, figures["td_error"]
+
+    def _run_model(self, obs: Any, action: Any) -> None:  # noqa: ARG002 - actions are no input here
+        self.model.policy(obs)
+        self.model.value(obs)

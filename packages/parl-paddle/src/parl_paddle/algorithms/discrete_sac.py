@@ -1,0 +1,47 @@
+"""Discrete SAC on PaddlePaddle."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+
+from parl_core.contracts import discrete_sac as contract
+from parl_core.contracts.actions import mask_of
+from parl_core.contracts.batches import Transitions
+from parl_paddle.algorithms.sac import SAC
+from parl_paddle.losses.value import squared_error, td_error
+
+__all__ = ["DiscreteSAC"]
+
+
+class DiscreteSAC(contract.DiscreteSAC, SAC):
+    def critic_loss(self, batch: Transitions, alpha: Tensor | float) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, action = batch.reward, batch.action.reshape([-1, 1])
+        with paddle.no_grad():
+            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
+            p_t, log_p_t, _ = self._policy(batch.next_obs, batch, "next_action_mask")
+            q1_t, q2_t = self.target_model.value(batch.next_obs)
+            v_t = (p_t * (paddle.minimum(q1_t, q2_t) - alpha * log_p_t)).sum(1)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        q1, q2 = self.model.value(batch.obs)
+        q1_tm1, q2_tm1 = (paddle.take_along_axis(values, action, 1).squeeze(1) for values in (q1, q2))
+        error1, error2 = td_error(q1_tm1, r_t, discount_t, v_t), td_error(q2_tm1, r_t, discount_t, v_t)
+        loss = squared_error(error1, batch.weights) + squared_error(error2, batch.weights)
+        return loss, {"td_error": 0.5 * (error1 + error2)}
+
+    def actor_loss(self, batch: Transitions, alpha: Tensor | float) -> tuple[Tensor, dict[str, Tensor]]:
+        p, log_p, count = self._policy(batch.obs, batch, "action_mask")
+        with paddle.no_grad():
+            q1, q2 = self.model.value(batch.obs)
+            least = paddle.minimum(q1, q2)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        loss = (p * (alpha * log_p - least)).sum(1).mean()
+        return loss, {"entropy": -(p * log_p).sum(1).detach(), "largest_entropy": count.log()}
+
+    def _policy(self, obs: Tensor, batch: Transitions, name: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return probabilities, their logarithms (0 of what is impossible), and the number of possible actions."""
+        mask = mask_of(obs, (batch.extra or {}).get(name))
+        log_p = self._of(self.model.policy(obs), obs, mask).log_probabilities
+        if mask is None:
+            return log_p.exp(), log_p, paddle.ones_like(log_p).sum(1)
+        possible = mask.astype(log_p.dtype)
+        return log_p.exp() * possible, paddle.where(possible > 0.0, log_p, paddle.zeros_like(log_p)), possible.sum(1)
