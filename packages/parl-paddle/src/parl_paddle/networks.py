@@ -10,7 +10,7 @@ import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
-from parl_core import encoders, recurrent, space_networks
+from parl_core import encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_paddle import layers
 from parl_paddle.model import Model
@@ -29,16 +29,24 @@ __all__ = [
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
+    "PerAgent",
+    "PerAgentMemory",
     "PolicyNetwork",
+    "QMixer",
     "QNetwork",
     "QuantileNetwork",
     "RecurrentActorCritic",
     "RecurrentQNetwork",
+    "RecurrentTeamQNetwork",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
+    "TeamActorCritic",
+    "TeamQNetwork",
     "TwinActorCritic",
+    "VDNMixer",
     "for_spaces",
+    "for_team",
 ]
 
 
@@ -99,6 +107,11 @@ def _start() -> dict[str, Any]:
     return names | dict.fromkeys(("bias_ih_attr", "bias_hh_attr"), nn.initializer.Constant(0.0))
 
 
+def _constant(array: NDArray[Any], like: Tensor) -> Tensor:
+    tensor = paddle.to_tensor(array, place=like.place)
+    return tensor.astype(like.dtype) if tensor.is_floating_point() else tensor
+
+
 class _Attention(recurrent._Attention, nn.Layer):
     _layers = layers
 
@@ -106,9 +119,15 @@ class _Attention(recurrent._Attention, nn.Layer):
 class CausalTransformer(recurrent.CausalTransformer, nn.Layer):
     _layers, _layer_list, _attention = layers, nn.LayerList, _Attention
 
-    def _constant(self, array: NDArray[Any], like: Tensor) -> Tensor:
-        tensor = paddle.to_tensor(array, place=like.place)
-        return tensor.astype(like.dtype) if tensor.is_floating_point() else tensor
+    _constant = staticmethod(_constant)
+
+
+class PerAgent(team_networks.PerAgent, nn.Layer):
+    _layers, _layer_list, _constant = layers, nn.LayerList, staticmethod(_constant)
+
+
+class PerAgentMemory(team_networks.PerAgentMemory, PerAgent):
+    pass
 
 
 class _Network(Model):
@@ -185,7 +204,34 @@ class PolicyNetwork(contract.PolicyNetwork, _Network):
     pass
 
 
+class _TeamNetwork(_Network):
+    _per_agent: Any = PerAgent
+    _per_agent_memory: Any = PerAgentMemory
+
+
+class TeamQNetwork(team_networks.TeamQNetwork, _TeamNetwork):
+    pass
+
+
+class RecurrentTeamQNetwork(team_networks.RecurrentTeamQNetwork, _TeamNetwork):
+    pass
+
+
+class QMixer(team_networks.QMixer, _TeamNetwork):
+    pass
+
+
+class VDNMixer(team_networks.VDNMixer, _TeamNetwork):
+    pass
+
+
+class TeamActorCritic(team_networks.TeamActorCritic, _TeamNetwork):
+    pass
+
+
 for_spaces = update_wrapper(
     partial(space_networks.for_spaces, networks=sys.modules[__name__]), space_networks.for_spaces
 )
 """Build networks of this backend for spaces: `parl_core.space_networks.for_spaces` without its `networks`."""
+for_team = update_wrapper(partial(team_networks.for_team, networks=sys.modules[__name__]), team_networks.for_team)
+"""Build networks of this backend for teams: `parl_core.team_networks.for_team` without its `networks`."""

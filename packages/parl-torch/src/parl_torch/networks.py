@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from parl_core import encoders, recurrent, space_networks
+from parl_core import encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_torch import layers
 from parl_torch.model import Model
@@ -28,16 +28,24 @@ __all__ = [
     "DuelingHead",
     "ImplicitActorCritic",
     "NatureCNN",
+    "PerAgent",
+    "PerAgentMemory",
     "PolicyNetwork",
+    "QMixer",
     "QNetwork",
     "QuantileNetwork",
     "RecurrentActorCritic",
     "RecurrentQNetwork",
+    "RecurrentTeamQNetwork",
     "SharedActorCritic",
     "SimBa",
     "SquashedActorCritic",
+    "TeamActorCritic",
+    "TeamQNetwork",
     "TwinActorCritic",
+    "VDNMixer",
     "for_spaces",
+    "for_team",
 ]
 
 
@@ -102,6 +110,11 @@ def _orthogonal(cell: nn.RNNBase) -> nn.RNNBase:
     return cell
 
 
+def _constant(array: NDArray[Any], like: Tensor) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
+
+
 class _Attention(recurrent._Attention, nn.Module):
     _layers = layers
 
@@ -109,9 +122,15 @@ class _Attention(recurrent._Attention, nn.Module):
 class CausalTransformer(recurrent.CausalTransformer, nn.Module):
     _layers, _layer_list, _attention = layers, nn.ModuleList, _Attention
 
-    def _constant(self, array: NDArray[Any], like: Tensor) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
+    _constant = staticmethod(_constant)
+
+
+class PerAgent(team_networks.PerAgent, nn.Module):
+    _layers, _layer_list, _constant = layers, nn.ModuleList, staticmethod(_constant)
+
+
+class PerAgentMemory(team_networks.PerAgentMemory, PerAgent):
+    pass
 
 
 class _Network(Model):
@@ -188,7 +207,34 @@ class PolicyNetwork(contract.PolicyNetwork, _Network):
     pass
 
 
+class _TeamNetwork(_Network):
+    _per_agent: Any = PerAgent
+    _per_agent_memory: Any = PerAgentMemory
+
+
+class TeamQNetwork(team_networks.TeamQNetwork, _TeamNetwork):
+    pass
+
+
+class RecurrentTeamQNetwork(team_networks.RecurrentTeamQNetwork, _TeamNetwork):
+    pass
+
+
+class QMixer(team_networks.QMixer, _TeamNetwork):
+    pass
+
+
+class VDNMixer(team_networks.VDNMixer, _TeamNetwork):
+    pass
+
+
+class TeamActorCritic(team_networks.TeamActorCritic, _TeamNetwork):
+    pass
+
+
 for_spaces = update_wrapper(
     partial(space_networks.for_spaces, networks=sys.modules[__name__]), space_networks.for_spaces
 )
 """Build networks of this backend for spaces: `parl_core.space_networks.for_spaces` without its `networks`."""
+for_team = update_wrapper(partial(team_networks.for_team, networks=sys.modules[__name__]), team_networks.for_team)
+"""Build networks of this backend for teams: `parl_core.team_networks.for_team` without its `networks`."""

@@ -1,7 +1,8 @@
 """Kinds of actions (discrete, multi-discrete, continuous), and masks of the discrete ones that are possible.
 
-A mask is True (or 1) where an action is possible, `[batch, act_dim]`. It is given as `action_mask=`, or comes with
-observations that are a dictionary under the key `action_mask`, as PettingZoo's environments have it.
+A mask is True (or 1) where an action is possible, `[batch, act_dim]`, of several agents `[batch, agents, act_dim]`. It
+is given as `action_mask=`, or comes with observations that are a dictionary under the key `action_mask`, as in
+PettingZoo.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ def mask_of(obs: Any, given: Any = None) -> Any:
 def check_mask(
     mask: Any, sizes: tuple[int, ...] | None = None, *, unless: NDArray[np.bool_] | None = None
 ) -> NDArray[np.bool_]:
-    """Return a mask as booleans `[batch, act_dim]`.
+    """Return a mask as booleans `[batch, act_dim]`, of several agents `[batch, agents, act_dim]`.
 
     Args:
         mask: bool, or numbers 0 and 1.
@@ -42,6 +43,9 @@ def check_mask(
         ValueError: another shape or other numbers, or a row that leaves no action.
     """
     array = np.asarray(mask)
+    if array.ndim == 3 and sizes is None:
+        rows = None if unless is None else np.repeat(unless, array.shape[1])
+        return check_mask(array.reshape(-1, array.shape[2]), unless=rows).reshape(array.shape)
     if array.ndim != 2:
         raise ValueError(f"action_mask must have shape [batch, act_dim], got {array.shape}")
     if array.dtype != np.bool_:

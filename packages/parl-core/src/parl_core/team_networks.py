@@ -1,0 +1,433 @@
+"""Networks of several agents: rows of the joint observations of `parl_core.env.joint.JointEnv` in, one result an agent.
+
+    PerAgent, PerAgentMemory    layers of each group of agents: `[batch, agents, in]` -> `[batch, agents, out]`
+    TeamQNetwork                joint observations -> each agent's action values                  QMIX, VDN
+    RecurrentTeamQNetwork       joint observations, state -> the same, and the state              QMIX, VDN
+    QMixer, VDNMixer            the chosen values of all agents, and the global state -> the team's value
+    TeamActorCritic             joint observations -> each agent's action; critics that see all   MADDPG
+
+`groups` says which agents share their weights:
+
+    "shared"         all of them; each gets its number, one-hot, beside its observation (agents that differ have to)
+    "independent"    none
+    (0, 0, 1)        one number an agent: agents with equal numbers share, with their own number beside the observation
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core import backends
+from parl_core.checks import check_int
+from parl_core.contracts.actions import ActionKind
+from parl_core.encoders import Layer
+from parl_core.errors import HyperparameterError
+from parl_core.networks import Body, _Network
+from parl_core.recurrent import MemoryKind, State, zeros_of
+from parl_core.spaces import dimensions_of, kind_of
+
+__all__ = [
+    "Groups",
+    "PerAgent",
+    "PerAgentMemory",
+    "QMixer",
+    "RecurrentTeamQNetwork",
+    "TeamActorCritic",
+    "TeamQNetwork",
+    "VDNMixer",
+    "for_team",
+    "groups_of",
+]
+
+Groups = Literal["shared", "independent"] | Sequence[int]
+"""Which agents share their weights: see above."""
+
+
+def groups_of(groups: Any, agents: int) -> tuple[tuple[int, ...], ...]:
+    """Return the agents of each group.
+
+    Raises:
+        HyperparameterError: it is no such choice, or numbers of groups are not one an agent, counted from 0.
+    """
+    if groups == "shared":
+        return (tuple(range(agents)),)
+    if groups == "independent":
+        return tuple((agent,) for agent in range(agents))
+    numbers = [] if isinstance(groups, str) else [int(number) for number in groups]
+    if len(numbers) != agents or set(numbers) != set(range(max(numbers, default=-1) + 1)):
+        raise HyperparameterError(
+            f'groups must be "shared", "independent", or the number of the group of each of {agents} agents, counted '
+            f"from 0 without gaps, got {groups!r}"
+        )
+    return tuple(
+        tuple(agent for agent, number in enumerate(numbers) if number == group) for group in range(max(numbers) + 1)
+    )
+
+
+class PerAgent(Layer):
+    """A layer of each group of agents, applied to that group's rows.
+
+    Args:
+        groups: the agents of each group, as `groups_of` returns them.
+        make: makes the layer of a group, which takes and returns rows `[n, features]`.
+        ids: give agents that share a layer their number, one-hot, beside the features.
+    """
+
+    _layer_list: ClassVar[Callable[..., Any]]
+    _constant: Callable[..., Any]
+    """Backend hook: a tensor of an array, of the dtype and on the device of another tensor."""
+
+    def __init__(self, groups: Sequence[Sequence[int]], make: Callable[[], Any], *, ids: bool = True) -> None:
+        super().__init__()
+        self._groups = tuple(map(tuple, groups))
+        self._agents = sum(map(len, self._groups))
+        self._ids = ids
+        self.parts = self._layer_list([make() for _ in self._groups])
+
+    def forward(self, features: Any) -> Any:
+        """Return `[batch, agents, out]` of `[batch, agents, in]`."""
+        results = []
+        for group, part in zip(self._groups, self.parts, strict=True):
+            rows = self._of_group(features, group)
+            found = part(self._layers.reshape(rows, [-1, rows.shape[-1]]))
+            results.append(self._layers.reshape(found, [-1, len(group), found.shape[-1]]))
+        return self._in_order(results)
+
+    def of_agent(self, agent: int, rows: Any) -> Any:
+        """Return what one agent's layer gives of rows `[batch, in]` that are that agent's alone: `[batch, out]`."""
+        for group, part in zip(self._groups, self.parts, strict=True):
+            if agent in group:
+                if self._ids and len(group) > 1:
+                    ids = self._constant(np.eye(self._agents, dtype=np.float32)[None, agent], rows)
+                    rows = self._layers.concat([rows, rows[:, :1] * 0.0 + ids], axis=-1)
+                return part(rows)
+        raise HyperparameterError(f"there is no agent {agent}; agents are 0..{self._agents - 1}")
+
+    def _of_group(self, features: Any, group: tuple[int, ...], *, ids: bool = True) -> Any:
+        """Return the rows `[batch, len(group), ...]` of a group, with their numbers where they share a layer."""
+        rows = features
+        if len(group) != self._agents:
+            rows = self._layers.stack([features[:, agent] for agent in group], axis=1)
+        if ids and self._ids and len(group) > 1:
+            numbers = self._constant(np.eye(self._agents, dtype=np.float32)[None, list(group)], rows)
+            rows = self._layers.concat([rows, rows[:, :, :1] * 0.0 + numbers], axis=-1)
+        return rows
+
+    def _in_order(self, results: list[Any]) -> Any:
+        """Return the results of all groups in the order of the agents, `[batch, agents, ...]`."""
+        if len(results) == 1:
+            return results[0]
+        columns: dict[int, Any] = {}
+        for group, found in zip(self._groups, results, strict=True):
+            columns |= {agent: found[:, place] for place, agent in enumerate(group)}
+        return self._layers.stack([columns[agent] for agent in range(self._agents)], axis=1)
+
+
+class PerAgentMemory(PerAgent):
+    """A layer that remembers (`parl_core.recurrent`) of each group of agents.
+
+    Its state has one more axis than theirs: `[rows, agents, ...]` by name.
+    """
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array of the state, of one environment."""
+        return {name: (self._agents, *shape) for name, shape in self.parts[0].shapes.items()}
+
+    def remember(self, features: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return outputs `[rows * T, agents, out]`, and the state after the last step.
+
+        Args:
+            features: `[rows * T, agents, in]`, one sequence's steps after another's.
+            state: before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: bool `[rows * T]`, true where a step is the first of its episode; None where none of them is.
+        """
+        reshape, transpose, stack = self._layers.reshape, self._layers.transpose, self._layers.stack
+        count = next(iter(state.values())).shape[0]
+        results, after = [], []
+        for group, part in zip(self._groups, self.parts, strict=True):
+            size = len(group)
+            rows = self._of_group(features, group)
+            by_agent = transpose(reshape(rows, [count, -1, size, rows.shape[-1]]), [0, 2, 1, 3])
+            steps = by_agent.shape[2]
+            before = {name: self._of_group(array, group, ids=False) for name, array in state.items()}
+            before = {name: reshape(array, [-1, *array.shape[2:]]) for name, array in before.items()}
+            began = None
+            if begins is not None:
+                whole = reshape(self._layers.cast(begins, "int32"), [count, steps])
+                began = reshape(stack([whole] * size, axis=1), [-1])
+            found, last = part(reshape(by_agent, [-1, by_agent.shape[-1]]), before, began)
+            found = transpose(reshape(found, [count, size, steps, found.shape[-1]]), [0, 2, 1, 3])
+            results.append(reshape(found, [-1, size, found.shape[-1]]))
+            after.append({name: reshape(array, [count, size, *array.shape[1:]]) for name, array in last.items()})
+        return self._in_order(results), {name: self._in_order([one[name] for one in after]) for name in state}
+
+
+class _TeamNetwork(_Network):
+    """What all networks of teams share; `_per_agent` and `_per_agent_memory` are the backend's."""
+
+    _per_agent: Any
+    _per_agent_memory: Any
+
+    obs_ndim: Any = None
+
+    def _seen(self, obs: Any) -> Any:
+        """Return what the agents of a joint observation see, as vectors `[batch, agents, numbers]`."""
+        rows = self._parts.layers.cast(obs["obs"] if isinstance(obs, Mapping) else obs, "float32")
+        if len(rows.shape) == 3:
+            return rows
+        return self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
+
+    def _mlp_of(self, hidden: Sequence[int], out: int, act: str = "relu") -> Callable[[], Any]:
+        """Return what makes hidden layers and a last one of `out` outputs."""
+        layers = self._parts.layers
+
+        def make() -> Any:
+            last = layers.fc(out)
+            return self._parts.sequential(self._trunk(Body(hidden, act)), last) if hidden else last
+
+        return make
+
+
+class TeamQNetwork(_TeamNetwork):
+    """Each agent's action values `[batch, agents, act_dim]` of joint observations.
+
+    Args:
+        agents: how many.
+        act_dim: number of actions, of the agent that has most.
+        hidden: sizes of the hidden layers (ReLU).
+        groups: which agents share their weights.
+    """
+
+    def __init__(
+        self, agents: int, act_dim: int, hidden: Sequence[int] = (64, 64), *, groups: Groups = "shared"
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        make = self._mlp_of(hidden, act_dim)
+        self.values = self._per_agent(groups_of(groups, check_int("agents", agents)), make)
+
+    def value(self, obs: Any) -> Any:
+        """Action values."""
+        return self.values(self._seen(obs))
+
+
+class RecurrentTeamQNetwork(_TeamNetwork):
+    """Each agent's action values over a memory of what it alone has observed.
+
+    Args:
+        agents: how many.
+        act_dim: number of actions, of the agent that has most.
+        memory: "gru" or "lstm".
+        memory_size: units of the memory, and of the layer in front of it.
+        groups: which agents share their weights.
+    """
+
+    def __init__(
+        self,
+        agents: int,
+        act_dim: int,
+        memory: MemoryKind = "gru",
+        memory_size: int = 64,
+        *,
+        groups: Groups = "shared",
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        if memory not in ("gru", "lstm"):
+            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
+        made = groups_of(groups, check_int("agents", agents))
+        self.memory = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size, "relu"))
+        self.values = self._per_agent(made, self._mlp_of((), act_dim), ids=False)
+
+    def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
+        return zeros_of(self.memory.shapes(), rows)
+
+    def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return joint observations with features in place of what the agents see, and the state after the last step.
+
+        Args:
+            obs: joint observations `[rows * T, ...]`.
+            state: before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: as of `parl_core.recurrent`.
+        """
+        features, after = self.memory.remember(self._seen(obs), state, begins)
+        return ({**obs, "obs": features} if isinstance(obs, Mapping) else features), after
+
+    def value(self, features: Any) -> Any:
+        """Action values of the features that `remember` returns."""
+        return self.values(features["obs"] if isinstance(features, Mapping) else features)
+
+
+class QMixer(_TeamNetwork):
+    """The mixing network of QMIX (Rashid et al. 2018, section 4.2): a value that grows with every agent's value.
+
+    Two layers whose weights, kept positive by their absolute value, are computed from the global state.
+
+    Args:
+        agents: how many.
+        embed: units of the mixing layer; 32 in the paper.
+        hypernet: units of a hidden layer of the networks that compute its weights; 0, as in the paper, for none.
+
+    Attributes:
+        n_agents: how many.
+    """
+
+    def __init__(self, agents: int, embed: int = 32, hypernet: int = 0) -> None:
+        super().__init__()
+        self.n_agents, self._embed = check_int("agents", agents), check_int("embed", embed)
+        hidden = (hypernet,) if check_int("hypernet", hypernet, at_least=0) else ()
+        self.first_weights = self._mlp_of(hidden, agents * embed)()
+        self.first_bias = self._mlp_of((), embed)()
+        self.second_weights = self._mlp_of(hidden, embed)()
+        self.second_bias = self._mlp_of((embed,), 1)()
+
+    def forward(self, values: Any, state: Any) -> Any:
+        """Return the team's values `[batch, T, 1]`.
+
+        Args:
+            values: of the agents' actions, `[batch, T, agents]`.
+            state: `[batch, T, state_dim]`.
+        """
+        layers = self._parts.layers
+        batch, steps = values.shape[0], values.shape[1]
+        s = layers.reshape(layers.cast(state, "float32"), [-1, state.shape[-1]])
+        q = layers.reshape(values, [-1, self.n_agents, 1])
+        w1 = layers.reshape(layers.abs(self.first_weights(s)), [-1, self.n_agents, self._embed])
+        x = layers.reduce_sum(q * w1, dim=1) + self.first_bias(s)
+        hidden = layers.relu(x) + layers.exp(-layers.relu(-x)) - 1.0  # ELU
+        w2 = layers.abs(self.second_weights(s))
+        total = layers.reduce_sum(hidden * w2, dim=1, keep_dim=True) + self.second_bias(s)
+        return layers.reshape(total, [batch, steps, 1])
+
+
+class VDNMixer(_TeamNetwork):
+    """The sum of all agents' values (Sunehag et al. 2017, arXiv:1706.05296, equation 3).
+
+    Args:
+        agents: how many.
+
+    Attributes:
+        n_agents: how many.
+    """
+
+    def __init__(self, agents: int) -> None:
+        super().__init__()
+        self.n_agents = check_int("agents", agents)
+
+    def forward(self, values: Any, state: Any) -> Any:  # noqa: ARG002 - as of `QMixer`
+        """Return the team's values `[batch, T, 1]` of `values` `[batch, T, agents]`."""
+        return self._parts.layers.reduce_sum(values, dim=2, keep_dim=True)
+
+
+class TeamActorCritic(_TeamNetwork):
+    """Each agent's policy of its own observation, and its critic of all observations and all actions.
+
+    Args:
+        agents: how many.
+        act_dim: number of actions or of an action's numbers, of the agent that has most.
+        hidden: sizes of the hidden layers (ReLU) of policies and critics.
+        continuous: actions are numbers in [-1, 1], else logits of choices.
+        groups: which agents share their weights.
+    """
+
+    def __init__(
+        self,
+        agents: int,
+        act_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        *,
+        continuous: bool = False,
+        groups: Groups = "independent",
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        made = groups_of(groups, check_int("agents", agents))
+        self._continuous = bool(continuous)
+        self.actor = self._per_agent(made, self._mlp_of(hidden, act_dim))
+        self.critic = self._per_agent(made, self._mlp_of(hidden, 1))
+
+    def policy(self, obs: Any) -> Any:
+        """Logits `[batch, agents, act_dim]`, or actions in [-1, 1]."""
+        output = self.actor(self._seen(obs))
+        return self._parts.layers.tanh(output) if self._continuous else output
+
+    def value(self, obs: Any, action: Any, agent: int) -> Any:
+        """Return one agent's values `[batch, 1]` of joint observations and actions `[batch, agents, act_dim]`."""
+        layers, seen = self._parts.layers, self._seen(obs)
+        rows = [layers.reshape(part, [part.shape[0], -1]) for part in (seen, action)]
+        return self.critic.of_agent(agent, layers.concat(rows, axis=-1))
+
+    def get_actor_params(self) -> list[Any]:
+        """Return the parameters of all policies."""
+        return list(self.actor.parameters())
+
+    def get_critic_params(self) -> list[Any]:
+        """Return the parameters of all critics."""
+        return list(self.critic.parameters())
+
+
+TeamKind = Literal["q", "actor-critic"]
+
+
+def for_team(
+    observation_space: Any,
+    action_space: Any,
+    kind: TeamKind = "q",
+    *,
+    hidden: Sequence[int] = (64, 64),
+    groups: Groups | None = None,
+    memory: MemoryKind | None = None,
+    memory_size: int = 64,
+    networks: Any = None,
+) -> Any:
+    """Return a model for the spaces of a `JointEnv`.
+
+        env = make_joint_env("mpe2:simple_spread_v3")
+        model = parl.networks.for_team(env.observation_space, env.action_space, "q", memory="gru")
+
+    Args:
+        observation_space: of joint observations.
+        action_space: `MultiDiscrete`, or a `Box` `[agents, numbers]`.
+        kind: `"q"` for QMIX and VDN, `"actor-critic"` for MADDPG.
+        hidden: sizes of the hidden layers; without effect with a memory.
+        groups: which agents share their weights; default `"shared"` of `"q"`, else `"independent"`.
+        memory: of `"q"`: `"gru"` or `"lstm"`.
+        memory_size: units of the memory, and of the layer in front of it.
+        networks: those of which backend; default the current one's.
+
+    Raises:
+        HyperparameterError: they are no spaces of a team, or the kind does not act in the action space, or has no
+            memory.
+    """
+    networks = networks or backends.current().networks
+    parts = getattr(observation_space, "spaces", {})
+    if "alive" not in parts or "obs" not in parts:
+        raise HyperparameterError(
+            f"for_team makes networks for the joint observations of parl.env.JointEnv, got {observation_space}"
+        )
+    agents, found = int(parts["obs"].shape[0]), kind_of(action_space)
+    if kind == "q":
+        if found.nvec is None:
+            raise HyperparameterError(
+                f"networks of the kind 'q' (QMIX) choose discrete actions, got {action_space}: use 'actor-critic'"
+            )
+        shared = {"groups": groups or "shared"}
+        if memory is None:
+            model = networks.TeamQNetwork(agents, max(found.nvec), hidden, **shared)
+        else:
+            model = networks.RecurrentTeamQNetwork(agents, max(found.nvec), memory, memory_size, **shared)
+    elif kind == "actor-critic":
+        if memory is not None:
+            raise HyperparameterError("networks of the kind 'actor-critic' (MADDPG) have no memory: leave it out")
+        width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
+        model = networks.TeamActorCritic(
+            agents, width, hidden, continuous=found.nvec is None, groups=groups or "independent"
+        )
+    else:
+        raise HyperparameterError(f"kind must be 'q' or 'actor-critic', got {kind!r}")
+    model.action_kind = ActionKind(found.continuous, found.nvec)
+    model.obs_ndim = dimensions_of(observation_space)
+    return model
