@@ -6,6 +6,7 @@ import gymnasium
 from parl_core._version import __version__
 from parl_core.cli._agents import evaluate_run, play_run
 from parl_core.cli._export import export_agent
+from parl_core.cli._import import import_agent
 from parl_core.cli._migrate import migrate
 from parl_core.cli._runs import list_parts, plot, verify_result
 from parl_core.cli._train import resume, settings, train
@@ -42,6 +43,7 @@ for _command in (
     list_parts,
     verify_result,
     export_agent,
+    import_agent,
     migrate,
 ):
     parl.add_command(_command)

@@ -1,0 +1,534 @@
+"""Agents that other programs trained: checkpoints of PARL 2.x, and zip files of Stable-Baselines3.
+
+    restore(agent, "model.ckpt")                                 PARL 2.x, into an agent with a model of the same layers
+    import_run("model.zip", "CartPole-v1", folder)               Stable-Baselines3: what `parl import` does
+    import_run("model.ckpt", "CartPole-v1", folder, algorithm="DQN")   PARL 2.x, for a model like that of its examples
+
+`import_run` writes a folder as `parl train` leaves one: `parl evaluate`, `play` and `export` take it. The weights are
+those of `parl.networks.for_spaces`: chains of layers are put into the chains of the same place, in the order of the
+file. Every array of a file has to find its place, else the file is refused; targets are copies of the trained networks,
+and optimizers begin anew. Files are read as data (`parl_core._foreign_weights`); nothing that they name is run.
+
+Stable-Baselines3's Gaussian policies act in the units of the environment, ours in [-1, 1]: the last layer is divided by
+the width of the action space, so that actions are the same.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core import backends
+from parl_core._foreign_weights import ForeignWeights, read_statistics, read_weights
+from parl_core._policy_description import box
+from parl_core.env.normalize import wrap_rms
+from parl_core.errors import CheckpointError, HyperparameterError, WeightsMismatchError
+from parl_core.space_networks import Kind
+from parl_core.stats import RunningMeanStd
+from parl_core.training.trained import Trained, model_kind
+
+__all__ = ["Imported", "import_run", "restore"]
+
+_PARL_ALGORITHMS = ("PolicyGradient", "DQN", "DDQN", "PPO", "A2C", "DDPG", "TD3", "SAC", "OAC", "CQL")
+_ACTIVATIONS = {
+    "ReLU": "relu",
+    "Tanh": "tanh",
+    "ELU": "elu",
+    "LeakyReLU": "leaky_relu",
+    "SiLU": "silu",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "Softplus": "softplus",
+}
+
+
+class Imported(NamedTuple):
+    """What was imported.
+
+    Attributes:
+        folder: with `agent.json` and `best.ckpt`.
+        algorithm: name of its class.
+        parameters: how many numbers were taken.
+    """
+
+    folder: Path
+    algorithm: str
+    parameters: int
+
+
+class _Dense(NamedTuple):
+    """A layer of a file: weight `[out, in]` (of images `[out, in, height, width]`) and bias `[out]`."""
+
+    weight: NDArray[Any]
+    bias: NDArray[Any]
+
+
+class _Network(NamedTuple):
+    """The layers of a file, as our networks have them.
+
+    Attributes:
+        algorithm: name of our class.
+        chains: layers by the beginnings of their names in our model.
+        activation: after each hidden layer.
+        log_std: of a Gaussian policy.
+        in_units: numbers of actions are in the environment's units, not in [-1, 1].
+        one_logit_a_bit: of a MultiBinary space, in place of two.
+        arguments: of the algorithm's constructor.
+        options: of `for_spaces`.
+    """
+
+    algorithm: str
+    chains: Mapping[tuple[str, ...], Sequence[_Dense]]
+    activation: str
+    log_std: NDArray[Any] | None = None
+    in_units: bool = False
+    one_logit_a_bit: bool = False
+    arguments: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+
+    @property
+    def hidden(self) -> tuple[int, ...] | None:
+        """The sizes of the hidden layers of each chain; None where images are seen."""
+        if any(layer.weight.ndim == 4 for chain in self.chains.values() for layer in chain):
+            return None
+        if "shared" in self.options:
+            return tuple(len(layer.bias) for layer in self.chains["trunk.",])
+        sizes = {tuple(len(layer.bias) for layer in chain[:-1]) for chain in self.chains.values()}
+        if len(sizes) > 1:
+            raise CheckpointError(
+                f"its networks have hidden layers of {' and '.join(map(str, sorted(sizes)))} units, and here all "
+                "networks of an agent have the same ones"
+            )
+        return sizes.pop()
+
+
+def restore(agent: Any, path: str | os.PathLike[str]) -> None:
+    """Give an agent's model the weights of a checkpoint of PARL 2.x, of either framework, on either backend.
+
+    The model has layers of the same names and sizes as the one that was saved, as a program of PARL 2.x has whose
+    models are unchanged. Targets become copies of the model.
+
+    Args:
+        agent: a `parl.Agent`.
+        path: what PARL 2.x's `agent.save` wrote.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged or of another kind, or it does not fit; the agent is as
+            before.
+    """
+    file = Path(path).expanduser()
+    weights = read_weights(file)
+    if weights.settings is not None:
+        raise CheckpointError(f"{file} is a file of Stable-Baselines3: use import_run, or `parl import {file} ENV`")
+    model = agent.alg.model
+    arrays, portable = weights.arrays, True
+    if weights.framework == "paddle":
+        portable = agent.BACKEND != "paddle"
+        if portable:
+            tables = {
+                f"{name}.weight" for name, layer in model._all_layers().items() if "Embedding" in str(type(layer))
+            }
+            arrays = {
+                name: array.T if array.ndim == 2 and name.endswith("weight") and name not in tables else array
+                for name, array in arrays.items()
+            }
+    try:
+        model.set_weights(arrays, portable=portable)
+    except WeightsMismatchError as error:
+        raise CheckpointError(f"{file} does not fit: {error}") from error
+    _copy_into_target(agent.alg)
+
+
+def import_run(
+    file: str | os.PathLike[str],
+    env: str,
+    folder: str | os.PathLike[str],
+    *,
+    algorithm: str = "",
+    activation: str = "",
+    normalization: str | os.PathLike[str] | None = None,
+    module: str = "",
+    seed: int = 0,
+) -> Imported:
+    """Write a folder with the agent of a file, on the current backend; the file may be of the other one.
+
+    Args:
+        file: a zip file of Stable-Baselines3 (DQN, PPO, A2C, SAC, TD3, DDPG), or a checkpoint of PARL 2.x.
+        env: id of the environment that the agent acts in.
+        folder: of the run; a new one, or an empty one.
+        algorithm: name of the class; needed for PARL 2.x, whose files do not say it.
+        activation: after each hidden layer of a model of PARL 2.x; default tanh of PPO, A2C and PolicyGradient, relu of
+            the others, as its examples have.
+        normalization: a file of Stable-Baselines3's `VecNormalize.save`, by which observations were normalised.
+        module: imported first, because it registers the environment.
+        seed: of sampling.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or of another kind, or holds a network that has no counterpart here.
+        HyperparameterError: the algorithm is missing or another one, or the environment does not suit it.
+        FileExistsError: the folder is not empty.
+    """
+    source, target = Path(file).expanduser(), Path(folder).expanduser()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} is there already: give a new folder")
+    weights = read_weights(source)
+    try:
+        found = _of_parl(weights, algorithm, activation) if weights.settings is None else _of_sb3(weights)
+        if algorithm and algorithm != found.algorithm:
+            raise HyperparameterError(f"it was trained by {found.algorithm}, not by {algorithm}")
+        options = {"activation": found.activation, **found.options}
+        trained = Trained(
+            found.algorithm,
+            env,
+            backends.current().name,
+            found.hidden,
+            dict(found.arguments),
+            seed,
+            options,
+            module,
+            normalization is not None,
+        )
+        agent = trained.make_agent()
+        _fill(agent, found, trained)
+    except (CheckpointError, WeightsMismatchError) as error:
+        raise CheckpointError(f"{source} cannot be imported for {env}: {error}") from error
+    normalizing = None if normalization is None else _normalizing(trained, Path(normalization).expanduser())
+    target.mkdir(parents=True, exist_ok=True)
+    trained.write(target)
+    for name in (trained.FILE, trained.LAST):
+        agent.save(target / name, **({} if normalizing is None else {"normalization": normalizing}))
+    return Imported(target, found.algorithm, sum(array.size for array in agent.alg.model.get_weights().values()))
+
+
+def _copy_into_target(algorithm: Any) -> None:
+    if hasattr(algorithm, "target_model"):
+        algorithm.model.sync_weights_to(algorithm.target_model)
+
+
+def _fill(agent: Any, found: _Network, trained: Trained) -> None:
+    """Put the layers of a file into an agent's model.
+
+    Raises:
+        CheckpointError: there are more or fewer of them than the model has.
+        WeightsMismatchError: they have other shapes.
+    """
+    model = agent.alg.model
+    names = list(model._named_tensors())
+    arrays: dict[str, NDArray[Any]] = {}
+    for prefixes, chain in found.chains.items():
+        wanted = [name for name in names if name.startswith(prefixes) and name.endswith(".weight")]
+        if len(wanted) != len(chain):
+            raise CheckpointError(
+                f"it has {len(chain)} layers where {type(model).__name__} has {len(wanted)} ({', '.join(wanted)})"
+            )
+        for name, layer in zip(wanted, chain, strict=True):
+            arrays[name], arrays[f"{name.removesuffix('weight')}bias"] = layer
+    if found.log_std is not None:
+        arrays["log_std"] = found.log_std.reshape(-1)
+    if "policy_head.weight" in arrays:
+        env = trained.make_env()
+        space = env.action_space
+        env.close()
+        if found.in_units:
+            _to_unit_box(arrays, space)
+        elif found.one_logit_a_bit and isinstance(space, gymnasium.spaces.MultiBinary):
+            _to_choices(arrays)
+    model.set_weights(arrays, portable=True)
+    _copy_into_target(agent.alg)
+
+
+def _to_unit_box(arrays: dict[str, NDArray[Any]], space: Any) -> None:
+    """Let a Gaussian in the units of a space act in [-1, 1].
+
+    Raises:
+        CheckpointError: it has another number of dimensions.
+    """
+    if not isinstance(space, gymnasium.spaces.Box) or space.shape != arrays["log_std"].shape:
+        raise CheckpointError(f"its actions are {len(arrays['log_std'])} numbers, those of the environment {space}")
+    mapping = box(space, in_unit_box=True)
+    scale, shift = mapping["scale"], mapping["shift"]
+    arrays["policy_head.weight"] = (arrays["policy_head.weight"] / scale[:, None]).astype(np.float32)
+    arrays["policy_head.bias"] = ((arrays["policy_head.bias"] - shift) / scale).astype(np.float32)
+    arrays["log_std"] = (arrays["log_std"] - np.log(scale)).astype(np.float32)
+
+
+def _to_choices(arrays: dict[str, NDArray[Any]]) -> None:
+    """Give each bit of a MultiBinary space its two choices, of which Stable-Baselines3 has the second one alone."""
+    for name in ("policy_head.weight", "policy_head.bias"):
+        array = arrays[name]
+        arrays[name] = np.stack([np.zeros_like(array), array], 1).reshape(2 * len(array), *array.shape[1:])
+
+
+def _normalizing(trained: Trained, file: Path) -> Any:
+    """Return an environment with the statistics of a VecNormalize.
+
+    Raises:
+        CheckpointError: it normalises nothing, or in a way that runs here do not.
+    """
+    told = read_statistics(file)
+    rms = told.get("obs_rms")
+    if not told.get("norm_obs", True) or not isinstance(rms, Mapping) or "mean" not in rms:
+        raise CheckpointError(f"{file} normalises no observations that are one array")
+    if (told["clip_obs"], told["epsilon"]) != (10.0, 1e-8):
+        raise CheckpointError(
+            f"{file} cuts observations at {told['clip_obs']} and has an epsilon of {told['epsilon']}; here both are "
+            "10 and 1e-8"
+        )
+    env = wrap_rms(trained.make_env(), None, test=True)
+    shape = env.observation_space.shape
+    if np.shape(rms["mean"]) != shape:
+        raise CheckpointError(f"{file} has statistics of shape {np.shape(rms['mean'])}, observations have {shape}")
+    statistics = RunningMeanStd(shape)
+    statistics.mean, statistics.var = (np.asarray(rms[name], np.float64) for name in ("mean", "var"))
+    statistics.count = float(rms["count"])
+    env.set_ob_rms(statistics)
+    return env
+
+
+# Stable-Baselines3
+
+
+def _of_sb3(weights: ForeignWeights) -> _Network:
+    """Return the layers of a file of Stable-Baselines3.
+
+    Raises:
+        CheckpointError: its policy has no counterpart here.
+    """
+    settings, left = dict(weights.settings or {}), _Left(weights.arrays)
+    arguments = {"gamma": float(settings["gamma"])} if isinstance(settings.get("gamma"), (int, float)) else {}
+    left.drop("q_net_target.", "actor_target.", "critic_target.")
+    if "q_net.q_net.0.weight" in weights.arrays:
+        chain = [*left.images("q_net.features_extractor."), *left.chain("q_net.q_net.")]
+        found = _Network("DQN", {("trunk.", "head."): chain}, _activation(settings, "relu"), arguments=arguments)
+    elif "action_net.weight" in weights.arrays:
+        found = _actor_critic_of_sb3(settings, left)  # whose discount is the rollout's
+    elif "actor.mu.weight" in weights.arrays:
+        mean, log_std = left.layer("actor.mu"), left.layer("actor.log_std")
+        both = _Dense(np.concatenate([mean.weight, log_std.weight]), np.concatenate([mean.bias, log_std.bias]))
+        found = _Network(
+            "SAC",
+            {("actor_model.",): [*left.chain("actor.latent_pi."), both], **left.critics(2)},
+            _activation(settings, "relu"),
+            arguments=arguments,
+        )
+    elif "actor.mu.0.weight" in weights.arrays:
+        twin = "critic.qf1.0.weight" in weights.arrays
+        found = _Network(
+            "TD3" if twin else "DDPG",
+            {("actor_model.",): left.chain("actor.mu."), **left.critics(2 if twin else 1)},
+            _activation(settings, "relu"),
+            arguments=arguments,
+        )
+    else:
+        raise CheckpointError(
+            f"it has a policy of {', '.join(list(weights.arrays)[:3])}, …; those of DQN, PPO, A2C, SAC, TD3 and DDPG "
+            "can be imported"
+        )
+    left.require_nothing("Stable-Baselines3's " + found.algorithm)
+    return found
+
+
+def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_Left") -> _Network:
+    algorithm = "PPO" if "clip_range" in settings else "A2C"
+    if settings.get("use_sde"):
+        raise CheckpointError("its noise depends on the state (use_sde=True), which no policy here has")
+    policy, value = left.layer("action_net"), left.layer("value_net")
+    images = left.images("features_extractor.")
+    left.drop("pi_features_extractor.", "vf_features_extractor.")  # the same ones once more
+    if images:
+        chains: Any = {("trunk.",): images, ("policy_head.",): [policy], ("value_head.",): [value]}
+    else:
+        chains = {
+            ("policy_trunk.", "policy_head."): [*left.chain("mlp_extractor.policy_net."), policy],
+            ("value_trunk.", "value_head."): [*left.chain("mlp_extractor.value_net."), value],
+        }
+    log_std = left.take("log_std")
+    return _Network(
+        algorithm, chains, _activation(settings, "tanh"), log_std, in_units=log_std is not None, one_logit_a_bit=True
+    )
+
+
+def _activation(settings: Mapping[str, Any], default: str) -> str:
+    """Return our name of what `policy_kwargs` calls `<class 'torch.nn.modules.activation.ReLU'>`.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    options = settings.get("policy_kwargs")
+    told = options.get("activation_fn") if isinstance(options, Mapping) else None
+    if told is None:
+        return default
+    name = re.sub(r"^<class '.*\.(\w+)'>$", r"\1", str(told))
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(f"its activation is {told}; known are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+class _Left:
+    """The arrays of a file that have not found their place yet.
+
+    Args:
+        arrays: of the file.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = dict(arrays)
+
+    def take(self, name: str) -> NDArray[Any] | None:
+        return self._arrays.pop(name, None)
+
+    def drop(self, *prefixes: str) -> None:
+        self._arrays = {name: array for name, array in self._arrays.items() if not name.startswith(prefixes)}
+
+    def layer(self, name: str) -> _Dense:
+        """Return the layer of a name.
+
+        Raises:
+            CheckpointError: its weight or its bias is missing.
+        """
+        found = self.take(f"{name}.weight"), self.take(f"{name}.bias")
+        if found[0] is None or found[1] is None:
+            raise CheckpointError(f"{name} has no {'weight' if found[0] is None else 'bias'}")
+        return _Dense(found[0], found[1])
+
+    def chain(self, prefix: str) -> list[_Dense]:
+        """Return the numbered layers behind a prefix, in the order of their numbers."""
+        numbers = [
+            int(number)
+            for name in self._arrays
+            if name.startswith(prefix)
+            for number in [name.removeprefix(prefix).removesuffix(".weight")]
+            if number.isdigit()
+        ]
+        return [self.layer(f"{prefix}{number}") for number in sorted(numbers)]
+
+    def images(self, prefix: str) -> list[_Dense]:
+        """Return the layers of Stable-Baselines3's NatureCNN; none where there is none."""
+        return [*self.chain(f"{prefix}cnn."), *self.chain(f"{prefix}linear.")]
+
+    def critics(self, count: int) -> dict[tuple[str, ...], list[_Dense]]:
+        return {(f"critic_model.{i}.",): self.chain(f"critic.qf{i}.") for i in range(count)}
+
+    def require_nothing(self, of: str) -> None:
+        """Refuse a file of which arrays are left.
+
+        Raises:
+            CheckpointError: it names some.
+        """
+        if self._arrays:
+            raise CheckpointError(f"it has {', '.join(list(self._arrays)[:4])}, for which {of} has no place here")
+
+
+# PARL 2.x
+
+
+def _of_parl(weights: ForeignWeights, algorithm: str, activation: str) -> _Network:
+    """Return the layers of a checkpoint of PARL 2.x, of a model like those of its examples.
+
+    Raises:
+        HyperparameterError: the algorithm is missing, or its models have no known form.
+        CheckpointError: the layers are those of another model.
+    """
+    if algorithm not in _PARL_ALGORITHMS:
+        raise HyperparameterError(
+            f"a checkpoint of PARL 2.x does not say what it is of: give --algorithm, one of "
+            f"{', '.join(_PARL_ALGORITHMS)}, got {algorithm or 'none'}"
+        )
+    layers, others = _layers_of(weights)
+    stds = {name: array for name, array in others.items() if "std" in name}
+    if len(stds) < len(others):
+        raise CheckpointError(f"it has {', '.join(set(others) - set(stds))} {_OWN_MODEL}")
+    log_std = next(iter(stds.values()), None)
+    kind = model_kind(algorithm)
+    default = "tanh" if kind in ("actor-critic", "policy") else "relu"
+    chains, options = _chains_of(kind, layers)
+    return _Network(algorithm, chains, activation or default, log_std, options=options)
+
+
+_OWN_MODEL = (
+    "and is no chain of layers as PARL's examples have: write its model, and let parl_core.importing.restore(agent, "
+    "path) fill it"
+)
+_VALUE = re.compile(r"(value|critic|(^|[._])vf?\d*([._]|$)|_v\d)")
+_POLICY = re.compile(r"(policy|actor|pi|mean|logits)")
+
+
+def _layers_of(weights: ForeignWeights) -> tuple[dict[str, _Dense], dict[str, NDArray[Any]]]:
+    """Return layers by name, in the file's order, and the other arrays.
+
+    Raises:
+        CheckpointError: a layer is no fully connected one.
+    """
+    layers, others = {}, dict(weights.arrays)
+    for name, array in weights.arrays.items():
+        for weight, bias in ((".weight", ".bias"), (".w_0", ".b_0")):  # the latter in PARL 1.x
+            stem = name.removesuffix(weight)
+            if stem == name or f"{stem}{bias}" not in others:
+                continue
+            if array.ndim != 2:
+                raise CheckpointError(f"{name} has the shape {list(array.shape)} {_OWN_MODEL}")
+            del others[name]
+            layers[stem] = _Dense(array.T if weights.framework == "paddle" else array, others.pop(f"{stem}{bias}"))
+    if not layers:
+        raise CheckpointError("it has no layers")
+    return layers, others
+
+
+def _chains_of(
+    kind: Kind | None, layers: Mapping[str, _Dense]
+) -> tuple[dict[tuple[str, ...], Sequence[_Dense]], dict[str, Any]]:
+    """Return chains as `_Network` has them, and options of `for_spaces`."""
+    every = list(layers.values())
+    if kind in ("q", "policy"):
+        return {("trunk.", "head."): _chained(every)}, {}
+    if kind == "actor-critic":
+        value = [layer for name, layer in layers.items() if _VALUE.search(name)]
+        policy = [layer for name, layer in layers.items() if not _VALUE.search(name) and _POLICY.search(name)]
+        trunk = [layer for name, layer in layers.items() if not _VALUE.search(name) and not _POLICY.search(name)]
+        if not value or not policy:
+            raise CheckpointError(f"which of {', '.join(layers)} are policy and value cannot be seen {_OWN_MODEL}")
+        if trunk:
+            _chained([*trunk, *value])
+            _chained([*trunk, *policy])
+            return {("trunk.",): trunk, ("policy_head.",): policy, ("value_head.",): value}, {"shared": True}
+        separate = {("policy_trunk.", "policy_head."): policy, ("value_trunk.", "value_head."): value}
+        return {prefixes: _chained(chain) for prefixes, chain in separate.items()}, {}
+    actor = [layer for name, layer in layers.items() if name.startswith("actor")]
+    critic = [layer for name, layer in layers.items() if name.startswith("critic")]
+    if not actor or not critic or len(actor) + len(critic) < len(layers):
+        raise CheckpointError(f"which of {', '.join(layers)} are actor and critic cannot be seen {_OWN_MODEL}")
+    if kind == "squashed":
+        *actor, mean, log_std = actor
+        if mean.weight.shape != log_std.weight.shape:
+            raise CheckpointError(
+                f"the last two layers of its actor are no mean and logarithm of a deviation {_OWN_MODEL}"
+            )
+        actor.append(_Dense(np.concatenate([mean.weight, log_std.weight]), np.concatenate([mean.bias, log_std.bias])))
+    count = 1 if kind == "deterministic" else 2
+    each = len(critic) // count
+    chains: dict[tuple[str, ...], Sequence[_Dense]] = {("actor_model.",): _chained(actor)}
+    for i in range(count):
+        chains[(f"critic_model.{i}.",)] = _chained(critic[i * each : (i + 1) * each])
+    return chains, {}
+
+
+def _chained(layers: Iterable[_Dense]) -> list[_Dense]:
+    """Return layers, each of which takes what the one before gives.
+
+    Raises:
+        CheckpointError: one does not.
+    """
+    found = list(layers)
+    for before, after in pairwise(found):
+        if after.weight.shape[1] != before.weight.shape[0]:
+            raise CheckpointError(
+                f"a layer of {before.weight.shape[0]} units is followed by one of {after.weight.shape[1]} inputs "
+                f"{_OWN_MODEL}"
+            )
+    return found
