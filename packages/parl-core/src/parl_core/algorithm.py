@@ -429,6 +429,14 @@ class Algorithm:
         """Return a tensor on this algorithm's device that holds the array's values."""
         raise NotImplementedError
 
+    def _stacked(self, tensors: Sequence[Any]) -> Any:
+        """Return tensors of equal shapes as one, `[count, ...]`."""
+        raise NotImplementedError
+
+    def _within(self, tensor: Any, low: Any, high: Any) -> Any:
+        """Return a tensor clipped to tensors of bounds."""
+        raise NotImplementedError
+
     _read: Callable[[Any], Any]
     """Backend hook: tensors that an algorithm returns, one or in tuples and dictionaries, as floats and arrays."""
 

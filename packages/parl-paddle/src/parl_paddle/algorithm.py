@@ -89,6 +89,11 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
+    _stacked = staticmethod(paddle.stack)
+
+    def _within(self, tensor: paddle.Tensor, low: paddle.Tensor, high: paddle.Tensor) -> paddle.Tensor:
+        return paddle.minimum(paddle.maximum(tensor, low), high)
+
     RECORDED: ClassVar[bool] = True
 
     _read = staticmethod(_tensors.to_figures)

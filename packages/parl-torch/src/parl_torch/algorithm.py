@@ -129,6 +129,10 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return to_array(tensor) if isinstance(tensor, Tensor) else tensor
 
+    _stacked = staticmethod(torch.stack)
+
+    _within = staticmethod(torch.clamp)
+
     _read = staticmethod(to_figures)
 
     def _on_device(self, batch: Any) -> Any:

@@ -33,6 +33,7 @@ __all__ = [
     "into_space",
     "paired",
     "tell_dimensions",
+    "tensors_into_space",
 ]
 
 _REMEDY = (
@@ -243,15 +244,46 @@ def acts_in_unit_box(agent: object) -> bool:
     return bool(getattr(getattr(agent, "alg", None), "ACTS_IN_UNIT_BOX", False))
 
 
-def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
+def tensors_into_space(space: Any, algorithm: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
+    """Return what `into_space` does for environments that take tensors of a framework, and give such.
+
+    Args:
+        space: the environment's action space.
+        algorithm: whose tensors they are.
+        unit_box: see `into_space`.
+
+    Raises:
+        HyperparameterError: the space is neither a box nor of choices counted from 0.
+    """
+    if isinstance(space, gymnasium.spaces.Box):
+        scale, shift, is_mapped = _line_into(space, unit_box)
+        low, high, scale, shift = map(algorithm._tensor, (space.low, space.high, scale, shift))
+        if is_mapped:
+            return lambda action: algorithm._within(action * scale + shift, low, high)
+        return lambda action: algorithm._within(action, low, high)
+    if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)) or np.any(getattr(space, "start", 0)):
+        raise HyperparameterError(
+            f"environments that give tensors take actions of a Box or counted from 0, these have {space}: wrap them so "
+            "that their action space is such a one"
+        )
+    return lambda action: action
+
+
+def _line_into(space: Any, unit_box: bool) -> tuple[NDArray[Any], NDArray[Any], bool]:
+    """Return scale and shift of actions that go in a straight line to a box, and whether they change any."""
     low, high = space.low, space.high
-    continuous = np.issubdtype(space.dtype, np.floating)
     scale, shift = np.ones_like(low, np.float64), np.zeros_like(low, np.float64)
-    if unit_box and continuous:
+    if unit_box and np.issubdtype(space.dtype, np.floating):
         bounded = np.isfinite(low) & np.isfinite(high)
         bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
         scale, shift = np.where(bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
-    mapped = bool((scale != 1.0).any() or (shift != 0.0).any())
+    return scale, shift, bool((scale != 1.0).any() or (shift != 0.0).any())
+
+
+def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
+    low, high = space.low, space.high
+    continuous = np.issubdtype(space.dtype, np.floating)
+    scale, shift, mapped = _line_into(space, unit_box)
 
     def boxed(action: Any) -> Any:
         if continuous and np.asarray(action).dtype.kind in "iu":

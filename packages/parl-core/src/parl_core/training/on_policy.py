@@ -4,6 +4,9 @@
          ─── observations ──>                                              │
     callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
 
+A vector may give tensors of a framework, as simulators on a GPU do: observations and actions then stay tensors from the
+environments to the update, and only numbers of which there is one a step come to the host, once a rollout.
+
 An array `x[t, i]` of a rollout belongs to step t of environment i. `next_value[t, i]` is the value of the observation
 that step really led to: after a truncation that of the episode's last observation, not that of the next episode's first
 one. Nothing here knows a framework, where the environments live, or what is written to disk.
@@ -20,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from parl_core._nested import Observations, map_nested
+from parl_core._nested import Observations, holds_tensors, map_nested
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts import batches
 from parl_core.env._group_step import ArraySpaces
-from parl_core.env.autoreset import in_same_step, require_vector
+from parl_core.env.autoreset import SameStep, in_same_step, require_vector
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.schedules import Scheduled
@@ -41,6 +44,7 @@ from parl_core.training.acting import (
     first_reset,
     into_space,
     tell_dimensions,
+    tensors_into_space,
 )
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
@@ -59,8 +63,9 @@ class RolloutSteps:
     """`T` steps of `N` environments.
 
     Attributes:
-        obs: `[T, N, *obs]`, or a dictionary of such: what the action was chosen from.
-        action: `[T, N, *act]`, as the policy drew it, before it was made valid in the action space.
+        obs: `[T, N, *obs]`, or a dictionary of such: what the action was chosen from; tensors where the environments
+            give tensors.
+        action: `[T, N, *act]`, as the policy drew it, before it was made valid in the action space; likewise.
         log_prob: `[T, N]`, of the action under the policy that drew it.
         reward: `[T, N]`.
         value: `[T, N]`, of `obs`.
@@ -128,6 +133,9 @@ class RolloutCollector:
         self._obs = first_reset(envs, seed)
         check_outputs(agent, self._obs, envs.single_action_space)
         self._acting = Acting(agent, envs.num_envs)
+        self._alg: Any = None
+        if holds_tensors(self._obs):
+            self._take_tensors(agent)
         if sequence_length is not None and not self._acting.has_memory:
             raise HyperparameterError(
                 f"sequence_length={sequence_length} is for models with a memory, which this agent's has not: leave it "
@@ -140,6 +148,8 @@ class RolloutCollector:
         Raises:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
         """
+        if self._alg is not None:
+            return self._collect_tensors()
         shape = (self._n_steps, self._envs.num_envs)
         obs = map_nested(lambda first: np.empty((self._n_steps, *first.shape), first.dtype), self._obs)
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
@@ -185,13 +195,103 @@ class RolloutCollector:
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint; the environments' own state is not in it."""
-        return {"obs": self._obs, **self._acting.get_state(), **self._running.get_state()}
+        obs = self._obs if self._alg is None else map_nested(self._alg._array, self._obs)
+        return {"obs": obs, **self._acting.get_state(), **self._running.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
-        self._obs = state["obs"]
+        self._obs = state["obs"] if self._alg is None else map_nested(self._alg._tensor, state["obs"])
         self._acting.set_state(state)
         self._running.set_state(state)
+
+    def _take_tensors(self, agent: Any) -> None:
+        """Prepare for environments that give tensors.
+
+        Raises:
+            HyperparameterError: they do not reset in the step that ends an episode, the model has a memory, or the
+                action space is none that tensors are made for.
+        """
+        if isinstance(self._envs, SameStep):
+            raise HyperparameterError(
+                f"{type(self._envs.unwrapped).__name__} gives tensors and resets in another step than the one that "
+                "ends an episode: let it reset there, and set metadata['autoreset_mode'] to AutoresetMode.SAME_STEP"
+            )
+        if self._acting.has_memory:
+            raise HyperparameterError(
+                "models with a memory learn from environments that give arrays, these give tensors: wrap them so that "
+                "they give arrays, or use a model without a memory"
+            )
+        self._alg, space = agent.alg, self._envs.single_action_space
+        self._into_space = tensors_into_space(space, agent.alg, unit_box=acts_in_unit_box(agent))
+
+    def _collect_tensors(self) -> RolloutSteps:
+        agent, alg, shape = self._acting, self._alg, (self._n_steps, self._envs.num_envs)
+
+        def kept(tensor: Any) -> Any:  # environments may go on to use its memory
+            return alg._tensor(tensor).clone()
+
+        def stacked(name: str) -> NDArray[Any]:
+            array: NDArray[Any] = alg._array(alg._stacked(columns[name])).reshape(shape)
+            return array
+
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("obs", "action", "log_prob", "value", "reward", "terminated", "truncated")
+        }
+        after: dict[int, tuple[Any, Any]] = {}  # of steps that ended episodes, where it is known: rows, and values
+        for t in range(self._n_steps):
+            obs = map_nested(kept, self._obs)
+            value, action, log_prob = agent.explore(obs)
+            self._obs, *outcome, infos = self._envs.step(self._into_space(action))
+            if infos.get("final_obs") is not None:
+                after[t] = self._values_of(infos["final_obs"])
+            for name, column in zip(columns, (obs, action, log_prob, value, *map(kept, outcome)), strict=True):
+                columns[name].append(column)
+        all_obs = map_nested(lambda *parts: alg._stacked(parts), *columns["obs"])
+        reward, log_prob, value = (stacked(name).astype(np.float32) for name in ("reward", "log_prob", "value"))
+        terminated, truncated = (stacked(name).astype(np.bool_) for name in ("terminated", "truncated"))
+        check_rewards(reward, "of the rollout")
+        for part in (all_obs, self._obs):
+            self._check_tensors(part, 2 if part is all_obs else 1)
+        # Where a simulator does not tell an episode's last observation, the value of the one before stands for it.
+        next_value = np.append(value[1:], alg._array(agent.value(self._obs)).reshape(1, -1), axis=0)
+        next_value[truncated] = value[truncated]
+        for t, (rows, values) in after.items():
+            known = np.zeros(shape[1], np.float32)
+            known[rows] = alg._array(values)
+            next_value[t] = np.where(truncated[t], known, next_value[t])
+        episodes: list[Episode] = []
+        for rewards, over in zip(reward, terminated | truncated, strict=True):
+            episodes += self._running.step(rewards, np.flatnonzero(over), {})
+        action = alg._stacked(columns["action"])
+        return RolloutSteps(
+            all_obs, action, log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
+        )
+
+    def _values_of(self, final_obs: Any) -> tuple[Any, Any]:
+        """Return the rows of the last observations that a step tells of, and their values as a tensor.
+
+        Args:
+            final_obs: `[N, *obs]`, or a dictionary of such, where all rows are looked at; or a sequence of N, None
+                where no episode ended, as Gymnasium's vectors have it.
+        """
+        if holds_tensors(final_obs):
+            return slice(None), self._acting.value(final_obs)
+        rows = [i for i, last in enumerate(final_obs) if last is not None]
+        each = [map_nested(self._alg._tensor, final_obs[i]) for i in rows]
+        return rows, self._acting.value(map_nested(lambda *parts: self._alg._stacked(parts), *each))
+
+    def _check_tensors(self, obs: Observations, leading: int) -> None:
+        """Refuse observations that are not finite, and bring them to the host only then."""
+        sums: list[float] = []
+
+        def watched(tensor: Any) -> None:
+            if tensor.is_floating_point():
+                sums.append(float(self._alg._array((tensor - tensor).sum())))
+
+        map_nested(watched, obs)
+        if any(map(np.isnan, sums)):
+            when = "of the rollout" if leading > 1 else "after the rollout"
+            check_observations(map_nested(self._alg._array, obs), when, leading=leading)
 
 
 def _holds_arrays(space: Any) -> bool:
@@ -351,7 +451,7 @@ def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rol
     )
 
     def rows(array: Any) -> Any:
-        return array.reshape(-1, *array.shape[2:])
+        return array.reshape([-1, *array.shape[2:]])
 
     def sequences(array: Any) -> Any:
         """Return `[T, N, ...]` as rows, those of one environment one after another."""
