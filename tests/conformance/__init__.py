@@ -12,6 +12,7 @@ from conformance.a2c import A2CConformance
 from conformance.actor_learner import ActorLearnerConformance
 from conformance.adapter import Adapter
 from conformance.agent import AgentConformance
+from conformance.awac import AWACConformance
 from conformance.bc import BCConformance
 from conformance.bootstrapped_ddpg import BootstrappedDDPGConformance
 from conformance.c51 import C51Conformance, RainbowConformance
@@ -31,14 +32,17 @@ from conformance.on_policy import OnPolicyConformance
 from conformance.policy_gradient import PolicyGradientConformance
 from conformance.ppo import PPOConformance
 from conformance.qr_dqn import QRDQNConformance
+from conformance.rebrac import ReBRACConformance
 from conformance.resume import ResumeConformance
 from conformance.sac import SACConformance
 from conformance.separate_ppo import SeparatePPOConformance
 from conformance.targets import TargetConformance
 from conformance.td3 import TD3Conformance
+from conformance.td3_bc import TD3BCConformance
 
 __all__ = [
     "A2CConformance",
+    "AWACConformance",
     "ActorLearnerConformance",
     "Adapter",
     "AgentConformance",
@@ -62,9 +66,11 @@ __all__ = [
     "PolicyGradientConformance",
     "QRDQNConformance",
     "RainbowConformance",
+    "ReBRACConformance",
     "ResumeConformance",
     "SACConformance",
     "SeparatePPOConformance",
+    "TD3BCConformance",
     "TD3Conformance",
     "TargetConformance",
     "VTraceConformance",

@@ -5,11 +5,14 @@ from typing import Any
 import paddle
 
 from conformance import (
+    AWACConformance,
     BCConformance,
     CQLConformance,
     DecisionTransformerConformance,
     IQLConformance,
     OfflineQConformance,
+    ReBRACConformance,
+    TD3BCConformance,
 )
 from parl_paddle.backend import PaddleBackend
 from parl_paddle.transformer import TrajectoryTransformer
@@ -34,6 +37,18 @@ class TestCQL(CQLConformance):
 
 
 class TestIQL(IQLConformance):
+    adapter = PaddleAdapter()
+
+
+class TestTD3BC(TD3BCConformance):
+    adapter = PaddleAdapter()
+
+
+class TestAWAC(AWACConformance):
+    adapter = PaddleAdapter()
+
+
+class TestReBRAC(ReBRACConformance):
     adapter = PaddleAdapter()
 
 

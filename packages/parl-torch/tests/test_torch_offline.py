@@ -5,11 +5,14 @@ from typing import Any
 import torch
 
 from conformance import (
+    AWACConformance,
     BCConformance,
     CQLConformance,
     DecisionTransformerConformance,
     IQLConformance,
     OfflineQConformance,
+    ReBRACConformance,
+    TD3BCConformance,
 )
 from parl_torch.backend import TorchBackend
 from parl_torch.transformer import TrajectoryTransformer
@@ -34,6 +37,18 @@ class TestCQL(CQLConformance):
 
 
 class TestIQL(IQLConformance):
+    adapter = TorchAdapter()
+
+
+class TestTD3BC(TD3BCConformance):
+    adapter = TorchAdapter()
+
+
+class TestAWAC(AWACConformance):
+    adapter = TorchAdapter()
+
+
+class TestReBRAC(ReBRACConformance):
     adapter = TorchAdapter()
 
 

@@ -13,8 +13,10 @@
     RecurrentQNetwork          vectors, state -> action values, state            DQN, DDQN
     PolicyNetwork              vectors   -> probabilities, or a Gaussian         PolicyGradient
     DeterministicActorCritic   vectors   -> action; its value                    DDPG
-    TwinActorCritic            vectors   -> action; its value by two critics     TD3
+    TwinActorCritic            vectors   -> action; its value by two critics     TD3, TD3BC
+    NormalisedTwinActorCritic  the same with layer norm. in the critics          ReBRAC
     SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC, CQL
+    GaussianActorCritic        vectors   -> Gaussian; values by two critics      AWAC
     DiscreteActorCritic        vectors   -> policy; action values by two critics DiscreteSAC
     ImplicitActorCritic        vectors   -> Gaussian; two critics; state's value IQL
 
@@ -29,7 +31,7 @@ from math import sqrt
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
-from parl_core.checks import check_int
+from parl_core.checks import check_fraction, check_int
 from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Layer, SpacePart
 from parl_core.errors import HyperparameterError
@@ -44,11 +46,14 @@ __all__ = [
     "AtariQNetwork",
     "Body",
     "CategoricalNetwork",
+    "CriticTrunk",
     "DeterministicActorCritic",
     "DiscreteActorCritic",
     "DuelingHead",
+    "GaussianActorCritic",
     "ImplicitActorCritic",
     "NatureCNN",
+    "NormalisedTwinActorCritic",
     "Parts",
     "PolicyNetwork",
     "QNetwork",
@@ -155,6 +160,28 @@ class NatureCNN(Layer):
         return super().forward(images / 255.0)  # type: ignore[misc]  # of the framework's Sequential
 
 
+class CriticTrunk(Layer):
+    """Hidden layers of a critic that is kept from overfitting.
+
+    Each is a layer, dropout, layer normalisation and the activation, as Hiraoka et al. 2022 have it (arXiv:2110.02034).
+
+    Args:
+        sizes: outputs of each layer.
+        act: activation after each layer.
+        dropout: share of the units that a training pass leaves out; 0 for none.
+    """
+
+    _dropout: ClassVar[Callable[..., Any]]
+
+    def __init__(self, sizes: Sequence[int], act: str = "relu", *, dropout: float = 0.0) -> None:
+        layers: list[Any] = []
+        for size in sizes:
+            layers += [self._layers.fc(size)]
+            layers += [self._dropout(dropout)] if dropout else []
+            layers += [self._layers.layer_norm(act=act)]
+        super().__init__(*layers)
+
+
 class DuelingHead(Layer):
     """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9.
 
@@ -196,6 +223,7 @@ class Parts:
         layer_list: class of a list of layers.
         mlp: `MLP` on the framework's `sequential`.
         nature_cnn: `NatureCNN` likewise.
+        critic_trunk: `CriticTrunk` likewise.
         dueling_head: `DuelingHead` as a layer of the framework.
         simba: `SimBa` likewise.
         space_encoder: `SpaceEncoder` of `parl_core.encoders` likewise.
@@ -207,6 +235,7 @@ class Parts:
     layer_list: Callable[..., Any]
     mlp: Callable[..., Any]
     nature_cnn: Callable[..., Any]
+    critic_trunk: Callable[..., Any]
     dueling_head: Callable[..., Any]
     simba: Callable[..., Any]
     space_encoder: Callable[..., Any]
@@ -652,12 +681,24 @@ class PolicyNetwork(_Policy):
 class _Separate(_Network):
     """Actor and critics of observation vectors, which share nothing."""
 
-    def __init__(self, act_dim: int, body: Body, critics: int, outputs: int, values: int = 1) -> None:
+    def __init__(
+        self, act_dim: int, body: Body, critics: int, outputs: int, *, values: int = 1, dropout: float | None = None
+    ) -> None:
+        """Make actor and critics.
+
+        Args:
+            act_dim: number of action dimensions.
+            body: hidden layers of each.
+            critics: how many.
+            outputs: of the actor.
+            values: outputs of each critic.
+            dropout: of a `CriticTrunk` in each critic; None: critics are like the actor.
+        """
         super().__init__()
         self.act_dim = check_int("act_dim", act_dim)
         self.actor_model = self._chain(body, outputs)
         self.critic_encoder = None if body.observed is None else self._parts.space_encoder(body.observed)
-        self.critic_model = self._parts.layer_list([self._chain(body, values, encoded=True) for _ in range(critics)])
+        self.critic_model = self._parts.layer_list([self._critic(body, values, dropout) for _ in range(critics)])
 
     def get_actor_params(self) -> list[Any]:
         """Return the parameters of the actor."""
@@ -670,6 +711,12 @@ class _Separate(_Network):
 
     def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
         return self._parts.sequential(self._trunk(body, encoded=encoded), self._parts.layers.fc(outputs))
+
+    def _critic(self, body: Body, values: int, dropout: float | None) -> Any:
+        if dropout is None:
+            return self._chain(body, values, encoded=True)
+        trunk = self._parts.critic_trunk(body.hidden, body.act, dropout=check_fraction("dropout", dropout))
+        return self._parts.sequential(trunk, self._parts.layers.fc(values))
 
     def _seen_by_critics(self, obs: Any) -> Any:
         return obs if self.critic_encoder is None else self.critic_encoder(obs)
@@ -730,6 +777,19 @@ class TwinActorCritic(_Continuous):
         return self._critics(obs, action, 1)[0]
 
 
+class NormalisedTwinActorCritic(TwinActorCritic):
+    """One action and the values of two critics that have layer normalisation.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
+        _Continuous.__init__(self, act_dim, body or Body(hidden), 2, act_dim, dropout=0.0)
+
+
 class SquashedActorCritic(_Continuous):
     """A Gaussian, to be squashed by tanh, and the values of two critics.
 
@@ -755,6 +815,21 @@ class SquashedActorCritic(_Continuous):
         return q1, q2
 
 
+class GaussianActorCritic(SquashedActorCritic):
+    """A Gaussian over actions whose mean goes through tanh, and the values of two critics.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def policy(self, obs: Any) -> tuple[Any, Any]:
+        """(mean in [-1, 1], log std in [-5, 2]), each `[batch, act_dim]`."""
+        output = self.actor_model(obs)
+        return output[..., : self.act_dim].tanh(), output[..., self.act_dim :].clip(-5.0, 2.0)
+
+
 class DiscreteActorCritic(_Separate):
     """Logits of discrete actions, and the values of all of them by two critics.
 
@@ -765,7 +840,7 @@ class DiscreteActorCritic(_Separate):
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
-        super().__init__(act_dim, body or Body(hidden), 2, act_dim, act_dim)
+        super().__init__(act_dim, body or Body(hidden), 2, act_dim, values=act_dim)
 
     def policy(self, obs: Any) -> Any:
         """Return logits `[batch, act_dim]`."""

@@ -33,7 +33,9 @@ Kind = Literal[
     "discrete-twin",
     "deterministic",
     "twin",
+    "normalised-twin",
     "squashed",
+    "gaussian",
     "implicit",
 ]
 """Which algorithms a network is for:
@@ -46,8 +48,10 @@ Kind = Literal[
     categorical      C51, Rainbow            Discrete
     discrete-twin    DiscreteSAC             Discrete
     deterministic    DDPG                    Box, or a Dict or Tuple of Boxes, like the others below
-    twin             TD3
+    twin             TD3, TD3BC
+    normalised-twin  ReBRAC
     squashed         SAC, OAC, CQL
+    gaussian         AWAC
     implicit         IQL
 """
 
@@ -55,6 +59,8 @@ _CONTINUOUS = {
     "deterministic": "DeterministicActorCritic",
     "twin": "TwinActorCritic",
     "squashed": "SquashedActorCritic",
+    "normalised-twin": "NormalisedTwinActorCritic",
+    "gaussian": "GaussianActorCritic",
     "implicit": "ImplicitActorCritic",
 }
 _ON_POLICY = ("actor-critic", "policy")

@@ -29,10 +29,12 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 
 __all__ = [
+    "GOAL_KEYS",
     "NamedParts",
     "NamedPartsVector",
     "action_size",
     "dimensions_of",
+    "has_goals",
     "kind_of",
     "named",
     "named_space",
@@ -41,7 +43,15 @@ __all__ = [
     "with_named_parts",
 ]
 
+GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
+"""What an observation of Gymnasium's GoalEnv has: what is seen, where that is, where it should be."""
+
 _COMPOSITE = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
+
+
+def has_goals(space: Any) -> bool:
+    """Return whether observations of a space have the parts of Gymnasium's GoalEnv, `GOAL_KEYS`."""
+    return isinstance(space, gymnasium.spaces.Dict) and space.spaces.keys() >= set(GOAL_KEYS)
 
 
 def kind_of(space: Any) -> ActionKind:

@@ -24,11 +24,14 @@ __all__ = [
     "AtariQNetwork",
     "CategoricalNetwork",
     "CausalTransformer",
+    "CriticTrunk",
     "DeterministicActorCritic",
     "DiscreteActorCritic",
     "DuelingHead",
+    "GaussianActorCritic",
     "ImplicitActorCritic",
     "NatureCNN",
+    "NormalisedTwinActorCritic",
     "PerAgent",
     "PerAgentMemory",
     "PolicyNetwork",
@@ -56,6 +59,10 @@ class MLP(contract.MLP, nn.Sequential):
 
 class NatureCNN(contract.NatureCNN, nn.Sequential):
     _layers = layers
+
+
+class CriticTrunk(contract.CriticTrunk, nn.Sequential):
+    _layers, _dropout = layers, nn.Dropout
 
 
 class DuelingHead(contract.DuelingHead, nn.Layer):
@@ -137,6 +144,7 @@ class _Network(Model):
         nn.LayerList,
         MLP,
         NatureCNN,
+        CriticTrunk,
         DuelingHead,
         SimBa,
         _SpaceEncoder,
@@ -176,7 +184,15 @@ class DiscreteActorCritic(contract.DiscreteActorCritic, _Network):
     pass
 
 
+class NormalisedTwinActorCritic(contract.NormalisedTwinActorCritic, TwinActorCritic):
+    pass
+
+
 class SquashedActorCritic(contract.SquashedActorCritic, _Network):
+    pass
+
+
+class GaussianActorCritic(contract.GaussianActorCritic, SquashedActorCritic):
     pass
 
 

@@ -23,11 +23,14 @@ __all__ = [
     "AtariQNetwork",
     "CategoricalNetwork",
     "CausalTransformer",
+    "CriticTrunk",
     "DeterministicActorCritic",
     "DiscreteActorCritic",
     "DuelingHead",
+    "GaussianActorCritic",
     "ImplicitActorCritic",
     "NatureCNN",
+    "NormalisedTwinActorCritic",
     "PerAgent",
     "PerAgentMemory",
     "PolicyNetwork",
@@ -55,6 +58,10 @@ class MLP(contract.MLP, nn.Sequential):
 
 class NatureCNN(contract.NatureCNN, nn.Sequential):
     _layers = layers
+
+
+class CriticTrunk(contract.CriticTrunk, nn.Sequential):
+    _layers, _dropout = layers, nn.Dropout
 
 
 class DuelingHead(contract.DuelingHead, nn.Module):
@@ -140,6 +147,7 @@ class _Network(Model):
         nn.ModuleList,
         MLP,
         NatureCNN,
+        CriticTrunk,
         DuelingHead,
         SimBa,
         _SpaceEncoder,
@@ -179,7 +187,15 @@ class DiscreteActorCritic(contract.DiscreteActorCritic, _Network):
     pass
 
 
+class NormalisedTwinActorCritic(contract.NormalisedTwinActorCritic, TwinActorCritic):
+    pass
+
+
 class SquashedActorCritic(contract.SquashedActorCritic, _Network):
+    pass
+
+
+class GaussianActorCritic(contract.GaussianActorCritic, SquashedActorCritic):
     pass
 
 

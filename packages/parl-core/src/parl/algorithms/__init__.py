@@ -7,6 +7,7 @@ from parl._names import names_of, offered
 if TYPE_CHECKING:
     from parl_core.contracts.a2c import A2C as A2C
     from parl_core.contracts.a2c import A3C as A3C
+    from parl_core.contracts.awac import AWAC as AWAC
     from parl_core.contracts.bc import BC as BC
     from parl_core.contracts.bootstrapped_ddpg import BootstrappedDDPG as BootstrappedDDPG
     from parl_core.contracts.c51 import C51 as C51
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from parl_core.contracts.ppo import PPO as PPO
     from parl_core.contracts.qr_dqn import QRDQN as QRDQN
     from parl_core.contracts.rainbow import Rainbow as Rainbow
+    from parl_core.contracts.rebrac import ReBRAC as ReBRAC
     from parl_core.contracts.sac import SAC as SAC
     from parl_core.contracts.td3 import TD3 as TD3
+    from parl_core.contracts.td3_bc import TD3BC as TD3BC
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
 from parl_core.env._group_link import CallLink, link_to
 from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
-from parl_core.env._vector_group import EnvGroup, EnvMaker, require_equal_spaces
+from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env, require_equal_spaces
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 
@@ -89,7 +89,7 @@ def make_vector_env(
         require_equal_spaces("action_space", [each.action for each in opened])
         spaces = opened[0]
         links = [link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
-        return VectorEnv(links, counts, spaces, mode)
+        return VectorEnv(links, counts, spaces, mode, lambda: make_env(env, env_kwargs))
     except BaseException:
         _end([CallLink(group) for group in groups])
         raise
@@ -110,7 +110,9 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         counts: Sequence[int],
         spaces: GroupSpaces,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+        make: Callable[[], Any] | None = None,
     ) -> None:
+        self.make_one = make  # one more environment, in this process
         self._groups = list(groups)
         self._bounds = [0, *np.cumsum(counts).tolist()]
         self._spans = list(itertools.pairwise(self._bounds))

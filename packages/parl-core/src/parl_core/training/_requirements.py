@@ -31,7 +31,7 @@ _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask")
 _LOOPS = (
     "DQN, DDPG, TD3, SAC and OAC learn with train_off_policy; PPO, A2C and PolicyGradient with train_on_policy; CQL, "
-    "IQL, OfflineQ and DecisionTransformer with train_offline; IMPALA with train_actor_learner"
+    "IQL, AWAC, TD3BC, ReBRAC, OfflineQ and DecisionTransformer with train_offline; IMPALA with train_actor_learner"
 )
 
 

@@ -34,10 +34,11 @@ from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import HyperparameterError
-from parl_core.replay import Prioritized, ReplayMemory, SequenceReplayMemory
+from parl_core.replay import HindsightReplayMemory, Prioritized, ReplayMemory, SequenceReplayMemory, outcome_of
+from parl_core.replay._hindsight import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
-from parl_core.spaces import action_size, kind_of, named_space, with_named_parts
+from parl_core.spaces import GOAL_KEYS, action_size, has_goals, kind_of, named_space, with_named_parts
 from parl_core.training._requirements import require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
@@ -307,6 +308,8 @@ class OffPolicySettings:
             learns from as many sequences as have at most `batch_size` such steps, and at least one.
         burn_in: of models with a memory, steps before each sequence that bring its state up to date; default 10.
         prioritized: draw transitions by their TD errors; its beta goes linearly to 1 over `total_steps`.
+        hindsight: of environments with goals (Gymnasium's GoalEnv), the share of drawn transitions that are learned
+            from as if they had been meant to reach what was reached later, in [0, 1]; None for none. 0.8 is usual.
         exploration: options of the agent's `sample`, such as `{"epsilon": linear(1.0, 0.05, 10_000)}` or
             `{"noise": 0.1}`; numbers, or schedules of the steps taken.
         rates: learning rates by the names that the algorithm's `learn` has for them, such as
@@ -324,6 +327,7 @@ class OffPolicySettings:
     sequence_length: int | None = None
     burn_in: int | None = None
     prioritized: Prioritized | None = None
+    hindsight: float | None = None
     exploration: Mapping[str, Scheduled] = field(default_factory=dict)
     rates: Mapping[str, Scheduled] = field(default_factory=dict)
     report_every: int = 1_000
@@ -336,6 +340,13 @@ class OffPolicySettings:
             check_int("sequence_length", self.sequence_length)
         if self.burn_in is not None:
             check_int("burn_in", self.burn_in, at_least=0)
+        if self.hindsight is not None:
+            check_fraction("hindsight", self.hindsight)
+            if self.n_step > 1 or self.prioritized is not None:
+                raise HyperparameterError(
+                    "hindsight computes rewards of single steps that are drawn uniformly: leave out "
+                    f"{'prioritized' if self.n_step == 1 else f'n_step={self.n_step}'}"
+                )
         if check_int("memory_size", self.memory_size) < self.batch_size:
             raise HyperparameterError(
                 f"memory_size is {self.memory_size}, less than batch_size {self.batch_size}: make it larger"
@@ -455,6 +466,26 @@ def make_memory(
     size = settings.memory_size + -settings.memory_size % n
     gamma = check_fraction(f"gamma of {type(agent.alg).__name__}", getattr(agent.alg, "gamma", None))
     state = Acting(agent, 1).state
+    if settings.hindsight is not None:
+        if state:
+            raise HyperparameterError(
+                "hindsight changes goals of single steps, which a model with a memory does not learn from: leave it out"
+            )
+        if not has_goals(observed):
+            raise HyperparameterError(
+                f"hindsight={settings.hindsight} is for environments whose observations have the parts "
+                f"{', '.join(GOAL_KEYS)} (Gymnasium's GoalEnv), got {observed}: leave it out"
+            )
+        return HindsightReplayMemory(
+            size,
+            obs_shape,
+            _action_shape(space),
+            obs_dtype=obs_dtype,
+            outcome=_outcome_in(envs),
+            share=settings.hindsight,
+            n_envs=n,
+            seed=rng,
+        )
     if not state:
         return ReplayMemory(
             size,
@@ -485,6 +516,25 @@ def make_memory(
         n_envs=n,
         seed=rng,
     )
+
+
+def _outcome_in(envs: Any) -> Outcome:
+    """Return what computes rewards of goals as the environments of a vector do.
+
+    Raises:
+        HyperparameterError: the vector gives no environment that could be asked, or one without `compute_reward`.
+    """
+    while isinstance(envs, gymnasium.vector.VectorWrapper):
+        envs = envs.env
+    if isinstance(envs, gymnasium.vector.SyncVectorEnv):
+        return outcome_of(envs.envs[0])
+    make = getattr(envs, "make_one", None)  # wherever those of the vector live, asking one here takes no message
+    if make is None:
+        raise HyperparameterError(
+            f"hindsight computes rewards of other goals, which {type(envs).__name__} cannot be asked for: make the "
+            "vector with parl.env.make_vector_env, or pass memory=, a HindsightReplayMemory with the outcome_of(env)"
+        )
+    return outcome_of(make())
 
 
 def _action_shape(space: Any) -> int | tuple[int, ...]:

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.agent import Agent
 from parl_core.checks import check_int, check_real
 from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
@@ -114,7 +115,9 @@ def train_offline(
             f"{dataset.source} has {len(dataset)} transitions, batch_size is {settings.batch_size}: record more, or "
             "use a smaller batch"
         )
-    draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
+    draw: Callable[..., dict[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
+    if isinstance(agent, Agent):  # actors that learn later than critics have shapes from here on
+        agent.alg.settle_shapes(dataset.obs[:1], dataset.action[:1])
     rng = make_generator(seed)
     columns = cast("Any", agent)._columns if getattr(agent, "takes_batches", False) else None
     newest: list[Any] = [None]
@@ -128,7 +131,7 @@ def train_offline(
         while course.goes_on:
             drawn = draw(dataset, settings.batch_size, rng)
             if columns is None:
-                figures.add(agent.learn(**drawn))
+                figures.add(agent.learn(**{**drawn, **drawn.pop("extra", {})}))
             else:
                 newest[0] = columns.kind.made(**drawn)
                 figures.add(cast("Any", agent).learn_unread(newest[0]))

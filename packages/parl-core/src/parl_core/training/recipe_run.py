@@ -43,7 +43,7 @@ from parl_core.training.events import Callback, Ended, Evaluation
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
-from parl_core.training.recipes import EpisodeSettings, Recipe, find_recipe, plain
+from parl_core.training.recipes import RECIPES, EpisodeSettings, Recipe, find_recipe, plain
 from parl_core.training.results import logged, machine
 from parl_core.training.run import Run
 from parl_core.training.settings import with_settings
@@ -355,6 +355,13 @@ def preset(algorithm: str, env: str, module: str = "") -> Recipe:
     if isinstance(recipe.loop, EpisodeSettings):  # of the QuickStart's own loop, which has no checkpoints
         recipe = find_recipe(algorithm, asked.kind_by_actions)
     kept = {name: value for name, value in recipe.sizes.items() if name in _OPTIONS}
+    if (
+        isinstance(recipe.loop, OffPolicySettings)
+        and (algorithm, env) not in RECIPES
+        and recipe.loop.hindsight is None
+        and asked.has_goals
+    ):
+        recipe = replace(recipe, loop=replace(recipe.loop, hindsight=0.8))
     if recipe.environment:  # of a benchmark's own module; here the environment is Gymnasium's
         recipe = replace(recipe, environment="", network="", sizes=kept)
     if model_kind(algorithm) is not None and "hidden" not in recipe.sizes:

@@ -45,6 +45,9 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "OAC": "SquashedActorCritic",
         "CQL": "SquashedActorCritic",
         "IQL": "ImplicitActorCritic",
+        "AWAC": "GaussianActorCritic",
+        "TD3BC": "TwinActorCritic",
+        "ReBRAC": "NormalisedTwinActorCritic",
         "DecisionTransformer": "TrajectoryTransformer",
     }
 )
@@ -519,6 +522,36 @@ _SAC_PENDULUM = Recipe(
     evaluate_every=1_000,
     deviations=("1,000 random steps, not 100",),
 )
+_BIT_FLIPPING = Recipe(
+    OffPolicySettings(
+        total_steps=6_000,
+        learning_starts=300,
+        batch_size=128,
+        memory_size=100_000,
+        hindsight=0.8,
+        exploration={"epsilon": 0.1},
+    ),
+    {"gamma": 0.98, "lr": 1e-3, "sync_every": 1, "tau": 0.01},
+    {"hidden": (128, 128)},
+    goal=-4.5,
+    evaluate_every=500,
+    source="own; the task, the strategy and its share are those of Andrychowicz et al. 2017, section 3",
+)
+_POINT_REACH = Recipe(
+    OffPolicySettings(
+        total_steps=8_000,
+        learning_starts=300,
+        batch_size=128,
+        memory_size=100_000,
+        hindsight=0.8,
+        exploration={"noise": 0.2},
+    ),
+    {"gamma": 0.95, "tau": 0.05, **_PENDULUM_RATES},
+    {"hidden": (128, 128)},
+    goal=-10.0,
+    evaluate_every=500,
+    source="own; strategy, noise and the target's speed are those of Andrychowicz et al. 2017, appendix A",
+)
 _TIANSHOU = "Tianshou's benchmark, examples/mujoco"
 _RANDOM_DATA = (
     "no published figure on small tasks; data are recorded here by uniformly random actions",
@@ -781,6 +814,9 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("DDPG", "Pendulum-v1"): _DETERMINISTIC_PENDULUM,
         ("TD3", "Pendulum-v1"): _DETERMINISTIC_PENDULUM,
         ("SAC", "Pendulum-v1"): _SAC_PENDULUM,
+        **{(name, "BitFlipping-v0"): _BIT_FLIPPING for name in ("DQN", "DDQN")},
+        **{(name, "PointReach-v0"): _POINT_REACH for name in ("DDPG", "TD3")},
+        ("SAC", "PointReach-v0"): replace(_POINT_REACH, loop=replace(_POINT_REACH.loop, exploration={})),
         ("OAC", "Pendulum-v1"): replace(
             _SAC_PENDULUM,
             algorithm={**_PENDULUM_RATES, "delta": 23.53 / 17},
@@ -851,6 +887,23 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             _WIDE,
             source="Kostrikov et al. 2021, appendix B",
         ),
+        ("TD3BC", "*"): Recipe(
+            OfflineSettings(updates=1_000_000, batch_size=256),
+            sizes=_WIDE,
+            source="Fujimoto & Gu 2021, table 3",
+            deviations=("observations are not normalised",),
+        ),
+        ("AWAC", "*"): Recipe(
+            OfflineSettings(updates=500_000, batch_size=256),
+            sizes=_WIDE,
+            source="own, close to Nair et al. 2020",
+        ),
+        ("ReBRAC", "*"): Recipe(
+            OfflineSettings(updates=500_000, batch_size=1024),
+            sizes={"hidden": (256, 256, 256)},
+            source="Tarasov et al. 2023, table 6",
+            deviations=("half of the million updates",),
+        ),
         ("DecisionTransformer", "*"): Recipe(
             OfflineSettings(updates=100_000, batch_size=64),
             {"return_scale": 1000.0},
@@ -899,6 +952,33 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             _WIDE,
             reward_scale=0.1,
             source="Kostrikov et al. 2021, appendix B; rewards divided by 10, so that advantages are of unit size",
+            deviations=_SAME_DATA,
+        ),
+        ("TD3BC", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=256),
+            {"actor_lr": linear(3e-4, 0.0, 10_000), "gamma": 0.98},
+            _WIDE,
+            reward_scale=0.1,
+            source="Fujimoto & Gu 2021, table 3; rewards divided by 10, and the actor's rate goes to 0, because the "
+            "last weights count",
+            deviations=_SAME_DATA,
+        ),
+        ("AWAC", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=256),
+            {"actor_lr": linear(3e-4, 0.0, 10_000), "gamma": 0.98, "lam": 0.3},
+            _WIDE,
+            reward_scale=0.1,
+            source="own: rewards divided by 10, so that advantages are of unit size; the actor's rate goes to 0, "
+            "because the last weights count",
+            deviations=_SAME_DATA,
+        ),
+        ("ReBRAC", "Pendulum-v1"): Recipe(
+            OfflineSettings(updates=10_000, batch_size=256),
+            {"actor_lr": linear(1e-3, 0.0, 10_000), "gamma": 0.98, "actor_bc": 0.01, "critic_bc": 0.01},
+            _WIDE,
+            reward_scale=0.1,
+            source="Tarasov et al. 2023, table 6; a smaller network and batch, rewards divided by 10, and the actor's "
+            "rate goes to 0, because the last weights count",
             deviations=_SAME_DATA,
         ),
         ("DecisionTransformer", "Pendulum-v1"): Recipe(

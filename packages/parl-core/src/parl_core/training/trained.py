@@ -36,7 +36,7 @@ from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
-from parl_core.spaces import kind_of
+from parl_core.spaces import has_goals, kind_of
 from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
 
 __all__ = [
@@ -62,6 +62,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "DeterministicActorCritic": "deterministic",
         "TwinActorCritic": "twin",
         "SquashedActorCritic": "squashed",
+        "NormalisedTwinActorCritic": "normalised-twin",
+        "GaussianActorCritic": "gaussian",
         "ImplicitActorCritic": "implicit",
     }
 )
@@ -69,7 +71,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
-    """Make an environment whose observations are numbers in a box, or have images or a mask of actions among them.
+    """Make an environment whose observations are numbers in a box, or have images, goals or a mask of actions.
 
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
 
@@ -83,7 +85,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
     env = make_env(env_id, {"render_mode": render_mode} if render_mode else None)
     parts = parts_of(env.observation_space)
     kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
-    if kept or isinstance(env.observation_space, gymnasium.spaces.Box):
+    if kept or has_goals(env.observation_space) or isinstance(env.observation_space, gymnasium.spaces.Box):
         return env
     return gymnasium.wrappers.FlattenObservation(env)
 
@@ -300,6 +302,11 @@ class StandardEnv:
             return EnvKind.ATARI
         kind = kind_of(self._spaces[1])
         return EnvKind.CONTINUOUS if kind.continuous and kind.nvec is None else EnvKind.DISCRETE
+
+    @property
+    def has_goals(self) -> bool:
+        """Return whether its observations have goals, as those of Gymnasium's GoalEnv."""
+        return not self._is_atari and has_goals(self._spaces[0])
 
     @property
     def act_dim(self) -> int:

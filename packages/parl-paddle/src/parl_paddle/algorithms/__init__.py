@@ -1,6 +1,7 @@
 """`parl.algorithms` on PaddlePaddle; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_paddle.algorithms.a2c import A2C, A3C
+from parl_paddle.algorithms.awac import AWAC
 from parl_paddle.algorithms.bc import BC
 from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_paddle.algorithms.c51 import C51
@@ -17,12 +18,15 @@ from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
 from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.rainbow import Rainbow
+from parl_paddle.algorithms.rebrac import ReBRAC
 from parl_paddle.algorithms.sac import SAC
 from parl_paddle.algorithms.td3 import TD3
+from parl_paddle.algorithms.td3_bc import TD3BC
 
 __all__ = [
     "A2C",
     "A3C",
+    "AWAC",
     "BC",
     "C51",
     "CQL",
@@ -36,10 +40,12 @@ __all__ = [
     "QRDQN",
     "SAC",
     "TD3",
+    "TD3BC",
     "BootstrappedDDPG",
     "DecisionTransformer",
     "DiscreteSAC",
     "OfflineQ",
     "PolicyGradient",
     "Rainbow",
+    "ReBRAC",
 ]

@@ -1,6 +1,7 @@
 """`parl.algorithms` on PyTorch; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_torch.algorithms.a2c import A2C, A3C
+from parl_torch.algorithms.awac import AWAC
 from parl_torch.algorithms.bc import BC
 from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.c51 import C51
@@ -17,12 +18,15 @@ from parl_torch.algorithms.policy_gradient import PolicyGradient
 from parl_torch.algorithms.ppo import PPO
 from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.rainbow import Rainbow
+from parl_torch.algorithms.rebrac import ReBRAC
 from parl_torch.algorithms.sac import SAC
 from parl_torch.algorithms.td3 import TD3
+from parl_torch.algorithms.td3_bc import TD3BC
 
 __all__ = [
     "A2C",
     "A3C",
+    "AWAC",
     "BC",
     "C51",
     "CQL",
@@ -36,10 +40,12 @@ __all__ = [
     "QRDQN",
     "SAC",
     "TD3",
+    "TD3BC",
     "BootstrappedDDPG",
     "DecisionTransformer",
     "DiscreteSAC",
     "OfflineQ",
     "PolicyGradient",
     "Rainbow",
+    "ReBRAC",
 ]
