@@ -392,6 +392,13 @@ class TestMap:
             next(results)
         assert next(results) == "3"
 
+    def test_a_coroutine_is_refused_with_advice(self, shared_cluster: None) -> None:
+        async def add(number: int) -> int:
+            return number + 1
+
+        with pytest.raises(SerializationError, match=r"coroutine.*asyncio\.run"):
+            parl_remote.remote_function(add)(1)  # type: ignore[unused-coroutine]
+
     def test_arrays_come_back_whole(self, shared_cluster: None) -> None:
         arrays = [np.full(200_000, n, np.float32) for n in range(20)]
         for n, array in enumerate(parl_remote.map(np.negative, arrays)):
@@ -431,6 +438,15 @@ class TestRemoteFunction:
         assert submit(submit(first, b=first), b=submit(5)).result(PATIENCE_S) == 10
         counter: Any = Counter()
         assert counter.add(add.submit(2)) == 3
+
+    def test_references_of_put_arrive_as_their_values(self, shared_cluster: None) -> None:
+        ref: Any = parl_remote.put(np.arange(100_000))
+        with Executor(1, initializer=remember, initargs=(ref,)) as executor:
+            assert executor.submit(recall).result(PATIENCE_S).sum() == 4_999_950_000
+            assert executor.submit(np.sum, a=ref).result(PATIENCE_S) == 4_999_950_000
+            assert list(executor.map(np.sum, [ref, np.ones(2)])) == [4_999_950_000, 2]
+        assert list(parl_remote.map(np.add, [ref, 1], [1, ref]))[1][3] == 4
+        assert list(parl_remote.map(type, [[ref]])) == [list]
 
     def test_it_may_call_itself(self, shared_cluster: None) -> None:
         assert fibonacci(4) == 3
@@ -533,6 +549,35 @@ PROGRAM = """
 """
 
 
+INITIALIZES = """
+    import parl
+    offset, table = None, {}
+
+    class Shared:
+        pass
+
+    def initialize(value):
+        global offset
+        offset = value
+        table["kind"] = Shared
+        helper()
+
+    def helper():
+        global added
+        added = "by a helper"
+
+    def use(number):
+        return offset + number, table["kind"] is Shared, added
+
+    if __name__ == "__main__":
+        offset = 7
+        with parl.Executor(1, initializer=initialize, initargs=(100,)) as executor:
+            print(list(executor.map(use, [1])), executor.submit(lambda: use(2)).result())
+        with parl.Executor(1) as executor:
+            print(executor.submit(eval, "offset", {"offset": 0}).result(), executor.submit(lambda: offset).result())
+"""
+
+
 SUBMITS_TOO_LATE = """
     import atexit, parl, time
     executor = parl.Executor(2)
@@ -561,6 +606,7 @@ SHUTS_DOWN_WITHOUT_WAITING = """
     [
         (SUBMITS_TOO_LATE, "cannot schedule new futures after interpreter shutdown\n"),
         (SHUTS_DOWN_WITHOUT_WAITING, "shut down False\n"),
+        (INITIALIZES, "[(101, True, 'by a helper')] (102, True, 'by a helper')\n0 7\n"),
     ],
 )
 def test_a_program_that_ends_with_an_executor(tmp_path: Path, program: str, output: str) -> None:

@@ -42,8 +42,10 @@ __all__ = [
     "dumps",
     "dumps_arguments",
     "has_name_elsewhere",
+    "has_stand_ins",
     "inside",
     "is_open_file",
+    "keep_globals",
     "loads",
     "look_at_new_modules",
     "pickled",
@@ -277,6 +279,11 @@ def dumps_arguments(
         raise refusal(error, args, kwargs, call, names) from error
 
 
+def has_stand_ins() -> bool:
+    """Return whether `with_stand_ins` may replace anything."""
+    return bool(_stand_ins)
+
+
 def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return the arguments of a call with those replaced that have a stand-in."""
     if not _stand_ins.keys().isdisjoint(map(type, args)):
@@ -375,7 +382,9 @@ def _by_value_pickler() -> type[Any]:
                 return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
             reduced = super().reducer_override(value)
             if type(value) is FunctionType and isinstance(reduced, tuple) and len(reduced) == 6:
-                _add_globals_of_class_bodies(value, reduced[2])
+                make, arguments, content, _, _, fill = reduced
+                _add_globals_of_class_bodies(value, content)
+                return make, arguments, (fill, content), None, None, _fill_function
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 _complete.add(value)
                 make, arguments, content, _, _, fill = reduced
@@ -454,6 +463,32 @@ def _fill_once(cls: type, how: tuple[Callable[[type, Any], None], Any]) -> None:
         fill, state = how
         fill(cls, state)
 
+
+def _fill_function(function: FunctionType, how: tuple[Callable[[FunctionType, Any], None], Any]) -> None:
+    """Fill a function that was sent by value; globals that are kept for its module replace those sent with it."""
+    fill, state = how
+    fill(function, state)
+    kept = _kept_globals.get(function.__globals__.get("__name__", ""))
+    if kept is not None and kept is not function.__globals__:
+        function.__globals__.update((name, value) for name, value in kept.items() if name[:2] != "__")
+
+
+def keep_globals(function: Callable[..., object]) -> None:
+    """Give the globals of a function to functions of its module that are sent to this process later.
+
+    A function that is sent by value, one of `__main__` for example, has globals of its own, with the values that they
+    had when it was sent. What an initializer assigns there has to be seen by others, as within a module.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "__call__", function)  # noqa: B004  # looked up as a call does
+    if isinstance(function, FunctionType):
+        _kept_globals[function.__globals__.get("__name__", "")] = function.__globals__
+
+
+_kept_globals: dict[str, dict[str, Any]] = {}  # by module
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _DEEPEST = 20

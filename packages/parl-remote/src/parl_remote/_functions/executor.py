@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from parl_remote._data import serialize
 from parl_remote._display import progress_bar
 from parl_remote._functions.sources import Calls, Items, Raised
-from parl_remote._functions.worker import Code, How, Packed, name_of, pack
+from parl_remote._functions.worker import Code, How, Packed, name_of, pack, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions
@@ -200,7 +200,7 @@ class Executor(concurrent.futures.Executor):
             if self._initializer is None:
                 self._workers = shared_workers(options)
             else:
-                initializer = pack((self._initializer, self._initargs))
+                initializer = pack((self._initializer, serialize.with_stand_ins(self._initargs, {})[0]))
                 initializer = initializer.kept() if isinstance(initializer, Packed) else initializer
                 self._workers = own_workers(options, initializer)
         elif self._workers.is_over():  # the program has disconnected since
@@ -480,7 +480,7 @@ def _queue(
     try:
         code = Code.of(_plain(fn))
         try:
-            packed = pack([(args, kwargs)])
+            packed = pack_items([(args, kwargs)], How.CALL)
         except Exception as error:
             raise serialize.refusal(error, args, kwargs, code.name, list) from error
     except BaseException as error:

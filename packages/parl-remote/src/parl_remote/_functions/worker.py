@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import pickle
 import time
 from collections import OrderedDict
@@ -24,7 +25,7 @@ from parl_remote._streams import can_stream, open_stream
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
-__all__ = ["Code", "FunctionWorker", "How", "Known", "Outcome", "Packed", "pack", "unpack"]
+__all__ = ["Code", "FunctionWorker", "How", "Known", "Outcome", "Packed", "pack", "pack_items", "unpack"]
 
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
@@ -71,6 +72,22 @@ def pack(value: object) -> Any:
     references: list[object] = []
     data, *buffers = serialize.dumps(value, references)
     return value if references else Packed(data, buffers)
+
+
+def pack_items(items: Any, how: How) -> Any:
+    """Return items as `pack` does; a reference of `put` that is an argument by itself arrives as its value.
+
+    Raises:
+        Exception: Whatever pickling raised.
+    """
+    if type(items) is list and serialize.has_stand_ins():
+        if how is How.ITEMS:
+            items = [serialize.with_stand_ins(args, {})[0] for args in items]
+        elif how is How.CALL:
+            items = [serialize.with_stand_ins(args, kwargs) for args, kwargs in items]
+        else:
+            items = list(serialize.with_stand_ins(tuple(items), {})[0])
+    return pack(items)
 
 
 def unpack(value: Any) -> Any:
@@ -164,6 +181,7 @@ class FunctionWorker:
         self._functions: Known[Callable[..., Any]] = Known()
         if initializer is not None:
             function, args = unpack(initializer)
+            serialize.keep_globals(function)
             function(*args)
 
     def run(self, key: bytes, code: Any, name: str, items: Any, how: int) -> tuple[Any, ...]:
@@ -239,8 +257,13 @@ def _without_unsendable(values: list[Any], failures: dict[int, tuple[Any, ...]],
             pack(value)
         except BaseException as reason:
             what = f"what {name}() returned"
+            advice = ""
+            if inspect.iscoroutine(value):
+                value.close()  # it will not be awaited
+                advice = f". Send a function that runs it: lambda: asyncio.run({name}(...))"
             error = SerializationError(
-                f"{what} (a {type(value).__name__}) cannot be sent back: {type(reason).__name__}: {reason}", what=what
+                f"{what} (a {type(value).__name__}) cannot be sent back: {type(reason).__name__}: {reason}{advice}",
+                what=what,
             )
             error.__cause__ = reason
             failures[place] = tuple(describe(error, name))

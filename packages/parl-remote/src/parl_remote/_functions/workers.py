@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from parl_remote import _current
 from parl_remote._data.class_spec import ClassSpec
-from parl_remote._functions.worker import Code, FunctionWorker, How, Known, Outcome, Packed, pack
+from parl_remote._functions.worker import Code, FunctionWorker, How, Known, Outcome, Packed, pack_items
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote.errors import (
@@ -457,7 +457,7 @@ class Workers:
 
     def _send(self, worker: _Worker, chunk: Chunk) -> None:
         try:
-            items = chunk.items if type(chunk.items) is Packed else pack(chunk.items)
+            items = chunk.items if type(chunk.items) is Packed else pack_items(chunk.items, chunk.how)
         except BaseException as error:
             self._unsendable(worker, chunk, error)
             return
