@@ -6,7 +6,7 @@
 | part | what it does |
 | --- | --- |
 | `release` | the dry run of a release of every package: `hatch run release:check` |
-| `newcomer` | the README's two commands on a clone: `hatch run quickstart`, `hatch run test` |
+| `newcomer` | the commands of the READMEs, each as written, in bare environments (tools/newcomer.py) |
 | `pythons` | the base suite under each supported Python that is on the PATH |
 | `futures` | a hundred rounds of ten thousand futures, by everything that waits for them |
 | `soak` | an hour of random faults under load |
@@ -36,11 +36,10 @@ def release(folder: Path) -> None:
 
 
 def newcomer(folder: Path) -> None:
-    """Do on a clone what the README tells a newcomer to do."""
-    clone = _clone(folder)
-    python = _environment(folder / "hatch", "hatch")
-    for command in ("quickstart", "test"):
-        _do(clone, python, "-m", "hatch", "--data-dir", folder / "data", "run", command)
+    """Run the commands of the READMEs in bare environments."""
+    sources = (f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2])  # for the networks of its cluster
+    python = _environment(folder / "newcomer", *sources, "build", "hatchling")
+    _do(ROOT, python, "tools/newcomer.py")
 
 
 def pythons(folder: Path) -> None:
@@ -90,12 +89,6 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "soak": soak,
     "soak_evolution": soak_evolution,
 }
-
-
-def _clone(folder: Path) -> Path:
-    """Return a clone of what is committed."""
-    _do(folder, "git", "clone", "--quiet", ROOT, folder / "clone")
-    return folder / "clone"
 
 
 def _environment(folder: Path, *requirements: str) -> Path:
