@@ -445,6 +445,11 @@ def test_run_files_are_private_and_gone_at_the_end(manager: RemoteManager, run_d
     assert not directory.exists()
 
 
+def test_the_address_is_written_for_the_one_who_starts_the_manager(capsys: pytest.CaptureFixture[str]) -> None:
+    with RemoteManager() as manager:
+        assert f"RemoteManager listens on {manager.address}" in capsys.readouterr().err
+
+
 def test_master_is_away_is_an_error_that_says_so() -> None:
     with RemoteManager() as manager:
         address = manager.address

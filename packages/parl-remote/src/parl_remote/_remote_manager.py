@@ -16,6 +16,7 @@ import json
 import os
 import queue
 import shutil
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -321,7 +322,7 @@ _SHUTDOWN_S = 1.0  # for the last messages to leave
 
 
 class RemoteManager:
-    """A listener for objects that other programs serve with `as_remote`.
+    """A listener for objects that other programs serve with `as_remote`; it writes its address to stderr.
 
     Args:
         port: The port to listen on; 0 for a free one, see `address`.
@@ -368,6 +369,7 @@ class RemoteManager:
         self._loop.add(self._listener, self._poll)
         self._thread = threading.Thread(target=self._loop.run, name="parl-manager", daemon=True)
         self._thread.start()
+        sys.stderr.write(f"RemoteManager listens on {self.address}; programs serve objects with as_remote\n")
 
     @property
     def port(self) -> int:
