@@ -7,6 +7,7 @@ import pytest
 
 import parl
 from parl_core import backends
+from parl_core.errors import HyperparameterError
 
 layers = parl.layers
 BACKEND = backends.current().name
@@ -73,3 +74,170 @@ def test_arguments_of_parl_1_that_have_no_effect_are_taken() -> None:
         agent = parl.Agent(one, gpu_id=0)
     assert agent.gpu_id == 0
     assert parl.Agent(one).gpu_id is None
+
+
+def weights_after(algorithm: Any, updates: int = 1, **settings: Any) -> dict[str, Any]:
+    for _ in range(updates):
+        algorithm.learn(*rollout("int64"), **settings)
+    found: dict[str, Any] = algorithm.model.get_weights()
+    return found
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("by_group", [False, True], ids=["set_lr", "param_groups"])
+def test_a_learning_rate_that_a_program_sets_takes_the_place_of_the_constructors(by_group: bool) -> None:
+    algorithm = made()
+    assert algorithm.optimizer.get_lr() == 1e-3
+    if by_group:
+        for group in algorithm.optimizer.param_groups:
+            assert group["lr"] == 1e-3
+            group["lr"] = 0.0
+    else:
+        algorithm.optimizer.set_lr(0.0)
+    before = algorithm.model.get_weights()
+    assert same(weights_after(algorithm, 2), before)
+    assert algorithm.optimizer.get_lr() == 0.0
+    algorithm.optimizer.set_lr(1e-3)
+    assert not same(weights_after(algorithm), before)
+
+
+def test_a_set_rate_gives_the_same_step_as_the_same_rate_of_the_constructor() -> None:
+    one, other = made(), made()
+    one.model.sync_weights_to(other.model)
+    other.optimizer.set_lr(1e-2)
+    assert same(weights_after(other, 3), weights_after(one, 3, lr=1e-2))
+
+
+def test_a_schedule_takes_a_set_rate_back_with_its_next_change() -> None:
+    algorithm = parl.algorithms.PPO(ActorCritic(), initial_lr=lambda update: 1e-3 if update < 3 else 2e-3)
+    algorithm.sample(tensor(np.zeros((1, 3))))
+    weights_after(algorithm)
+    algorithm.optimizer.set_lr(0.0)
+    before = algorithm.model.get_weights()
+    assert same(weights_after(algorithm, 2), before)
+    assert not same(weights_after(algorithm), before)
+    assert algorithm.optimizer.get_lr() == 2e-3
+
+
+def test_a_set_rate_is_saved_with_an_agent(tmp_path: Any) -> None:
+    algorithm = made()
+    agent = parl.Agent(algorithm)
+    weights_after(algorithm)
+    algorithm.optimizer.set_lr(0.0)
+    agent.save(str(tmp_path / "agent.ckpt"))
+    other = made()
+    parl.Agent(other).restore(str(tmp_path / "agent.ckpt"))
+    assert other.optimizer.get_lr() == 0.0
+    before = other.model.get_weights()
+    assert same(weights_after(other), before)
+
+
+def test_a_frameworks_own_optimizer_keeps_what_a_program_sets() -> None:
+    model = ActorCritic()
+    model.value(model_input := tensor(np.zeros((1, 3))))
+    model.policy(model_input)
+    if BACKEND == "torch":
+        import torch
+
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-3)
+    else:
+        import paddle
+
+        optimizer = paddle.optimizer.SGD(1e-3, parameters=model.parameters())
+    algorithm = parl.algorithms.PPO(model, initial_lr=1e-2, optimizer=optimizer)
+    weights_after(algorithm)
+    assert algorithm.optimizer.get_lr() == pytest.approx(1e-2)
+    algorithm.optimizer.param_groups[0]["lr"] = 0.0
+    before = algorithm.model.get_weights()
+    assert same(weights_after(algorithm, 2), before)
+
+
+def test_a_rate_below_zero_and_other_entries_of_a_group_are_refused() -> None:
+    optimizer = made().optimizer
+    with pytest.raises(HyperparameterError, match="lr"):
+        optimizer.set_lr(-1.0)
+    with pytest.raises(HyperparameterError, match="only its 'lr'"):
+        optimizer.param_groups[0]["betas"] = (0.9, 0.99)
+    assert len(optimizer.param_groups[0]["params"]) == 6
+
+
+class Implicit(parl.Model):
+    """The networks of IQL as a model of this project lists them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = layers.fc(2), layers.fc(2)
+        self.v, self.q1, self.q2 = layers.fc(1), layers.fc(1), layers.fc(1)
+
+    def policy(self, obs: Any) -> Any:
+        return self.mean(obs), self.spread(obs)
+
+    def value(self, obs: Any) -> Any:
+        return self.v(obs)
+
+    def q_value(self, obs: Any, action: Any) -> Any:
+        both = layers.concat([obs, action], axis=1)
+        return self.q1(both), self.q2(both)
+
+    def get_actor_params(self) -> Any:
+        return [*self.mean.parameters(), *self.spread.parameters()]
+
+    def get_critic_params(self) -> Any:
+        return [*self.q1.parameters(), *self.q2.parameters()]
+
+    def get_value_params(self) -> Any:
+        return list(self.v.parameters())
+
+
+class ImplicitOfParl2(Implicit):
+    """The same as PARL 2.x writes it: a distribution, and `qvalue`."""
+
+    q_value = None  # type: ignore[assignment]  # not there
+
+    def policy(self, obs: Any) -> Any:
+        mean, logstd = super().policy(obs)
+        std = logstd.clip(-20.0, 2.0).exp()
+        if BACKEND == "torch":
+            import torch
+
+            return torch.distributions.Normal(mean, std)
+        import paddle
+
+        return paddle.distribution.Normal(mean, std)
+
+    def qvalue(self, obs: Any, action: Any) -> Any:
+        return super().q_value(obs, action)
+
+
+def test_iql_takes_a_model_with_a_distribution_and_qvalue_as_parl_2_writes_it() -> None:
+    rng = np.random.default_rng(2)
+    obs, next_obs = (tensor(0.1 * rng.normal(size=(8, 3))) for _ in range(2))
+    action = tensor(rng.uniform(-0.9, 0.9, (8, 2)))
+    reward, terminal = tensor(rng.normal(size=8)), tensor(np.zeros(8))
+    one, other = (parl.algorithms.IQL(model, max_steps=100) for model in (Implicit(), ImplicitOfParl2()))
+    for algorithm in (one, other):
+        algorithm.sample(obs)
+        algorithm.update(obs, action, reward, next_obs, terminal)  # gives all layers their shapes
+    one.model.sync_weights_to(other.model)
+    one.model.sync_weights_to(one.target_model)
+    other.model.sync_weights_to(other.target_model)
+    fresh = parl.algorithms.IQL(one.model, max_steps=100), parl.algorithms.IQL(other.model, max_steps=100)
+    losses = [[float(loss) for loss in each.update(obs, action, reward, next_obs, terminal)] for each in fresh]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    for name, array in fresh[0].model.get_weights().items():
+        np.testing.assert_allclose(fresh[1].model.get_weights()[name], array, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(fresh[1].predict(obs)), np.asarray(fresh[0].predict(obs)), rtol=1e-4, atol=1e-5
+    )
+    assert tuple(fresh[1].sample(obs).shape) == (8, 2)
+
+
+def test_distributions_take_actions_by_the_name_that_parl_2_gives_them() -> None:
+    from importlib import import_module
+
+    distributions = import_module(f"parl.core.{BACKEND}.policy_distribution")
+    policy = distributions.CategoricalDistribution(tensor([[0.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(np.asarray(policy.logp(actions=tensor([0, 1], "int64"))), np.log([0.5, 0.5]), rtol=1e-6)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -19,15 +19,102 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core._hanging import Holder, attributes, decode, encode, holder_of
 from parl_core._nested import map_nested
+from parl_core.checks import check_non_negative
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.recurrent import has_memory
 
-__all__ = ["Algorithm", "AlgorithmState", "Optimizer"]
+__all__ = ["Algorithm", "AlgorithmState", "LearningRate", "Optimizer"]
 
 
-class Optimizer:
+class LearningRate:
+    """The learning rate of an optimizer: what steps are asked for, or what a program has set since.
+
+    The later change wins. A rate that a program sets holds until a step is asked for with another rate than the step
+    before, as a schedule does; a constant rate of the algorithm never takes it back.
+    """
+
+    _lr: float | None
+    _asked: float | None = None
+    _set: float | None = None
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the steps to come; it is saved with the optimizer's state.
+
+        Args:
+            lr: at least 0.
+
+        Raises:
+            HyperparameterError: it is no number, or below 0.
+        """
+        self._set = check_non_negative("lr", lr)
+
+    def get_lr(self) -> float | None:
+        """Return the learning rate of the last step, or the one that has been set for the next."""
+        return next((rate for rate in (self._set, self._asked) if rate is not None), self._lr)
+
+    @property
+    def param_groups(self) -> list[MutableMapping[str, Any]]:
+        """One group with all parameters, as PyTorch's optimizers have: `param_groups[0]["lr"] = 1e-4` sets the rate."""
+        return [_Group(self)]
+
+    def _rate(self, asked: float | None) -> Any:
+        """Return the rate of a step that is asked for with a rate or without one."""
+        if asked is not None and asked != self._asked:
+            if self._asked is not None:
+                self._set = None
+            self._asked = asked
+        if self._set is not None:
+            return self._set
+        return self._lr if asked is None else asked
+
+    def _listed(self) -> Sequence[Any]:
+        """Return the parameters that steps change."""
+        raise NotImplementedError
+
+    def _rate_state(self) -> dict[str, NDArray[Any]]:
+        """Return what a program has set, to be saved; nothing where it has set nothing."""
+        if self._set is None:
+            return {}
+        return {"set_lr": np.asarray([self._set, np.nan if self._asked is None else self._asked])}
+
+    def _restore_rate(self, state: Mapping[str, Any]) -> None:
+        self._set = self._asked = None
+        if "set_lr" in state:
+            self._set, asked = (float(value) for value in np.asarray(state["set_lr"]))
+            self._asked = None if np.isnan(asked) else asked
+
+
+class _Group(MutableMapping[str, Any]):
+    """The only group of parameters of an optimizer."""
+
+    def __init__(self, optimizer: LearningRate) -> None:
+        self._optimizer = optimizer
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "lr":
+            return self._optimizer.get_lr()
+        if key == "params":
+            return list(self._optimizer._listed())
+        raise KeyError(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key != "lr":
+            raise HyperparameterError(f"a group's {key!r} cannot be set, only its 'lr'")
+        self._optimizer.set_lr(value)
+
+    def __delitem__(self, key: str) -> None:
+        raise HyperparameterError(f"a group keeps its {key!r}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("params", "lr"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Optimizer(LearningRate):
     """Adam (Kingma & Ba 2015, algorithm 1) for some or all parameters of one model.
 
     Its state is created when the first loss arrives, because lazily shaped layers have no parameters before the first
@@ -90,7 +177,7 @@ class Optimizer:
 
         Returns:
             `step/<parameter>` (int64 scalar), `moment1/<parameter>` and `moment2/<parameter>` of Adam, in the names and
-            layouts of `Model.get_weights(portable=True)`.
+            layouts of `Model.get_weights(portable=True)`; and `set_lr`, where `set_lr()` was called.
         """
         raise NotImplementedError
 

@@ -44,7 +44,7 @@ class PolicyDistribution(Protocol):
     def sample(self) -> Tensor: ...
     def mode(self) -> Tensor: ...
     def entropy(self) -> Tensor: ...
-    def logp(self, action: Tensor) -> Tensor: ...
+    def logp(self, actions: Tensor) -> Tensor: ...
 
 
 def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
@@ -105,9 +105,9 @@ class CategoricalDistribution:
         """Return the entropy in nats, `[batch]`."""
         return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of the actions `[batch]` or `[batch, 1]`; `[batch]`."""
-        return paddle.index_sample(self.log_probabilities, action.reshape([-1, 1])).squeeze(-1)
+        return paddle.index_sample(self.log_probabilities, actions.reshape([-1, 1])).squeeze(-1)
 
     def kl(self, other: CategoricalDistribution) -> Tensor:
         """Return KL(self || other) in nats, `[batch]`."""
@@ -142,9 +142,9 @@ class MultiCategoricalDistribution:
         """Return the sum of the parts' entropies in nats, `[batch]`."""
         return paddle.add_n([part.entropy() for part in self.parts])
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
-        choices = zip(self.parts, paddle.unbind(action, axis=-1), strict=True)
+        choices = zip(self.parts, paddle.unbind(actions, axis=-1), strict=True)
         return paddle.add_n([part.logp(choice) for part, choice in choices])
 
     def kl(self, other: MultiCategoricalDistribution) -> Tensor:
@@ -175,10 +175,10 @@ class ChoicesAndNumbersDistribution:
         """Return the sum of both entropies in nats, `[batch]`."""
         return self.choices.entropy() + self.numbers.entropy()
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-density of actions `[batch, parts + act_dim]`; `[batch]`."""
         count = len(self.choices.parts)
-        return self.choices.logp(action[..., :count].astype("int64")) + self.numbers.logp(action[..., count:])
+        return self.choices.logp(actions[..., :count].astype("int64")) + self.numbers.logp(actions[..., count:])
 
     def kl(self, other: ChoicesAndNumbersDistribution) -> Tensor:
         """Return KL(self || other), `[batch]`."""
@@ -199,9 +199,9 @@ class SoftCategoricalDistribution(CategoricalDistribution):
         """Return relaxed one-hot actions `[batch, act_dim]` at temperature 1."""
         return F.softmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of one-hot actions `[batch, act_dim]`, or the mixture of relaxed ones."""
-        return (action * self.log_probabilities).sum(axis=-1)
+        return (actions * self.log_probabilities).sum(axis=-1)
 
 
 class SoftMultiCategoricalDistribution:
@@ -232,9 +232,9 @@ class SoftMultiCategoricalDistribution:
         """Return the sum of the actions' entropies in nats, `[batch]`."""
         return paddle.add_n([part.entropy() for part in self.parts])
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of one-hot actions, as wide as the logits; `[batch]`."""
-        columns = paddle.split(action, self.sizes, axis=-1)
+        columns = paddle.split(actions, self.sizes, axis=-1)
         return paddle.add_n([part.logp(column) for part, column in zip(self.parts, columns, strict=True)])
 
     def kl(self, other: SoftMultiCategoricalDistribution) -> Tensor:
@@ -273,10 +273,10 @@ class DiagGaussianDistribution:
         """Return the sum of the dimensions' entropies in nats, `[batch]`."""
         return (self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-density of the actions `[batch, act_dim]`; `[batch]`."""
-        same_shape(action=action, mean=self.mean)
-        z = (action - self.mean) / self.std
+        same_shape(action=actions, mean=self.mean)
+        z = (actions - self.mean) / self.std
         return -(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
 
     def kl(self, other: DiagGaussianDistribution) -> Tensor:

@@ -67,7 +67,7 @@ class Adam(contract.Optimizer):
                 gradients, norm = clip_by_global_norm(gradients, self._max_grad_norm)
             for slot, gradient in zip(slots.values(), gradients, strict=True):
                 if gradient is not None:
-                    slot.step(gradient, self._rate(lr, slot.moment1), self._eps)
+                    slot.step(gradient, self._rate_tensor(lr, slot.moment1), self._eps)
         return norm
 
     def descend(
@@ -86,11 +86,13 @@ class Adam(contract.Optimizer):
         for moment in _MOMENTS:
             arrays = {name: to_array(getattr(slot, moment)) for name, slot in used.items()}
             state |= {f"{moment}/{name}": array for name, array in self._model._to_portable(arrays).items()}
-        return state | {f"step/{name}": to_array(slot.steps).reshape(()) for name, slot in used.items()}
+        state |= {f"step/{name}": to_array(slot.steps).reshape(()) for name, slot in used.items()}
+        return state | self._rate_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: see the contract."""
         steps, moment1, moment2 = self._saved(state)
+        self._restore_rate(state)
         if steps and not self._slots:
             self._create()
         for name, slot in self._slots.items():  # into the tensors that are there: programs hold on to them
@@ -117,6 +119,9 @@ class Adam(contract.Optimizer):
             for tensor in self._others:
                 tensor.stop_gradient = False
 
+    def _listed(self) -> list[Tensor]:
+        return list(self._named().values())
+
     def _create(self) -> dict[str, _Slot]:
         with eager():
             self._slots = {name: _Slot.of(parameter) for name, parameter in self._named().items()}
@@ -124,12 +129,10 @@ class Adam(contract.Optimizer):
                 self._shared = SharedGradients([slot.parameter for slot in self._slots.values()])
         return self._slots
 
-    def _rate(self, lr: float | Tensor | None, like: Tensor) -> Tensor:
-        if lr is None:
-            lr = self._lr
-        if not isinstance(lr, (int, float, np.number)):
+    def _rate_tensor(self, lr: float | Tensor | None, like: Tensor) -> Tensor:
+        if lr is not None and not isinstance(lr, (int, float, np.number)):
             return lr.astype(like.dtype).reshape([1])
-        lr = float(lr)
+        lr = float(self._rate(lr))
         if lr != self._rates_are:
             self._rates, self._rates_are = {}, lr
         if like.dtype not in self._rates:
@@ -200,7 +203,7 @@ class _Slot:
             tensor.set_value(paddle.to_tensor(array, dtype=tensor.dtype, place=tensor.place))
 
 
-class FrameworkOptimizer:
+class FrameworkOptimizer(contract.LearningRate):
     """Takes the steps of an algorithm with one of paddle's optimizers, whose state is saved with the algorithm.
 
     Args:
@@ -241,6 +244,7 @@ class FrameworkOptimizer:
         if learners().size > 1:
             raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
         self.optimizer: Any = optimizer
+        self._lr = None
         if max_grad_norm is not None and self.optimizer._grad_clip is None:
             self.optimizer._grad_clip = paddle.nn.ClipGradByGlobalNorm(max_grad_norm)
 
@@ -251,8 +255,20 @@ class FrameworkOptimizer:
         self.optimizer.clear_grad()
         loss.backward()
         if lr is not None:
-            self.optimizer.set_lr(lr)
+            self.optimizer.set_lr(self._rate(lr))
         self.optimizer.step()
+
+    def set_lr(self, lr: float) -> None:
+        """Set the optimizer's learning rate for the steps to come: see the contract."""
+        super().set_lr(lr)
+        self.optimizer.set_lr(lr)
+
+    def get_lr(self) -> float:
+        """Return the optimizer's learning rate."""
+        return float(self.optimizer.get_lr())
+
+    def _listed(self) -> list[Tensor]:
+        return parameters_of(self.optimizer)
 
     def descend(self, loss: Callable[..., Any], *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the loss."""

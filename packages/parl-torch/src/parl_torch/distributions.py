@@ -32,7 +32,7 @@ class PolicyDistribution(Protocol):
     def sample(self) -> Tensor: ...
     def mode(self) -> Tensor: ...
     def entropy(self) -> Tensor: ...
-    def logp(self, action: Tensor) -> Tensor: ...
+    def logp(self, actions: Tensor) -> Tensor: ...
 
 
 def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
@@ -93,9 +93,9 @@ class CategoricalDistribution:
         """Return the entropy in nats, `[batch]`."""
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of actions, int64 `[batch]`; `[batch]`."""
-        return self.log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return self.log_probabilities.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
     def slope(self, action: Tensor, by_logp: Tensor, by_entropy: float) -> Tensor:
         """Return the gradient by the logits `[batch, act_dim]` of what has these slopes; without a mask.
@@ -148,10 +148,10 @@ class DiagGaussianDistribution:
         """Return the entropy in nats, `[batch]`."""
         return (self.logstd + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-density of actions `[batch, act_dim]`; `[batch]`."""
-        same_shape(action=action, mean=self.mean)
-        scaled = (action - self.mean) / self.std
+        same_shape(action=actions, mean=self.mean)
+        scaled = (actions - self.mean) / self.std
         return -(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
 
     def kl(self, other: "DiagGaussianDistribution") -> Tensor:
@@ -188,9 +188,9 @@ class MultiCategoricalDistribution:
         """Return the sum of the parts' entropies in nats, `[batch]`."""
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
-        choices = zip(self.parts, action.unbind(dim=-1), strict=True)
+        choices = zip(self.parts, actions.unbind(dim=-1), strict=True)
         return torch.stack([part.logp(choice) for part, choice in choices]).sum(dim=0)
 
     def kl(self, other: "MultiCategoricalDistribution") -> Tensor:
@@ -221,10 +221,10 @@ class ChoicesAndNumbersDistribution:
         """Return the sum of both entropies in nats, `[batch]`."""
         return self.choices.entropy() + self.numbers.entropy()
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-density of actions `[batch, parts + act_dim]`; `[batch]`."""
         count = len(self.choices.parts)
-        return self.choices.logp(action[..., :count].long()) + self.numbers.logp(action[..., count:])
+        return self.choices.logp(actions[..., :count].long()) + self.numbers.logp(actions[..., count:])
 
     def kl(self, other: "ChoicesAndNumbersDistribution") -> Tensor:
         """Return KL(self || other), `[batch]`."""
@@ -246,9 +246,9 @@ class SoftCategoricalDistribution(CategoricalDistribution):
         noise = -torch.empty_like(self.logits).exponential_().log()
         return torch.softmax(self.logits + noise, dim=-1)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the cross-entropy of soft actions `[batch, act_dim]` with the distribution, negated; `[batch]`."""
-        return (action * self.log_probabilities).sum(dim=-1)
+        return (actions * self.log_probabilities).sum(dim=-1)
 
 
 class SoftMultiCategoricalDistribution:
@@ -278,9 +278,9 @@ class SoftMultiCategoricalDistribution:
         """Return the entropy in nats, `[batch]`."""
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
-    def logp(self, action: Tensor) -> Tensor:
+    def logp(self, actions: Tensor) -> Tensor:
         """Return the log-probability of soft actions `[batch, sum of sizes]`; `[batch]`."""
-        pieces = zip(self.parts, _split(action, self.sizes), strict=True)
+        pieces = zip(self.parts, _split(actions, self.sizes), strict=True)
         return torch.stack([part.logp(piece) for part, piece in pieces]).sum(dim=0)
 
     def kl(self, other: "SoftMultiCategoricalDistribution") -> Tensor:

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -84,7 +84,7 @@ class Adam(contract.Optimizer):
         """Compute gradients of `loss` and take one step: see the contract."""
         if not self._parameters or self._waits:
             self._list_parameters()
-        rate = self._lr if lr is None else lr
+        rate = self._rate(lr)
         if self._shared is not None and not self._shared.at_backward:
             gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
             self._shared.average(gradients)
@@ -109,7 +109,7 @@ class Adam(contract.Optimizer):
     def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the first loss: see the contract."""
         if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
-            by_hand = self._by_hand(loss, batch, self._lr if lr is None else lr)
+            by_hand = self._by_hand(loss, batch, self._rate(lr))
             if by_hand is not None:
                 return by_hand
             value, figures = loss(*batch)
@@ -123,7 +123,7 @@ class Adam(contract.Optimizer):
         value, figures, found = compiled(*batch)
         if self._shared is not None:
             self._shared.average(found)
-        self._step(found, self._lr if lr is None else lr)
+        self._step(found, self._rate(lr))
         return value, figures
 
     def _by_hand(self, loss: Any, batch: tuple[Any, ...], lr: float) -> tuple[Tensor, dict[str, Tensor]] | None:
@@ -204,12 +204,14 @@ class Adam(contract.Optimizer):
             "moment1": self._model._to_portable({name: to_array(state.moment1) for name, state in states.items()}),
             "moment2": self._model._to_portable({name: to_array(state.moment2) for name, state in states.items()}),
         }
-        return {f"{slot}/{name}": array for slot, arrays in slots.items() for name, array in arrays.items()}
+        state = {f"{slot}/{name}": array for slot, arrays in slots.items() for name, array in arrays.items()}
+        return state | self._rate_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: see the contract."""
         named = self._named()
         step, moment1, moment2 = self._saved(state)
+        self._restore_rate(state)
         self._parameters, self._columns, self._waits, self._plans = [], None, False, {}
         clocks = {
             (count, device): torch.tensor(float(count), device=device)
@@ -250,7 +252,7 @@ class Adam(contract.Optimizer):
         )
 
 
-class FrameworkOptimizer:
+class FrameworkOptimizer(contract.LearningRate):
     """Takes the steps of an algorithm with one of PyTorch's optimizers, whose state is saved with the algorithm.
 
     Args:
@@ -263,6 +265,8 @@ class FrameworkOptimizer:
         HyperparameterError: it is no optimizer, has none of the model's parameters or some of another part, or several
             processes learn.
     """
+
+    _given: float | None
 
     def __init__(
         self,
@@ -292,6 +296,7 @@ class FrameworkOptimizer:
         if learners().size > 1:
             raise HyperparameterError("several processes learn together with optimizers of parl.optim: leave it out")
         self.optimizer = optimizer
+        self._lr = self._given = None
         self._max_grad_norm = max_grad_norm
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
@@ -301,11 +306,29 @@ class FrameworkOptimizer:
         norm = None
         if self._max_grad_norm is not None:
             norm = nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
-        if lr is not None:
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
+        if lr is not None and self._rate(lr) != self._given:  # what a program has given to single groups stays
+            self._give(self._rate(lr))
         self.optimizer.step()
         return norm
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of all groups for the steps to come: see the contract."""
+        super().set_lr(lr)
+        self._give(lr)
+
+    def get_lr(self) -> float:
+        """Return the learning rate of the first group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def param_groups(self) -> list[MutableMapping[str, Any]]:
+        """The optimizer's own groups."""
+        return [*self.optimizer.param_groups]
+
+    def _give(self, lr: float) -> None:
+        self._given = lr
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
 
     def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         """Take one step down the gradient of the loss."""

@@ -35,7 +35,8 @@ class IQL(CountingUpdates):
     the limit of 100 and the cosine decay of the actor's learning rate, too. Only actions of the data are ever valued.
 
     The model has `policy(obs)`, the pair (mean, log std) of a Gaussian over actions in [-1, 1], each `[batch, act_dim]`
-    (or a log std that broadcasts to it); `value(obs)`, V, `[batch]` or `[batch, 1]`; `q_value(obs, action)`, the pair
+    (or a log std that broadcasts to it), or a distribution of the framework with `mean`, `sample` and `log_prob`;
+    `value(obs)`, V, `[batch]` or `[batch, 1]`; `q_value(obs, action)` (or `qvalue`, as PARL 2.x calls it), the pair
     (Q1, Q2) of such; and `get_actor_params()`, `get_critic_params()`, `get_value_params()`, which share nothing.
 
     Args:
@@ -62,7 +63,6 @@ class IQL(CountingUpdates):
     METHODS: ClassVar[tuple[str, ...]] = (
         "policy",
         "value",
-        "q_value",
         "get_actor_params",
         "get_critic_params",
         "get_value_params",
@@ -105,6 +105,7 @@ class IQL(CountingUpdates):
             raise HyperparameterError("alpha must be above 0, else the target never moves; usual is 0.005")
         for method in self.METHODS:
             first_method(model, (method,), type(self).__name__)
+        self._q_method = first_method(model, ("q_value", "qvalue"), type(self).__name__)
         super().__init__(model, device=device, compile=compile)
         self.target_model = self._new_target()
         parts = {
@@ -120,7 +121,8 @@ class IQL(CountingUpdates):
     def predict(self, obs: Any) -> Any:
         """Return the policy's means `[batch, act_dim]`, kept in [-1, 1]."""
         with self._no_gradients():
-            mean, _ = self.model.policy(obs)
+            output = self.model.policy(obs)
+            mean = output.mean if hasattr(output, "log_prob") else output[0]
             return mean.clip(-1.0, 1.0)
 
     def sample(self, obs: Any) -> Any:
@@ -178,9 +180,13 @@ class IQL(CountingUpdates):
         """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""
         action = unit_box("action", batch.action)
         if not self._pairs_checked:
-            self._require_pairs({"q_value": "the pair (Q1, Q2)"}, batch.obs, action)
+            self._require_pairs({self._q_method: "the pair (Q1, Q2)"}, batch.obs, action)
             self._pairs_checked = True
         return batch.made(**{**batch.__dict__, "action": action})
+
+    def _q_values(self, model: Any, obs: Any, action: Any) -> Any:
+        """Return the pair (Q1, Q2) of the critics of a model."""
+        return getattr(model, self._q_method)(obs, action)
 
     def _kept(self, part: str, rate: Any, given: Any) -> Any:
         """Return a learning rate, None where the part's optimizer keeps its own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -16,13 +18,19 @@ __all__ = ["IQL"]
 
 
 class IQL(contract.IQL, Algorithm):
+    def _policy(self, obs: Tensor) -> Any:
+        """Return a distribution of actions: the model's own, or the Gaussian of its pair."""
+        output = self.model.policy(obs)
+        return output if hasattr(output, "log_prob") else DiagGaussianDistribution(output)
+
     def sample(self, obs: Tensor) -> Tensor:
         with paddle.no_grad():
-            return DiagGaussianDistribution(self.model.policy(obs)).sample().clip(-1.0, 1.0)
+            drawn: Tensor = self._policy(obs).sample().clip(-1.0, 1.0)
+            return drawn
 
     def _target_values(self, obs: Tensor, action: Tensor) -> Tensor:
         with paddle.no_grad():
-            q1_t, q2_t = self.target_model.q_value(obs, action)
+            q1_t, q2_t = self._q_values(self.target_model, obs, action)
             smaller: Tensor = paddle.minimum(q1_t, q2_t)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
             return smaller.reshape([-1])
 
@@ -30,7 +38,11 @@ class IQL(contract.IQL, Algorithm):
         return expectile(q_t - self.model.value(batch.obs).reshape([-1]), self.tau), {}
 
     def actor_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        log_prob = DiagGaussianDistribution(self.model.policy(batch.obs)).logp(batch.action)
+        policy = self._policy(batch.obs)
+        if isinstance(policy, DiagGaussianDistribution):
+            log_prob = policy.logp(batch.action)
+        else:
+            log_prob = policy.log_prob(batch.action).reshape([len(batch.action), -1]).sum(-1)
         with paddle.no_grad():
             adv_t = q_t - self.model.value(batch.obs).reshape([-1])
         return weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT), {}
@@ -40,6 +52,6 @@ class IQL(contract.IQL, Algorithm):
         with paddle.no_grad():
             discount_t = self.discount * (1.0 - batch.terminal.astype(r_t.dtype))
             v_t = self.model.value(batch.next_obs).reshape([-1])
-        q1_tm1, q2_tm1 = self.model.q_value(batch.obs, batch.action)
+        q1_tm1, q2_tm1 = self._q_values(self.model, batch.obs, batch.action)
         errors = [td_error(q_tm1.reshape([-1]), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
         return squared_error(errors[0]) + squared_error(errors[1]), {}

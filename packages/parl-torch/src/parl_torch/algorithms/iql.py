@@ -1,5 +1,7 @@
 """IQL on PyTorch."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,19 +16,29 @@ __all__ = ["IQL"]
 
 
 class IQL(contract.IQL, Algorithm):
+    def _policy(self, obs: Tensor) -> Any:
+        """Return a distribution of actions: the model's own, or the Gaussian of its pair."""
+        output = self.model.policy(obs)
+        return output if hasattr(output, "log_prob") else DiagGaussianDistribution(output)
+
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
-        return DiagGaussianDistribution(self.model.policy(obs)).sample().clamp(-1.0, 1.0)
+        drawn: Tensor = self._policy(obs).sample().clamp(-1.0, 1.0)
+        return drawn
 
     @torch.no_grad()
     def _target_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        return torch.minimum(*self.target_model.q_value(obs, action)).reshape(-1)
+        return torch.minimum(*self._q_values(self.target_model, obs, action)).reshape(-1)
 
     def value_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return expectile(q_t - self.model.value(batch.obs).reshape(-1), self.tau), {}
 
     def actor_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        log_prob = DiagGaussianDistribution(self.model.policy(batch.obs)).logp(batch.action)
+        policy = self._policy(batch.obs)
+        if isinstance(policy, DiagGaussianDistribution):
+            log_prob = policy.logp(batch.action)
+        else:
+            log_prob = policy.log_prob(batch.action).reshape(len(batch.action), -1).sum(-1)
         with torch.no_grad():
             adv_t = q_t - self.model.value(batch.obs).reshape(-1)
         return weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT), {}
@@ -36,6 +48,6 @@ class IQL(contract.IQL, Algorithm):
         with torch.no_grad():
             discount_t = self.discount * (1.0 - batch.terminal.to(r_t.dtype))
             v_t = self.model.value(batch.next_obs).reshape(-1)
-        q1_tm1, q2_tm1 = self.model.q_value(batch.obs, batch.action)
+        q1_tm1, q2_tm1 = self._q_values(self.model, batch.obs, batch.action)
         errors = [td_error(q_tm1.reshape(-1), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
         return squared_error(errors[0]) + squared_error(errors[1]), {}
