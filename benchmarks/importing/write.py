@@ -7,6 +7,7 @@ import copy
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -68,7 +69,8 @@ CASES = {
 def main(folder: Path) -> None:
     """Write a zip file and the actions of every case."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (algorithm, env, options) in CASES.items():
+    cases: dict[str, tuple[Any, Any, dict[str, Any]]] = CASES
+    for name, (algorithm, env, options) in cases.items():
         torch.manual_seed(1)
         made = (
             make_vec_env(env, 1, seed=1) if isinstance(env, str) else make_vec_env(lambda e=env: Shown(*e), 1, seed=1)
@@ -100,7 +102,8 @@ def main(folder: Path) -> None:
 def seen_by(env: gymnasium.Env) -> list[np.ndarray]:
     """Return observations of episodes played at random."""
     env.action_space.seed(3)
-    found, ended = [], True
+    ended = True
+    found: list[np.ndarray] = []
     while len(found) < ROWS:
         if ended:
             observation, _ = env.reset(seed=len(found))

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 import parl
+from parl_core import export as exporting
 from parl_core._nested import map_nested
 from parl_core._policy_description import Pipeline, describe
 from parl_core.cli._commands import parl as command
@@ -295,10 +296,58 @@ def test_a_model_with_a_method_of_its_own_has_no_numpy_form(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_with_a_memory_is_refused(tmp_path: Path) -> None:
-    model = parl.networks.for_spaces(VECTOR, CHOICE, "actor-critic", memory="gru", memory_size=8)
-    with pytest.raises(ModelContractError, match="has a memory"):
-        export(_agent("PPO", model), tmp_path / "agent.policy", partial(Anything, VECTOR, CHOICE))
+@pytest.mark.parametrize("kind", ["actor-critic", "q"])
+@pytest.mark.parametrize("memory", ["gru", "lstm", "transformer"])
+def test_a_memory_is_carried_from_step_to_step(tmp_path: Path, memory: Any, kind: Any) -> None:
+    options = {"reach": 3, "blocks": 2} if memory == "transformer" else {}
+    model = parl.networks.for_spaces(
+        VECTOR, CHOICE, kind, memory=memory, memory_size=8, memory_options=options, hidden=(6,)
+    )
+    agent = parl.Agent(parl.algorithms.PPO(model) if kind == "actor-critic" else parl.algorithms.DQN(model))
+    agent.predict(VECTOR.sample())  # layers without shapes get them
+    (tmp_path / "agent.policy").write_bytes(pack(*describe(Pipeline(agent.alg, VECTOR, CHOICE))))
+    policy = load(tmp_path / "agent.policy")
+    observations = np.random.default_rng(0).normal(size=(9, 2, 4)).astype(np.float32)
+    ours, theirs = policy.initial_state(2), None
+    alone = policy.initial_state()
+    for batch in observations:
+        expected, theirs = agent.predict(batch, state=theirs)
+        actions, ours = policy(batch, state=ours)
+        one, alone = policy(batch[0], state=alone)
+        np.testing.assert_array_equal(actions, expected + CHOICE.start)
+        assert one == actions[0]
+        for name, array in ours.items():
+            np.testing.assert_allclose(array, theirs[name], atol=1e-5)
+            np.testing.assert_allclose(alone[name], array[0], atol=1e-6)
+    scores = policy.scores(observations[0])
+    assert not np.allclose(scores, policy.scores(observations[0], state=ours))
+    with pytest.raises(ValueError, match="must have shape"):
+        policy(observations[0], state=alone)
+
+
+@pytest.mark.timeout(900)  # as above
+@pytest.mark.parametrize("memory", ["gru", "lstm", "transformer"])
+def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: Any) -> None:
+    observed = Masked().observation_space
+    model = parl.networks.for_spaces(observed, CHOICE, "actor-critic", memory=memory, memory_size=8)
+    agent = parl.Agent(parl.algorithms.A2C(model))
+    for to in ("numpy", *_formats()):
+        found = export(agent, tmp_path / to, Masked, to, observations=24)
+        assert found.observations == 24
+        assert found.equal >= 23
+
+
+def test_a_file_that_forgets_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgetful = exporting._NUMPY.load.replace("policy(observations, state=state)", "policy(observations)")
+    monkeypatch.setattr(exporting, "_NUMPY", exporting._NUMPY._replace(load=forgetful))
+    model = parl.networks.for_spaces(VECTOR, NUMBERS, "actor-critic", memory="gru", memory_size=8)
+    agent = parl.Agent(parl.algorithms.PPO(model))
+    agent.predict(VECTOR.sample())
+    agent.value(VECTOR.sample())
+    model.set_weights({name: array * 30.0 for name, array in model.get_weights().items()})
+    with pytest.raises(ExportError, match="by the exported file"):
+        export(agent, tmp_path / "agent.policy", partial(Anything, VECTOR, NUMBERS), observations=60)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_layer_without_a_numpy_form_is_named(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def test_every_length_but_the_whole_is_refused(file: Path, tmp_path: Path) -> No
 
 
 def test_a_file_of_another_version_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"has version 2, written by parl-core 9\.9; this parl-core reads"):
-        load(_described(tmp_path, version=2))
+    with pytest.raises(CheckpointError, match=r"has version 3, written by parl-core 9\.9; this parl-core reads"):
+        load(_described(tmp_path, version=3))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

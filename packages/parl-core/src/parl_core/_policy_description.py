@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core import encoders, layers, networks
+from parl_core import encoders, layers, networks, recurrent
 from parl_core.contracts.a2c import A2C
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.bc import BC
@@ -78,6 +78,12 @@ class Pipeline:
         return kind_of(self.action).nvec or ()
 
     @property
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Return the state of one environment before its first step, `[1, ...]`; empty without a memory."""
+        found: Mapping[str, NDArray[Any]] = self.algorithm.model.initial_state(1) if self.algorithm.remembers else {}
+        return found
+
+    @property
     def has_mask(self) -> bool:
         """Return whether observations bring a mask of actions."""
         return (
@@ -135,6 +141,7 @@ def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
     """
     tree = _Tree(pipeline.algorithm.model)
     network = tree.network()
+    memory = tree.memory() if pipeline.state else None
     if isinstance(pipeline.algorithm, BC) and not pipeline.sizes:
         network = _chain(network, {"kind": "clip", "low": -1.0, "high": 1.0})
     if isinstance(pipeline.algorithm, C51):
@@ -151,8 +158,13 @@ def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
         steps.append({"kind": "normalized", **names, "clip": found.clip, "epsilon": found.epsilon})
     if not tree.encodes:
         steps.append({"kind": "cast", "dtype": dtype})
+    remembering: Node = {}
+    if memory is not None:
+        remembering = {"memory": {**memory, "front": _chain(*steps, memory["front"])}}
+        steps = []
     description = {
         "algorithm": type(pipeline.algorithm).__name__,
+        **remembering,
         "observation": _observation(pipeline.observation),
         "mask": pipeline.has_mask,
         "network": _chain(*steps, network),
@@ -203,6 +215,8 @@ class _Tree:
         match model:
             case _ if changed:
                 pass
+            case networks.RecurrentQNetwork() | networks.RecurrentActorCritic():
+                return self._layer(model.head if isinstance(model, networks.RecurrentQNetwork) else model.policy_head)
             case networks.QNetwork() | networks.SharedActorCritic():
                 head = model.head if isinstance(model, networks.QNetwork) else model.policy_head
                 return _chain(self._layer(model.trunk), self._layer(head))
@@ -227,6 +241,35 @@ class _Tree:
             f"{type(model).__name__} has no numpy form: that have the models of parl.networks (made by hand, or by "
             "for_spaces), with their own methods; export others with --to onnx, torch-export or paddle-inference"
         )
+
+    def memory(self) -> Node:
+        """Return the node of what remembers; `front` has the layers before it.
+
+        Raises:
+            ModelContractError: a layer has no numpy form.
+        """
+        layer = self._model.memory
+        state = {name: list(shape) for name, shape in layer.shapes.items()}
+        node = {"state": state, "front": _chain(self._layer(self._model.encoder), self._layer(layer.embedding))}
+        match layer:
+            case recurrent.GRU() | recurrent.LSTM():
+                kind = "gru" if isinstance(layer, recurrent.GRU) else "lstm"
+                cell = self._names[id(layer.cell)]
+                names = [f"{cell}.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+                for name in names:
+                    self.arrays[name] = self._model._array_of(self._tensors[name])
+                return {**node, "kind": kind, "weights": names}
+            case recurrent.CausalTransformer():
+                blocks = [self._attention(block) for block in layer.blocks.children()]
+                return {**node, "kind": "transformer", "blocks": blocks, "norm": self._layer(layer.norm)}
+        raise ModelContractError(f"{type(self._model).__name__}.memory is {layer}, which has no numpy form")
+
+    def _attention(self, layer: Any) -> Node:
+        parts = ("norm", "query", "key", "value", "project", "wide_norm", "wide", "narrow")
+        key = f"{self._names[id(layer)]}.nearness"
+        self.arrays[key] = self._model._array_of(self._tensors[key])
+        layers = {name: self._layer(getattr(layer, name)) for name in parts}
+        return {**layers, "heads": layer._heads, "nearness": key}
 
     def _layer(self, layer: Any) -> Node:
         """Return the node of a layer.

@@ -4,7 +4,8 @@
                       └──> 1,000 observations, actions of the agent ───────────────────┘
 
 A file takes observations as the environment gives them and gives actions as its `step` takes them: flattening, running
-normalisation, masks and bounds are inside. The formats of a framework are written by the backend's own `export` module.
+normalisation, masks and bounds are inside. Of a model with a memory it takes and gives the state, too, and is compared
+over sequences. The formats of a framework are written by the backend's own `export` module.
 """
 
 import os
@@ -49,6 +50,7 @@ __all__ = [
     "export_run",
     "frozen",
     "observation_leaves",
+    "state_names",
 ]
 
 FORMATS: Mapping[str, str] = {"numpy": "", "onnx": "torch", "torch-export": "torch", "paddle-inference": "paddle"}
@@ -77,6 +79,31 @@ parts = [run({{name: array[low:high] for name, array in inputs.items()}}) for lo
 np.savez(sys.argv[3], *[np.concatenate(column) for column in zip(*parts)])
 """
 
+_RUN_SEQUENCES = """
+import sys
+import numpy as np
+
+{load}
+
+inputs = dict(np.load(sys.argv[2]))
+begins = inputs.pop("begins")
+start = {{name: inputs.pop(name) for name in list(inputs) if name.startswith("state.")}}
+
+def play(sequences):
+    state = {{name: np.repeat(array, len(sequences), 0) for name, array in start.items()}}
+    steps = []
+    for step in range(begins.shape[1]):
+        for array in state.values():
+            array[begins[sequences, step]] = 0.0
+        found = run({{**{{name: array[sequences, step] for name, array in inputs.items()}}, **state}})
+        state = {{name: np.array(array) for name, array in zip(start, found[-len(start):])}}
+        steps.append(found[:-len(start)])
+    return [np.stack(column, 1) for column in zip(*steps)]
+
+first, rest = play([0]), play(list(range(1, len(begins))))
+np.savez(sys.argv[3], *[np.concatenate(both).reshape(-1, *both[0].shape[2:]) for both in zip(first, rest)])
+"""
+
 _LOAD_NUMPY = """
 from parl_core.policy import load
 
@@ -95,8 +122,12 @@ def flat(actions):
     return [leaf for part in actions for leaf in flat(part)] if isinstance(actions, tuple) else [actions]
 
 def run(inputs):
-    observations = nested(policy.description["observation"], iter(inputs.values()))
-    return [*flat(policy(observations)), policy.scores(observations)]
+    state = {name.removeprefix("state."): inputs[name] for name in inputs if name.startswith("state.")}
+    observations = nested(policy.description["observation"], (inputs[name] for name in inputs if name[:6] != "state."))
+    if not state:
+        return [*flat(policy(observations)), policy.scores(observations)]
+    actions, after = policy(observations, state=state)
+    return [*flat(actions), policy.scores(observations, state=state), *(after[name] for name in state)]
 
 foreign = {"torch", "paddle", "gymnasium"} & set(sys.modules)
 assert not foreign, foreign
@@ -179,11 +210,6 @@ def export(
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
     if FORMATS[to] not in ("", agent.BACKEND):
         raise HyperparameterError(f"{to} is written by the {FORMATS[to]} backend; this agent is on {agent.BACKEND}")
-    if agent.alg.remembers:
-        raise ModelContractError(
-            f"{type(agent.alg.model).__name__} has a memory, and the files of export carry none from step to step: "
-            "models with a memory are not exported yet"
-        )
     target = Path(path).expanduser()
     if target.is_dir():
         raise FileExistsError(f"{target} is a folder: give the name of a new one, or of a file")
@@ -193,12 +219,21 @@ def export(
         pipeline = Pipeline(
             agent.alg, raw.observation_space, raw.action_space, is_flat, _normalization_of(normalization)
         )
-        seen = list(_seen(agent, raw, pipeline, observations, seed))
+        seen, begins = _seen(agent, raw, pipeline, observations, seed)
     inputs = {name: np.stack([leaf(one) for one in seen]) for name, leaf in observation_leaves(raw.observation_space)}
-    actions = _actions_of(agent, pipeline, seen)
+    examples = {name: array[:3] for name, array in inputs.items()}
+    if pipeline.state:
+        actions = _actions_of_sequences(agent, pipeline, seen, begins)
+        state = dict(zip(state_names(pipeline), pipeline.state.values(), strict=True))
+        examples |= {name: np.repeat(array, 3, 0) for name, array in state.items()}
+        rows = _sequences(len(seen))
+        inputs = {name: array.reshape(rows, -1, *array.shape[1:]) for name, array in inputs.items()}
+        inputs |= {**state, "begins": begins.reshape(rows, -1)}
+    else:
+        actions = _actions_of(agent, pipeline, seen)
     with _temporary(target) as (written, folder):
-        form.write(pipeline, {name: array[:3] for name, array in inputs.items()}, written)
-        found = _run_elsewhere(form.load, written, inputs, folder)
+        form.write(pipeline, examples, written)
+        found = _run_elsewhere(_RUN_SEQUENCES if pipeline.state else _RUN, form.load, written, inputs, folder)
         equal, difference = _compared(pipeline, actions, found)
         size = sum(file.stat().st_size for file in _files(written))
         for file in _files(written):
@@ -260,8 +295,9 @@ def export_run(
     backends.set_backend(FORMATS[to] or trained.backend)
     agent = trained.make_agent()
     file = run / (trained.LAST if last else trained.FILE)
-    statistics = _agent_file.read(file).normalization
-    agent.restore(file)
+    saved = _agent_file.read(file)
+    statistics = saved.normalization
+    agent.alg.set_state(saved.state)
     return export(
         agent,
         run / _NAMES[to] if path is None else path,
@@ -286,6 +322,11 @@ def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[
     for key, part in parts:
         for inner, leaf in observation_leaves(part, f"{name}.{key}"):
             yield inner, partial(_found_in, key, leaf)
+
+
+def state_names(pipeline: Pipeline, name: str = "state") -> list[str]:
+    """Return the names of the parts of the state of a policy with a memory."""
+    return [f"{name}.{part}" for part in pipeline.state]
 
 
 def _found_in(key: Any, leaf: Callable[[Any], Any], observation: Any) -> Any:
@@ -350,40 +391,92 @@ def _as_model_sees(pipeline: Pipeline, observations: Sequence[Any]) -> Any:
     return np.clip(scaled, -found.clip, found.clip).astype(np.float32)
 
 
-def _actions_of(agent: Any, pipeline: Pipeline, observations: Sequence[Any]) -> list[NDArray[Any]]:
-    """Return the parts of the agent's actions, each `[n, ...]`; it is left as it was."""
+@contextmanager
+def _acting(agent: Any, pipeline: Pipeline) -> Iterator[Callable[..., Any]]:
+    """Provide what returns the parts of the agent's actions for a list of observations; it is left as it was.
+
+    Of an agent with a memory the state is taken, and returned behind the parts.
+    """
     valid = into_space(pipeline.action, unit_box=pipeline.acts_in_unit_box)
     was_training, dimensions = agent.training, agent.obs_ndim
     agent.eval()
     if not pipeline.is_flat:
         agent.obs_ndim = dimensions_of(pipeline.observation)
+
+    def act(observations: Sequence[Any], state: Any = None) -> Any:
+        inputs = _as_model_sees(pipeline, observations)
+        if state is None:
+            return list(_flat(valid(agent.predict(inputs))))
+        actions, after = agent.predict(inputs, state=state)
+        return list(_flat(valid(actions))), after
+
     try:
-        chunks = [observations[i : i + 64] for i in range(0, len(observations), 64)]
-        found = [list(_flat(valid(agent.predict(_as_model_sees(pipeline, chunk))))) for chunk in chunks]
+        yield act
     finally:
         agent.obs_ndim = dimensions
         if was_training:
             agent.train()
+
+
+def _actions_of(agent: Any, pipeline: Pipeline, observations: Sequence[Any]) -> list[NDArray[Any]]:
+    """Return the parts of the agent's actions, each `[n, ...]`."""
+    with _acting(agent, pipeline) as act:
+        found = [act(observations[i : i + 64]) for i in range(0, len(observations), 64)]
     return [np.concatenate(column) for column in zip(*found, strict=True)]
 
 
-def _seen(agent: Any, env: Any, pipeline: Pipeline, count: int, seed: int) -> Iterator[Any]:
-    """Yield observations of episodes, of which every other one is played at random (where no mask forbids actions)."""
+def _sequences(observations: int) -> int:
+    """Return in how many sequences of the same length so many observations of a policy with a memory are played."""
+    return max((rows for rows in (2, 4, 5, 8) if observations % rows == 0 and observations > rows), default=1)
+
+
+def _actions_of_sequences(
+    agent: Any, pipeline: Pipeline, observations: Sequence[Any], begins: NDArray[np.bool_]
+) -> list[NDArray[Any]]:
+    """Return the parts of the actions of an agent with a memory, sequence after sequence, played side by side."""
+    rows = _sequences(len(observations))
+    length, steps = len(observations) // rows, []
+    state = {name: np.repeat(array, rows, 0) for name, array in pipeline.state.items()}
+    with _acting(agent, pipeline) as act:
+        for step in range(length):
+            for array in state.values():
+                array[begins[step::length]] = 0.0
+            found, after = act(observations[step::length], state)
+            state = {name: np.array(array) for name, array in after.items()}
+            steps.append(found)
+    return [np.stack(column, 1).reshape(-1, *column[0].shape[1:]) for column in zip(*steps, strict=True)]
+
+
+def _seen(agent: Any, env: Any, pipeline: Pipeline, count: int, seed: int) -> tuple[list[Any], NDArray[np.bool_]]:
+    """Return observations of episodes, of which every other one is played at random (where no mask forbids actions).
+
+    With them, which ones begin an episode; of an agent with a memory each sequence begins with one, too.
+    """
     env.action_space.seed(seed)
+    observations: list[Any] = []
+    begins = np.zeros(count, np.bool_)
     ended, episode, observation = True, -1, None
-    for _ in range(count):
-        if ended:
-            episode += 1
-            observation, _ = env.reset(seed=seed + episode)
-        # A copy: some environments give the same memory again.
-        yield _copied(observation)
-        if episode % 2 or pipeline.has_mask:
-            parts = iter([part[0] for part in _actions_of(agent, pipeline, [observation])])
-            action = _rebuilt(env.action_space, parts)
-        else:
-            action = env.action_space.sample()
-        observation, _, terminated, truncated, _ = env.step(action)
-        ended = terminated or truncated
+    state: Any = None
+    length = count // _sequences(count) if pipeline.state else count
+    with _acting(agent, pipeline) as act:
+        for i in range(count):
+            if ended or i % length == 0:
+                episode += 1
+                observation, _ = env.reset(seed=seed + episode)
+                begins[i] = True
+                state = dict(pipeline.state) or None
+            # A copy: some environments give the same memory again.
+            observations.append(_copied(observation))
+            if episode % 2 or pipeline.has_mask:
+                chosen = act([observation], state)
+                if state is not None:
+                    chosen, state = chosen
+                action = _rebuilt(env.action_space, iter([part[0] for part in chosen]))
+            else:
+                action = env.action_space.sample()
+            observation, _, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+    return observations, begins
 
 
 def _copied(observation: Any) -> Any:
@@ -426,7 +519,9 @@ def _files(path: Path) -> list[Path]:
     return [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if file.is_file()]
 
 
-def _run_elsewhere(load: str, written: Path, inputs: Mapping[str, NDArray[Any]], folder: Path) -> list[NDArray[Any]]:
+def _run_elsewhere(
+    run: str, load: str, written: Path, inputs: Mapping[str, NDArray[Any]], folder: Path
+) -> list[NDArray[Any]]:
     """Return what a new process computes with a file.
 
     Raises:
@@ -434,7 +529,7 @@ def _run_elsewhere(load: str, written: Path, inputs: Mapping[str, NDArray[Any]],
     """
     given, found, program = folder / "inputs.npz", folder / "outputs.npz", folder / "run.py"
     np.savez(given, allow_pickle=False, **inputs)
-    program.write_text(_RUN.format(load=load))
+    program.write_text(run.format(load=load))
     search = os.pathsep.join(os.path.abspath(place) for place in sys.path if place)
     done = subprocess.run(
         [sys.executable, str(program), str(written), str(given), str(found)],

@@ -5,18 +5,24 @@
     policy = load("agent.policy")
     action = policy(observation)
 
+A policy that remembers takes the state of the step before, and returns the one after with the action:
+
+    state = policy.initial_state()  # at the start of each episode
+    action, state = policy(observation, state=state)
+
 Observations are those of the environment and actions such as its `step` takes: normalisation, masks and the mapping of
 actions to their bounds are inside. `parl export RUN --to numpy` and `parl_core.export` write the files.
 
 A file is laid out as safetensors: the length of a JSON header (8 bytes, little-endian), the header, and the arrays. The
 header's `__metadata__` has `parl`, a JSON object, and `crc32` of the table of arrays, of that text and of the arrays:
 
-    format, version     "parl-policy", 1
+    format, version     "parl-policy", 1; of policies that remember 2
     written_by          such as "parl-core 0.1.0"
     algorithm           name of the algorithm that was trained, for messages
     observation         {"shape", "dtype"}, or {"dict": {name: ...}}, or {"tuple": [...]}
     mask                whether observations bring a mask of actions in their entry `action_mask`
     network             {"kind": ...}: a tree of layers, of which `_LAYERS` lists the kinds, with names of arrays
+    memory              of version 2: {"kind", "front", ...}, what remembers, between the layers `front` and `network`
     sizes               number of choices of each part of an action, whose scores lie side by side
     action              how parts become an action: {"choice"}, {"choices"}, {"box"}, {"dict"} or {"tuple"}
 
@@ -76,11 +82,14 @@ class Policy:
             self._is_array = "shape" in self._observation
             self._shape = tuple(self._observation["shape"]) if self._is_array else ()
             self._has_mask = bool(description["mask"])
+            memory = description.get("memory")
+            self._memory = None if memory is None else _Memory(memory, arrays)
             self._network = _layer(description["network"], arrays)
             self._sizes = tuple(int(size) for size in description["sizes"])
             self._edges = tuple(accumulate(self._sizes, initial=0))
             self._action = _Actions(arrays).of(description["action"])
-            scores = self.scores(_zeros(self._observation))
+            inputs = self._batched(_zeros(self._observation))[0]
+            scores = self._scored(inputs, self.initial_state(1))[0]
             self._columns = scores.shape[1]
             self._of_scores(scores, None)
         except CheckpointError:
@@ -88,7 +97,17 @@ class Policy:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             raise CheckpointError(f"the description of the policy does not fit its arrays: {error!r}") from error
 
-    def __call__(self, observation: Any, *, action_mask: Any = None) -> Any:
+    def initial_state(self, rows: int | None = None) -> dict[str, NDArray[np.float32]]:
+        """Return the state before the first step of an episode: zeros by name; nothing of a policy without a memory.
+
+        Args:
+            rows: of a batch; None: of one observation.
+        """
+        shapes = {} if self._memory is None else self._memory.shapes
+        lead = () if rows is None else (rows,)
+        return {name: np.zeros((*lead, *shape), np.float32) for name, shape in shapes.items()}
+
+    def __call__(self, observation: Any, *, action_mask: Any = None, state: Any = None) -> Any:
         """Return the best action.
 
         Args:
@@ -96,28 +115,25 @@ class Policy:
                 dictionaries or tuples as the space has them.
             action_mask: True where an action is possible, `[choices]` or `[n, choices]`; default: the entry
                 `action_mask` of the observation, where it has one.
+            state: of a policy with a memory, what it returned at the step before, or `initial_state`; default: that.
 
         Returns:
             The action for the environment's `step`; of a batch actions `[n, ...]`, or dictionaries or tuples of such.
+            With a memory a pair of it and the state after this step.
 
         Raises:
-            ValueError: the observation has another shape or holds a NaN, or the mask leaves no action.
+            ValueError: the observation or the state has another shape or holds a NaN, or the mask leaves no action.
         """
-        inputs, single = self._batched(observation)
-        if self._has_mask and action_mask is None:
-            action_mask = inputs["action_mask"]
-        elif action_mask is not None:
-            action_mask = np.asarray(action_mask)[None] if single else np.asarray(action_mask)
-        actions = self._of_scores(self._scored(inputs), action_mask)
-        return _row(actions) if single else actions
+        return self._act(observation, action_mask, state)
 
-    def sample(self, observation: Any, rng: np.random.Generator, *, action_mask: Any = None) -> Any:
+    def sample(self, observation: Any, rng: np.random.Generator, *, action_mask: Any = None, state: Any = None) -> Any:
         """Draw an action: each in proportion to the exponential of its score, as PPO and A2C explore.
 
         Args:
             observation: as of a call.
             rng: draws.
             action_mask: as of a call.
+            state: as of a call.
 
         Raises:
             ValueError: as of a call, or actions are not one choice each.
@@ -126,26 +142,61 @@ class Policy:
             raise ValueError(
                 f"sample draws one choice of several; actions of this policy are {self._action_in_words()}"
             )
-        inputs, single = self._batched(observation)
-        if self._has_mask and action_mask is None:
-            action_mask = inputs["action_mask"]
-        elif action_mask is not None:
-            action_mask = np.asarray(action_mask)[None] if single else np.asarray(action_mask)
-        scores = self._scored(inputs)
-        scores = scores + rng.gumbel(size=scores.shape)  # whose largest is such a draw: Gumbel 1954
-        actions = self._of_scores(scores, action_mask)
-        return _row(actions) if single else actions
+        # The largest of the sums is such a draw: Gumbel 1954.
+        return self._act(observation, action_mask, state, lambda scores: scores + rng.gumbel(size=scores.shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.description, self._arrays)
 
-    def scores(self, observation: Any) -> NDArray[Any]:
+    def scores(self, observation: Any, *, state: Any = None) -> NDArray[Any]:
         """Return what actions are chosen by, `[n, columns]` (one observation is a batch of one): scores, then numbers.
 
         Raises:
-            ValueError: the observation has another shape or holds a NaN.
+            ValueError: the observation or the state has another shape or holds a NaN.
         """
-        return self._scored(self._batched(observation)[0])
+        inputs, single = self._batched(observation)
+        return self._scored(inputs, self._states(state, inputs, single))[0]
+
+    def _act(
+        self, observation: Any, mask: Any, state: Any, drawn: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    ) -> Any:
+        inputs, single = self._batched(observation)
+        if self._has_mask and mask is None:
+            mask = inputs["action_mask"]
+        elif mask is not None:
+            mask = np.asarray(mask)[None] if single else np.asarray(mask)
+        scores, after = self._scored(inputs, self._states(state, inputs, single))
+        actions = self._of_scores(scores if drawn is None else drawn(scores), mask)
+        if single:
+            actions, after = _row(actions), {name: array[0] for name, array in after.items()}
+        return actions if self._memory is None else (actions, after)
+
+    def _states(self, given: Any, inputs: Any, single: bool) -> dict[str, NDArray[np.float32]]:
+        """Return the state before a batch of observations.
+
+        Raises:
+            ValueError: it is not that of such a batch.
+        """
+        if self._memory is None:
+            if given is not None:
+                raise ValueError("this policy has no memory, and takes no state")
+            return {}
+        while isinstance(inputs, dict):
+            inputs = next(iter(inputs.values()))
+        expected = self.initial_state(len(inputs))
+        if given is None:
+            return expected
+        if not isinstance(given, Mapping) or set(given) != set(expected):
+            raise ValueError(f"state must be a dictionary of {', '.join(expected)}, as the policy returns it")
+        found = {name: np.asarray(given[name], np.float32) for name in expected}
+        if single:
+            found = {name: array[None] for name, array in found.items()}
+        for name, array in found.items():
+            if array.shape != expected[name].shape:
+                raise ValueError(
+                    f"state[{name!r}] must have shape {list(expected[name].shape)}, got {list(array.shape)}"
+                )
+        return found
 
     def _action_in_words(self) -> str:
         return f"{len(self._sizes)} choices and {self._columns - self._edges[-1]} numbers"
@@ -155,12 +206,14 @@ class Policy:
             return _batched(self._observation, observation, "observation")
         return _batch(observation, self._shape, "observation")
 
-    def _scored(self, inputs: Any) -> NDArray[Any]:
+    def _scored(self, inputs: Any, state: dict[str, NDArray[np.float32]]) -> tuple[NDArray[Any], Any]:
         with np.errstate(invalid="ignore", over="ignore"):  # what comes of infinite numbers is refused below
+            if self._memory is not None:
+                inputs, state = self._memory(inputs, state)
             scores: NDArray[Any] = self._network(inputs)
         if not np.isfinite(scores).all():
             raise ValueError("the policy gives NaN or infinity for this observation: look for such numbers in it")
-        return scores
+        return scores, state
 
     def _of_scores(self, scores: NDArray[Any], mask: Any) -> Any:
         edges = self._edges
@@ -222,7 +275,8 @@ def pack(description: Mapping[str, Any], arrays: _Arrays) -> bytes:
         }
         pieces.append(piece)
         end += len(piece)
-    text = json.dumps({"format": FORMAT, "version": VERSION, **description})
+    version = VERSION if "memory" in description else 1  # of which older readers know all
+    text = json.dumps({"format": FORMAT, "version": version, **description})
     data = b"".join(pieces)
     metadata = {"parl": text, "crc32": str(_checksum(table, text, data))}
     header = json.dumps({"__metadata__": metadata, **table}).encode()
@@ -249,10 +303,10 @@ def _unpacked(content: bytes) -> tuple[Mapping[str, Any], _Arrays]:
         raise CheckpointError(f"damaged, or no policy that `parl export --to numpy` wrote: {error!r}") from error
     if not is_policy:
         raise CheckpointError(f"this is a file of the format {description['format']!r}, not {FORMAT!r}")
-    if version != VERSION:
+    if version not in (1, VERSION):
         raise CheckpointError(
-            f"it has version {version!r}, written by {description.get('written_by')}; this parl-core reads version "
-            f"{VERSION}: pip install --upgrade parl-core"
+            f"it has version {version!r}, written by {description.get('written_by')}; this parl-core reads versions up "
+            f"to {VERSION}: pip install --upgrade parl-core"
         )
     data = memoryview(content)[start:]
     if checksum != str(_checksum(table, text, data)):
@@ -559,6 +613,105 @@ _LAYERS: Mapping[str, Callable[[_Node, _Arrays], _Function]] = {
     "residual": _residual,
     "scaled": _scaled,
 }
+
+
+# Memories
+
+
+class _Memory:
+    """What remembers, over the layers in front of it.
+
+    Attributes:
+        shapes: of each array of the state, of one observation.
+    """
+
+    def __init__(self, node: _Node, arrays: _Arrays) -> None:
+        kind = node["kind"]
+        if kind not in _MEMORIES:
+            raise CheckpointError(f"it has a memory {kind!r}, which this parl-core does not know: upgrade parl-core")
+        self.shapes = {name: tuple(shape) for name, shape in node["state"].items()}
+        self._front, self._step = _layer(node["front"], arrays), _MEMORIES[kind](node, arrays)
+
+    def __call__(self, inputs: Any, state: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        return self._step(self._front(inputs), state)
+
+
+_Step = Callable[[NDArray[Any], dict[str, NDArray[Any]]], tuple[NDArray[Any], dict[str, NDArray[Any]]]]
+
+
+def _gates(node: _Node, arrays: _Arrays) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    of_input, of_state, bias, state_bias = (arrays[name] for name in node["weights"])
+    return of_input.T, of_state.T, bias, state_bias
+
+
+def _gru(node: _Node, arrays: _Arrays) -> _Step:
+    of_input, of_state, bias, state_bias = _gates(node, arrays)
+    size = len(of_state)
+
+    def step(x: NDArray[Any], state: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        before = state["hidden"]
+        seen, kept = x @ of_input + bias, before @ of_state + state_bias
+        both = _sigmoid(seen[:, : 2 * size] + kept[:, : 2 * size])
+        reset, update = both[:, :size], both[:, size:]
+        new = np.tanh(seen[:, 2 * size :] + reset * kept[:, 2 * size :])
+        hidden = (1.0 - update) * new + update * before
+        return hidden, {"hidden": hidden}
+
+    return step
+
+
+def _lstm(node: _Node, arrays: _Arrays) -> _Step:
+    of_input, of_state, bias, state_bias = _gates(node, arrays)
+    size = len(of_state)
+
+    def step(x: NDArray[Any], state: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        gates = x @ of_input + bias + state["hidden"] @ of_state + state_bias
+        keep = _sigmoid(gates[:, size : 2 * size]) * state["cell"]
+        cell = keep + _sigmoid(gates[:, :size]) * np.tanh(gates[:, 2 * size : 3 * size])
+        hidden = _sigmoid(gates[:, 3 * size :]) * np.tanh(cell)
+        return hidden, {"hidden": hidden, "cell": cell}
+
+    return step
+
+
+def _transformer(node: _Node, arrays: _Arrays) -> _Step:
+    blocks = [_attention(block, arrays) for block in node["blocks"]]
+    norm = _layer(node["norm"], arrays)
+
+    def step(x: NDArray[Any], state: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+        seen = np.concatenate([state["there"], np.ones((len(x), 1), np.float32)], 1)
+        kept = []
+        for i, block in enumerate(blocks):
+            steps = np.concatenate([state["inputs"][:, i], x[:, None]], 1)
+            kept.append(steps[:, 1:])
+            x = block(steps, seen)
+        there = seen[:, 1:]
+        return norm(x), {"inputs": np.stack(kept, 1) * there[:, None, :, None], "there": there}
+
+    return step
+
+
+def _attention(node: _Node, arrays: _Arrays) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
+    """Return what a block makes of steps `[n, reach + 1, size]`, of which the last one is the present."""
+    names = ("norm", "query", "key", "value", "project", "wide_norm", "wide", "narrow")
+    norm, query, key, value, project, wide_norm, wide, narrow = (_layer(node[name], arrays) for name in names)
+    heads, nearness = int(node["heads"]), arrays[node["nearness"]][::-1].T  # the farthest step first
+
+    def block(steps: NDArray[Any], seen: NDArray[Any]) -> NDArray[Any]:
+        rows, count, size = steps.shape
+        x, looked_at = steps[:, -1], norm(steps).reshape(-1, size)
+        asked = query(norm(x)).reshape(rows, heads, 1, -1)
+        keys = key(looked_at).reshape(rows, count, heads, -1).transpose(0, 2, 3, 1)
+        values = value(looked_at).reshape(rows, count, heads, -1).transpose(0, 2, 1, 3)
+        scores = (asked @ keys) * np.float32((heads / size) ** 0.5) + nearness[None, :, None]
+        attention = _softmax(scores - np.float32(1e9) * (1.0 - seen[:, None, None]))
+        x = x + project((attention @ values).reshape(rows, size))
+        return np.asarray(x + narrow(wide(wide_norm(x))))
+
+    return block
+
+
+_MEMORIES: Mapping[str, Callable[[_Node, _Arrays], _Step]] = {"gru": _gru, "lstm": _lstm, "transformer": _transformer}
 
 
 def _optional(name: str | None, arrays: _Arrays) -> NDArray[Any] | None:

@@ -45,7 +45,8 @@ class ExportedPolicy(nn.Layer):
     """An agent's way from observations to actions as one layer.
 
     It takes a list of an array of each part of an observation, `[n, ...]` in the space's dtype, and returns the parts
-    of the action and what they were chosen by: scores of choices, then numbers.
+    of the action and what they were chosen by: scores of choices, then numbers. Of a model with a memory the list has
+    the parts of the state as well, and those after the step are returned at the end.
 
     Args:
         pipeline: of the agent; its model is copied.
@@ -67,15 +68,19 @@ class ExportedPolicy(nn.Layer):
                 for name, array in box(space, pipeline.acts_in_unit_box).items():
                     self.register_buffer(f"{name}_{i}", paddle.to_tensor(array))
 
-    def forward(self, observations: list[Tensor]) -> tuple[Tensor, ...]:
-        """Return the parts of the action, and scores."""
-        return self._computed(observations)
+    def forward(self, given: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return the parts of the action, scores, and the parts of the state."""
+        return self._computed(given)
 
     @paddle.jit.not_to_static  # plain Python, whose control flow depends on no tensor
-    def _computed(self, observations: list[Tensor]) -> tuple[Tensor, ...]:
+    def _computed(self, given: list[Tensor]) -> tuple[Tensor, ...]:
+        observations, state = given[: len(self._names)], given[len(self._names) :]
         mask, inputs = self._inputs(observations)
+        after: Mapping[str, Tensor] = {}
+        if state:
+            inputs, after = self.model.remember(inputs, dict(zip(self._pipeline.state, state, strict=True)))
         columns = scores(self._algorithm, inputs, lambda parts: paddle.concat(list(parts), -1))
-        return (*self._actions(columns, mask), columns)
+        return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
 
     def _inputs(self, observations: list[Tensor]) -> tuple[Tensor | None, Any]:
         leaves = dict(zip(self._names, observations, strict=True))

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
 from parl_core._policy_description import box, scores
-from parl_core.export import Format, Pipeline, action_leaves, observation_leaves
+from parl_core.export import Format, Pipeline, action_leaves, observation_leaves, state_names
 
 __all__ = ["ExportedPolicy", "formats"]
 
@@ -50,7 +50,8 @@ class ExportedPolicy(nn.Module):
     """An agent's way from observations to actions as one module.
 
     It takes an array of each part of an observation, `[n, ...]` in the space's dtype, and returns the parts of the
-    action and what they were chosen by: scores of choices, then numbers.
+    action and what they were chosen by: scores of choices, then numbers. Of a model with a memory it takes the parts of
+    the state as well, and returns those after the step at the end.
 
     Args:
         pipeline: of the agent; its model is copied.
@@ -73,11 +74,15 @@ class ExportedPolicy(nn.Module):
                     self.register_buffer(f"{name}_{i}", torch.from_numpy(array))
 
     @torch.no_grad()
-    def forward(self, *observations: Tensor) -> tuple[Tensor, ...]:
-        """Return the parts of the action, and scores."""
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Return the parts of the action, scores, and the parts of the state."""
+        observations, state = given[: len(self._names)], given[len(self._names) :]
         mask, inputs = self._inputs(observations)
+        after: Mapping[str, Tensor] = {}
+        if state:
+            inputs, after = self.model.remember(inputs, dict(zip(self._pipeline.state, state, strict=True)))
         columns = scores(self._algorithm, inputs, lambda parts: torch.cat(parts, -1))
-        return (*self._actions(columns, mask), columns)
+        return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
 
     def _inputs(self, observations: tuple[Tensor, ...]) -> tuple[Tensor | None, Any]:
         leaves = dict(zip(self._names, observations, strict=True))
@@ -173,12 +178,12 @@ def _write_onnx(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: 
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(f'ONNX files need {", ".join(missing)}: pip install "parl-torch[onnx]"')
-    outputs = [name for name, _ in action_leaves(pipeline.action)]
+    outputs = [*(name for name, _ in action_leaves(pipeline.action)), "scores", *state_names(pipeline, "next_state")]
     with _quiet():
         made: Any = torch.onnx.export(
             _program(pipeline, examples),
             input_names=list(examples),
-            output_names=[*outputs, "scores"],
+            output_names=outputs,
             dynamo=True,
             verbose=False,
         )
