@@ -31,6 +31,7 @@ from conformance.offline_q import OfflineQConformance
 from conformance.on_policy import OnPolicyConformance
 from conformance.policy_gradient import PolicyGradientConformance
 from conformance.ppo import PPOConformance
+from conformance.qmix import QMIXConformance
 from conformance.qr_dqn import QRDQNConformance
 from conformance.rebrac import ReBRACConformance
 from conformance.resume import ResumeConformance
@@ -64,6 +65,7 @@ __all__ = [
     "OnPolicyConformance",
     "PPOConformance",
     "PolicyGradientConformance",
+    "QMIXConformance",
     "QRDQNConformance",
     "RainbowConformance",
     "ReBRACConformance",

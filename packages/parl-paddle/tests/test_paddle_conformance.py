@@ -21,6 +21,7 @@ from conformance import (
     OnPolicyConformance,
     PolicyGradientConformance,
     PPOConformance,
+    QMIXConformance,
     QRDQNConformance,
     RainbowConformance,
     SACConformance,
@@ -59,6 +60,10 @@ class TestPolicyGradient(PolicyGradientConformance):
 
 
 class TestDQN(DQNConformance):
+    adapter = PaddleAdapter()
+
+
+class TestQMIX(QMIXConformance):
     adapter = PaddleAdapter()
 
 

@@ -307,15 +307,15 @@ class VDNMixer(_TeamNetwork):
     """The sum of all agents' values (Sunehag et al. 2017, arXiv:1706.05296, equation 3).
 
     Args:
-        agents: how many.
+        agents: how many; the sum need not know it.
 
     Attributes:
         n_agents: how many.
     """
 
-    def __init__(self, agents: int) -> None:
+    def __init__(self, agents: int | None = None) -> None:
         super().__init__()
-        self.n_agents = check_int("agents", agents)
+        self.n_agents = None if agents is None else check_int("agents", agents)
 
     def forward(self, values: Any, state: Any) -> Any:  # noqa: ARG002 - as of `QMixer`
         """Return the team's values `[batch, T, 1]` of `values` `[batch, T, agents]`."""

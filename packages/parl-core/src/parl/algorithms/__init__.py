@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from parl_core.contracts.offline_q import OfflineQ as OfflineQ
     from parl_core.contracts.policy_gradient import PolicyGradient as PolicyGradient
     from parl_core.contracts.ppo import PPO as PPO
+    from parl_core.contracts.qmix import QMIX as QMIX
+    from parl_core.contracts.qmix import VDN as VDN
     from parl_core.contracts.qr_dqn import QRDQN as QRDQN
     from parl_core.contracts.rainbow import Rainbow as Rainbow
     from parl_core.contracts.rebrac import ReBRAC as ReBRAC

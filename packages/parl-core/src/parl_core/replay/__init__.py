@@ -5,10 +5,11 @@ from parl_core.replay._hindsight import HindsightReplayMemory, outcome_of
 from parl_core.replay._memory import BootstrapMasks, ReplayMemory
 from parl_core.replay._priorities import Prioritized
 from parl_core.replay._sampled_ring import ReplayBatch
-from parl_core.replay._sequences import SequenceReplayMemory
+from parl_core.replay._sequences import EpisodeReplayMemory, SequenceReplayMemory
 
 __all__ = [
     "BootstrapMasks",
+    "EpisodeReplayMemory",
     "FrameReplayMemory",
     "HindsightReplayMemory",
     "Prioritized",

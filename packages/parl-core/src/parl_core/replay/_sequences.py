@@ -5,9 +5,16 @@
 
 A sequence may begin at any step and go on over the ends of episodes, behind which the state is reset. A step whose
 n-step return would go beyond a truncation is not learned from, because the state there is not known.
+
+    whole episodes              | learned from ... | last observation | padding ... |
+                                ^ zeros              bootstrapped from where it was truncated
+
+`EpisodeReplayMemory` draws whole episodes in place of pieces, with the state of zeros before each, as QMIX has it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +24,7 @@ from parl_core.checks import check_fraction, check_int
 from parl_core.replay._memory import ReplayMemory
 from parl_core.replay._ring import check_rewards
 
-__all__ = ["SequenceReplayMemory"]
+__all__ = ["EpisodeReplayMemory", "SequenceReplayMemory"]
 
 
 class SequenceReplayMemory(ReplayMemory):
@@ -36,6 +43,7 @@ class SequenceReplayMemory(ReplayMemory):
         n_step: rewards that are summed before bootstrapping.
         gamma: discount per step, in [0, 1].
         obs_dtype: likewise.
+        act_dtype: likewise.
         n_envs: environments that take turns; `append_batch` brings one transition of each.
         seed: likewise.
 
@@ -55,10 +63,11 @@ class SequenceReplayMemory(ReplayMemory):
         n_step: int,
         gamma: float,
         obs_dtype: DTypeLike = np.float32,
+        act_dtype: DTypeLike | None = None,
         n_envs: int = 1,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, n_envs=n_envs, seed=seed)
+        super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, act_dtype=act_dtype, n_envs=n_envs, seed=seed)
         self.length, self.burn_in = check_int("length", length), check_int("burn_in", burn_in, at_least=0)
         self._ahead, self._discount = check_int("n_step", n_step), check_fraction("gamma", gamma)
         self._names = tuple(state)
@@ -69,6 +78,10 @@ class SequenceReplayMemory(ReplayMemory):
     def is_ready(self) -> bool:
         """Return whether every environment has steps enough for a sequence."""
         return self._possible() > 0
+
+    def count_for(self, batch_size: int) -> int:
+        """Return how many sequences have at most `batch_size` steps that are learned from, at least one."""
+        return max(1, batch_size // self.length)
 
     def append_batch(
         self,
@@ -175,3 +188,161 @@ class SequenceReplayMemory(ReplayMemory):
 
     def _column_names(self) -> tuple[str, ...]:
         return (*super()._column_names(), *(f"state_{name}" for name in getattr(self, "_names", ())))
+
+
+class EpisodeReplayMemory(ReplayMemory):
+    """The newest `max_size` transitions, and whole episodes drawn from them, padded to the longest one of a draw.
+
+    Only episodes that have ended, and of which no step was dropped, are drawn, each at most once. After the last step
+    comes its last observation, from which a truncated episode is bootstrapped.
+
+    Args:
+        max_size: as of `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `act_dtype`, `n_envs` and `seed`.
+        obs_dim: likewise.
+        act_dim: likewise.
+        gamma: discount per step, in [0, 1].
+        state: shape of each array of the state of one environment, by name.
+        obs_dtype: likewise.
+        act_dtype: likewise.
+        n_envs: likewise.
+        seed: likewise.
+
+    Raises:
+        HyperparameterError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        obs_dim: int | Sequence[int],
+        act_dim: int | Sequence[int],
+        *,
+        gamma: float,
+        state: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        obs_dtype: DTypeLike = np.float32,
+        act_dtype: DTypeLike | None = None,
+        n_envs: int = 1,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, act_dtype=act_dtype, n_envs=n_envs, seed=seed)
+        self._discount = check_fraction("gamma", gamma)
+        self._shapes = {name: tuple(shape) for name, shape in state.items()}
+        self._scanned = -1
+        self._begun = np.zeros(n_envs, np.int64)
+        self._found: list[tuple[int, int]] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether there is an episode that has ended."""
+        return bool(self._episodes())
+
+    def count_for(self, batch_size: int) -> int:
+        """Return how many episodes are drawn for a batch: `batch_size` is their number."""
+        return batch_size
+
+    def append_batch(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: ArrayLike,
+        next_obs: ArrayLike,
+        terminal: ArrayLike,
+        truncated: ArrayLike | None = None,
+        *,
+        state: Mapping[str, ArrayLike] | None = None,  # noqa: ARG002 - as of `SequenceReplayMemory`
+    ) -> None:
+        """Store a step of all environments: see `ReplayMemory.append_batch`.
+
+        Args:
+            obs: likewise, like the others.
+            act: likewise.
+            reward: likewise.
+            next_obs: likewise.
+            terminal: likewise.
+            truncated: likewise.
+            state: not kept, because an episode begins with zeros.
+
+        Raises:
+            ValueError: likewise.
+        """
+        super().append_batch(obs, act, reward, next_obs, terminal, truncated)
+
+    def sample_sequences(self, count: int) -> dict[str, Any]:
+        """Draw episodes, as the columns of `parl_core.contracts.batches.Sequences`, in new arrays.
+
+        A sequence has one row more than the longest of them has steps. `weights` are 0 in rows that are no steps.
+
+        Args:
+            count: how many; as many as there are, where there are less.
+
+        Raises:
+            ValueError: no episode has ended.
+        """
+        episodes, n = self._episodes(), self.n_envs
+        if not episodes:
+            raise ValueError("no episode has ended that the memory still holds: append more, or make it larger")
+        drawn = self._rng.choice(len(episodes), size=min(count, len(episodes)), replace=False)
+        first, last = np.array([episodes[index] for index in drawn]).T
+        steps = (last - first) // n + 1
+        rows = int(steps.max()) + 1
+        place = np.arange(rows)
+        slots = (first[:, None] + np.minimum(place, steps[:, None] - 1) * n) % self.max_size
+        is_step = place < steps[:, None]
+        obs = self.obs[slots]
+        obs[~is_step] = self.next_obs[slots[~is_step]]
+        action = self.action[slots.reshape(-1)]
+        ended = self.terminal[slots]
+        to = np.minimum(place + 1, rows - 1) + rows * np.arange(len(drawn))[:, None]
+        return {
+            "obs": obs.reshape(-1, *obs.shape[2:]),
+            "action": action.astype(np.int64) if action.dtype.kind in "iu" else action,
+            "reward": (self.reward[slots] * is_step).reshape(-1),
+            "discount": (self._discount * (is_step & ~ended)).reshape(-1).astype(np.float32),
+            "ahead": to.reshape(-1),
+            "weights": (is_step * (is_step.size / is_step.sum())).reshape(-1).astype(np.float32),
+            "begins": np.zeros(slots.size, np.bool_),
+            "state": {name: np.zeros((len(drawn), *shape), np.float32) for name, shape in self._shapes.items()},
+        }
+
+    def cut_episodes(self) -> dict[str, Any]:
+        """Mark the newest transition of every environment as truncated: see `ReplayMemory.cut_episodes`."""
+        place = super().cut_episodes()
+        self._scanned = -1
+        return place
+
+    def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Write back what `rows_since` returned."""
+        super().put_rows(rows)
+        self._scanned = -1
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        super().set_state(state)
+        self._scanned = -1
+
+    def load(self, pathname: str | os.PathLike[str]) -> None:
+        """Replace the contents by those of a file: see `ReplayMemory.load`."""
+        super().load(pathname)
+        self._scanned = -1
+
+    def _episodes(self) -> list[tuple[int, int]]:
+        """Return the numbers of the first and of the last transition of each episode that has ended.
+
+        An episode is known to be whole where the transition before it is held as well, or it is an environment's
+        first; so a memory that was restored draws from the same ones.
+        """
+        n, start = self.n_envs, self._start
+        if self._scanned < start:
+            self._found, self._scanned = [], start
+            self._begun = np.arange(n) if start == 0 else np.full(n, -1)
+        for number in range(self._scanned, self._end):
+            slot, env = number % self.max_size, number % n
+            if self.terminal[slot] or self.truncated[slot]:
+                begun = int(self._begun[env])
+                if begun >= 0:
+                    self._found.append((begun, number))
+                self._begun[env] = number + n
+        self._scanned = self._end
+        if start > 0:
+            self._found = [episode for episode in self._found if episode[0] >= start + n]
+        return self._found

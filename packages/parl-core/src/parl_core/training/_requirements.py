@@ -30,8 +30,9 @@ __all__ = [
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask")
 _LOOPS = (
-    "DQN, DDPG, TD3, SAC and OAC learn with train_off_policy; PPO, A2C and PolicyGradient with train_on_policy; CQL, "
-    "IQL, AWAC, TD3BC, ReBRAC, OfflineQ and DecisionTransformer with train_offline; IMPALA with train_actor_learner"
+    "DQN, DDPG, TD3, SAC, OAC, QMIX and MADDPG learn with train_off_policy; PPO, A2C and PolicyGradient with "
+    "train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and DecisionTransformer with train_offline; IMPALA with "
+    "train_actor_learner"
 )
 
 
@@ -63,10 +64,13 @@ def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: It
     if not isinstance(agent, Agent):
         return
     if type(agent).learn is Agent.learn:
-        if not _takes(agent.alg, *_TRANSITION, weights=None, discount=None):
+        is_team = getattr(agent.alg, "LEARNS_TEAMS", False)
+        if not is_team and not _takes(agent.alg, *_TRANSITION, weights=None, discount=None):
             raise _unsuited("train_off_policy", agent.alg, "does not learn from transitions of a replay memory")
         known = _parameters(agent.alg.learn)
-        own = None if known is None else [name for name in known[len(_TRANSITION) :] if name not in _OF_EACH_ROW]
+        columns = getattr(type(agent.alg).learn, "columns", None)
+        first = len(_TRANSITION) if columns is None else len(columns.names)
+        own = None if known is None else [name for name in known[first:] if name not in _OF_EACH_ROW]
         _require_known("rates", rates, agent.alg, own)
     if type(agent).sample is Agent.sample:
         _require_known("exploration", exploration, agent.alg, _explored(agent.alg))

@@ -34,7 +34,14 @@ from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import HyperparameterError
-from parl_core.replay import HindsightReplayMemory, Prioritized, ReplayMemory, SequenceReplayMemory, outcome_of
+from parl_core.replay import (
+    EpisodeReplayMemory,
+    HindsightReplayMemory,
+    Prioritized,
+    ReplayMemory,
+    SequenceReplayMemory,
+    outcome_of,
+)
 from parl_core.replay._hindsight import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
@@ -273,6 +280,12 @@ def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: 
         HyperparameterError: there are no uniform actions in this space.
     """
     n = rows_of(obs)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:  # one choice an agent
+        mask = mask_of(obs)
+        if mask is None:
+            return np.asarray(rng.integers(space.nvec, size=(n, len(space.nvec))))
+        drawn = np.where(np.asarray(mask, np.bool_), rng.random((n, len(space.nvec), int(space.nvec.max()))), -1.0)
+        return np.asarray(drawn.argmax(axis=2))
     if isinstance(space, gymnasium.spaces.Discrete):
         mask = mask_of(obs)
         if mask is None:
@@ -301,11 +314,12 @@ class OffPolicySettings:
         train_every: steps between two phases of learning.
         gradient_steps: updates of one phase; `gradient_steps / train_every` updates a step, however many environments
             there are.
-        batch_size: transitions of one update.
+        batch_size: transitions of one update; of algorithms that learn from whole episodes (QMIX), episodes.
         memory_size: transitions that are remembered.
         n_step: rewards that are summed before bootstrapping, with the algorithm's gamma.
         sequence_length: of models with a memory, steps of a sequence that are learned from; default 20. An update
-            learns from as many sequences as have at most `batch_size` such steps, and at least one.
+            learns from as many sequences as have at most `batch_size` such steps, and at least one. QMIX learns from
+            whole episodes unless it is given.
         burn_in: of models with a memory, steps before each sequence that bring its state up to date; default 10.
         prioritized: draw transitions by their TD errors; its beta goes linearly to 1 over `total_steps`.
         hindsight: of environments with goals (Gymnasium's GoalEnv), the share of drawn transitions that are learned
@@ -486,12 +500,22 @@ def make_memory(
             n_envs=n,
             seed=rng,
         )
-    if not state:
+    shape, act_dtype = _action_shape(space, teams=_learns_teams(agent)), None
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        act_dtype = np.int32
+    by_sequence = bool(state) or _learns_sequences(agent)
+    if _learns_teams(agent) and (settings.n_step > 1 or settings.prioritized is not None or normalized is not None):
+        raise HyperparameterError(
+            f"{type(agent.alg).__name__} learns from single steps of several agents, drawn uniformly and as they were "
+            "observed: leave out n_step, prioritized and NormalizeVector"
+        )
+    if not by_sequence:
         return ReplayMemory(
             size,
             obs_shape,
-            _action_shape(space),
+            shape,
             obs_dtype=obs_dtype,
+            act_dtype=act_dtype,
             n_envs=n,
             n_step=settings.n_step,
             gamma=gamma,
@@ -503,16 +527,30 @@ def make_memory(
             "sequences are drawn uniformly and as they were observed: with a model that has a memory leave out "
             f"{'NormalizeVector' if normalized is not None else 'prioritized'}"
         )
+    shapes = {name: array.shape[1:] for name, array in state.items()}
+    if _learns_sequences(agent) and settings.sequence_length is None:
+        return EpisodeReplayMemory(
+            size,
+            obs_shape,
+            shape,
+            gamma=gamma,
+            state=shapes,
+            obs_dtype=obs_dtype,
+            act_dtype=act_dtype,
+            n_envs=n,
+            seed=rng,
+        )
     return SequenceReplayMemory(
         size,
         obs_shape,
-        _action_shape(space),
-        state={name: array.shape[1:] for name, array in state.items()},
+        shape,
+        state=shapes,
         length=20 if settings.sequence_length is None else settings.sequence_length,
-        burn_in=10 if settings.burn_in is None else settings.burn_in,
+        burn_in=(10 if state else 0) if settings.burn_in is None else settings.burn_in,
         n_step=settings.n_step,
         gamma=gamma,
         obs_dtype=obs_dtype,
+        act_dtype=act_dtype,
         n_envs=n,
         seed=rng,
     )
@@ -537,14 +575,30 @@ def _outcome_in(envs: Any) -> Outcome:
     return outcome_of(make())
 
 
-def _action_shape(space: Any) -> int | tuple[int, ...]:
+def _learns_teams(agent: Any) -> bool:
+    """Return whether the algorithm learns from joint observations of several agents."""
+    return bool(getattr(agent.alg, "LEARNS_TEAMS", False))
+
+
+def _learns_sequences(agent: Any) -> bool:
+    """Return whether the algorithm learns from sequences whether or not its model has a memory, as QMIX does."""
+    return bool(getattr(agent.alg, "NEEDS_SEQUENCES", False))
+
+
+def _action_shape(space: Any, *, teams: bool = False) -> int | tuple[int, ...]:
     """Return the shape in which actions are remembered; 0 for a choice.
+
+    Args:
+        space: of actions.
+        teams: there may be one choice an agent.
 
     Raises:
         HyperparameterError: off-policy algorithms do not act in such a space.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return 0
+    if teams and isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return tuple(space.nvec.shape)
     if isinstance(space, gymnasium.spaces.Box):
         return (prod(space.shape),) if np.issubdtype(space.dtype, np.floating) else tuple(space.shape)
     if kind_of(space) != ActionKind(continuous=True):
@@ -564,6 +618,13 @@ def _check_turns(memory: Any, num_envs: int) -> None:
 def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings) -> None:
     """Refuse a memory without sequences for a model with a memory, and settings of sequences for one without."""
     remembers, has_sequences = Acting(agent, 1).has_memory, hasattr(memory, "sample_sequences")
+    if _learns_sequences(agent):
+        if not has_sequences:
+            raise HyperparameterError(
+                f"{type(agent.alg).__name__} learns from sequences, and a {type(memory).__name__} draws single "
+                "transitions: leave it out, or make a parl_core.replay.EpisodeReplayMemory"
+            )
+        return
     if remembers and not has_sequences:
         raise HyperparameterError(
             f"the agent's model has a memory, and a {type(memory).__name__} draws single transitions: leave it out, or "
@@ -578,16 +639,16 @@ def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings) -> No
 
 
 def _learn_sequences(
-    agent: Any, memory: SequenceReplayMemory, batch_size: int, rates: Mapping[str, float]
+    agent: Any, memory: EpisodeReplayMemory | SequenceReplayMemory, batch_size: int, rates: Mapping[str, float]
 ) -> tuple[Any, Sequences]:
     """Draw sequences, take one step, and return the loss, which is not read yet, and the batch."""
-    columns = memory.sample_sequences(max(1, batch_size // memory.length))
+    columns = memory.sample_sequences(memory.count_for(batch_size))
     for name in ("obs", "before_obs"):
         if name in columns:
             columns[name] = from_records(columns[name])
     batch = Sequences.made(**columns)
-    loss, _ = agent.learn_unread(batch, **rates)
-    return (loss,), batch
+    result = agent.learn_unread(batch, **rates)
+    return result[: len(agent.alg.FIGURES)], batch
 
 
 def _learn(
@@ -611,7 +672,7 @@ def _learn(
         rates: learning rates.
         whole: the agent takes batches whole.
     """
-    if isinstance(memory, SequenceReplayMemory):
+    if isinstance(memory, (EpisodeReplayMemory, SequenceReplayMemory)):
         return _learn_sequences(agent, memory, batch_size, rates)
     batch = memory.sample(batch_size, beta=beta)
     obs, reward, next_obs = from_records(batch.obs), batch.reward, from_records(batch.next_obs)

@@ -16,6 +16,7 @@ from parl_paddle.algorithms.oac import OAC
 from parl_paddle.algorithms.offline_q import OfflineQ
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
+from parl_paddle.algorithms.qmix import QMIX, VDN
 from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.rainbow import Rainbow
 from parl_paddle.algorithms.rebrac import ReBRAC
@@ -37,10 +38,12 @@ __all__ = [
     "IQL",
     "OAC",
     "PPO",
+    "QMIX",
     "QRDQN",
     "SAC",
     "TD3",
     "TD3BC",
+    "VDN",
     "BootstrappedDDPG",
     "DecisionTransformer",
     "DiscreteSAC",

@@ -16,6 +16,7 @@ from parl_torch.algorithms.oac import OAC
 from parl_torch.algorithms.offline_q import OfflineQ
 from parl_torch.algorithms.policy_gradient import PolicyGradient
 from parl_torch.algorithms.ppo import PPO
+from parl_torch.algorithms.qmix import QMIX, VDN
 from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.rainbow import Rainbow
 from parl_torch.algorithms.rebrac import ReBRAC
@@ -37,10 +38,12 @@ __all__ = [
     "IQL",
     "OAC",
     "PPO",
+    "QMIX",
     "QRDQN",
     "SAC",
     "TD3",
     "TD3BC",
+    "VDN",
     "BootstrappedDDPG",
     "DecisionTransformer",
     "DiscreteSAC",

@@ -1,0 +1,392 @@
+"""The contract of QMIX and VDN: agents that act alone, and learn from the value of what the team did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import first_method
+from parl_core.contracts.batches import Batch, Sequences, learns_from
+from parl_core.contracts.dqn import DQN, SyncEvery
+from parl_core.contracts.settings import Scheduled
+from parl_core.errors import ModelContractError
+from parl_core.model import Model
+from parl_core.recurrent import State, has_memory
+
+__all__ = ["QMIX", "VDN", "Team", "TeamEpisodes"]
+
+
+@dataclass(frozen=True)
+class TeamEpisodes(Batch):
+    """Episodes of a team side by side, padded to T steps, as PARL 2.x's QMIX learns from them.
+
+    Attributes:
+        global_state: `[n, T, state_dim]`.
+        action: int64 `[n, T, agents]`.
+        reward: of the team, `[n, T]` or `[n, T, 1]`.
+        terminated: 1 where a step ended its episode for good, likewise.
+        obs: `[n, T, agents, obs_dim]`.
+        action_mask: 1 where an action is possible, `[n, T, agents, act_dim]`.
+        filled: 1 where a row is padding and 0 where it is a step, as in PARL 2.x.
+    """
+
+    global_state: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    obs: Any
+    action_mask: Any
+    filled: Any
+
+    ELSEWHERE = frozenset({"extra"})
+
+    def sequences(self, gamma: float) -> Sequences:  # type: ignore[override]  # of this kind there are no rows to pick
+        """Return the same as `Sequences` of joint observations; the last row only serves to bootstrap from."""
+        count, steps, agents = self.action.shape[:3]
+        rows = count * steps
+        flags = {
+            name: np.asarray(getattr(self, name), np.float32).reshape(count, steps)
+            for name in ("reward", "terminated", "filled")
+        }
+        learned = 1.0 - flags["filled"]
+        learned[:, -1] = 0.0
+        ahead = np.minimum(np.arange(rows) + 1, rows - 1)
+        return Sequences.made(
+            obs={
+                "obs": np.asarray(self.obs).reshape(rows, agents, -1),
+                "state": np.asarray(self.global_state).reshape(rows, -1),
+                "action_mask": np.asarray(self.action_mask).reshape(rows, agents, -1),
+            },
+            action=np.asarray(self.action).reshape(rows, agents).astype(np.int64),
+            reward=flags["reward"].reshape(-1),
+            discount=(gamma * (1.0 - flags["terminated"])).reshape(-1).astype(np.float32),
+            ahead=ahead,
+            weights=(learned * (learned.size / max(learned.sum(), 1.0))).reshape(-1).astype(np.float32),
+            begins=np.zeros(rows, np.bool_),
+            state={},
+        )
+
+
+class Team(Model):
+    """The agents' network and the mixing network as one model, which is updated, copied and saved as one.
+
+    An agents' network of PARL 2.x, `forward(obs, hidden)` with `init_hidden()`, becomes one with a memory.
+    """
+
+    def __init__(self, agents: Any, mixer: Any) -> None:
+        super().__init__()
+        self.agents = agents
+        self.mixer = mixer
+        self._old = agents.implements("init_hidden")
+        self._count = int(getattr(mixer, "n_agents", None) or 0)
+
+    @property
+    def remembers(self) -> bool:
+        """Return whether the agents have a memory."""
+        return self._old or has_memory(self.agents)
+
+    def initial_state(self, rows: int) -> dict[str, Any]:
+        """Return the state before the first step of an episode, `[rows, agents, ...]` by name."""
+        if not self._old:
+            found: dict[str, Any] = self.agents.initial_state(rows)
+            return found
+        size = int(self.agents.init_hidden().shape[-1])
+        return {"hidden": np.zeros((rows, self._count, size), np.float32)}
+
+    def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return joint observations with features in place of what the agents see, and the state after them."""
+        if not self._old:
+            found: tuple[Any, dict[str, Any]] = self.agents.remember(obs, state, begins)
+            return found
+        seen, hidden = obs["obs"], state["hidden"]
+        rows, agents = hidden.shape[0], hidden.shape[1]
+        steps = seen.reshape([rows, -1, agents, seen.shape[-1]])
+        values = []
+        for step in range(steps.shape[1]):
+            if begins is not None:
+                began = begins.reshape([rows, -1])[:, step].reshape([rows, 1, 1])
+                hidden = hidden * (1.0 - self._as_numbers(began, hidden))
+            inputs = steps[:, step].reshape([rows * agents, seen.shape[-1]])
+            q, after = self.agents.forward(inputs, hidden.reshape([rows * agents, -1]))
+            hidden = after.reshape([rows, agents, -1])
+            values.append(q.reshape([rows, agents, -1]))
+        return {**obs, "obs": self._side_by_side(values)}, {"hidden": hidden}
+
+    def value(self, features: Any) -> Any:
+        """Return each agent's action values `[batch, agents, act_dim]`."""
+        return features["obs"] if self._old else self.agents.value(features)
+
+    def mixed(self, values: Any, state: Any) -> Any:
+        """Return the team's values `[batch]`.
+
+        Args:
+            values: of the agents, `[batch, agents]`.
+            state: `[batch, state_dim]`.
+        """
+        rows = values.shape[0]
+        total = self.mixer.forward(values.reshape([rows, 1, -1]), state.reshape([rows, 1, -1]))
+        return total.reshape([rows])
+
+    def _as_numbers(self, flags: Any, like: Any) -> Any:
+        """Backend hook: flags as numbers of the dtype of a tensor."""
+        raise NotImplementedError
+
+    def _side_by_side(self, steps: Any) -> Any:
+        """Backend hook: tensors `[rows, ...]` of T steps as one `[rows * T, ...]`."""
+        raise NotImplementedError
+
+
+class QMIX(DQN):
+    """Monotonic value factorisation for teams with discrete actions (Rashid et al. 2018, arXiv:1803.11485).
+
+        team value = mixer(Q_1(o_1, a_1), ..., Q_n(o_n, a_n); state)
+        target     = reward + discount * target mixer(max_a Q'_i(next o_i, a); next state)
+        loss       = mean over steps that are no padding of (team value - target)**2
+
+    It learns from `Sequences` of joint observations (`parl_core.env.joint`): whole episodes, padded, as
+    `parl_core.replay.EpisodeReplayMemory` draws them, or pieces of a fixed length. The value of an agent that is not in
+    the episode is 0; an agent that was truncated is bootstrapped from its last observation, one that has terminated
+    is not. Impossible actions are neither chosen nor bootstrapped from.
+
+    Deviations from the paper: double Q-learning (section 2.3 of Samvelyan et al. 2019 has it, too), Adam in place of
+    RMSProp, agents that have left count as 0. Different from PARL 2.x, the step that ends an episode is learned from.
+
+    The agents' network has `value(obs)`, `[batch, agents, act_dim]` of joint observations, and where it has a memory
+    `initial_state` and `remember`, as those of `parl.networks.for_team`; or PARL 2.x's `forward(obs, hidden)` and
+    `init_hidden()`. The mixing network is called with `[batch, T, agents]` and `[batch, T, state_dim]`, and has, for
+    PARL 2.x's agents, `n_agents`.
+
+    Args:
+        agent_model: the agents' network.
+        qmixer_model: the mixing network, such as `parl.networks.QMixer`.
+        double_q: double Q-learning; default True (PARL's).
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper).
+        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-4 (paper).
+        clip_grad_norm: clip the gradients' global norm, above 0; default: they are not (PyMARL: 10).
+        sync_every: updates between two copies of the target; default 200 (paper: 200 episodes). None: only
+            `sync_target()` moves it, as in PARL 2.x.
+        tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
+        eps: epsilon of Adam; default 1e-8.
+        optimizer: of `parl.optim` or of the framework, made of the parameters of both networks; default Adam.
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: a network lacks one of its methods.
+    """
+
+    FIGURES: ClassVar[tuple[str, ...]] = ("loss", "mean_td_error")
+    LEARNS_TEAMS: ClassVar[bool] = True
+    NEEDS_SEQUENCES: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        agent_model: Model,
+        qmixer_model: Model,
+        double_q: bool = True,
+        gamma: float | None = None,
+        lr: Scheduled | None = None,
+        clip_grad_norm: float | None = None,
+        *,
+        sync_every: SyncEvery = 200,
+        tau: float | None = None,
+        eps: float = 1e-8,
+        optimizer: Any = None,
+        device: str = "auto",
+    ) -> None:
+        name = type(self).__name__
+        if not agent_model.implements("init_hidden"):
+            first_method(agent_model, ("value",), name)
+        first_method(qmixer_model, ("forward",), f"{name} (qmixer_model)")
+        super().__init__(
+            self._team(agent_model, qmixer_model),
+            gamma,
+            5e-4 if lr is None else lr,
+            double=double_q,
+            sync_every=sync_every,
+            tau=tau,
+            eps=eps,
+            max_grad_norm=clip_grad_norm,
+            optimizer=optimizer,
+            device=device,
+        )
+
+    @property
+    def agent_model(self) -> Any:
+        """The agents' network."""
+        return self.model.agents
+
+    @property
+    def qmixer_model(self) -> Any:
+        """The mixing network."""
+        return self.model.mixer
+
+    def predict_local_q(self, obs: Any, hidden: Any) -> Any:
+        """Return what an agents' network of PARL 2.x gives: action values `[n, act_dim]`, and the hidden state after.
+
+        Args:
+            obs: `[n, obs_dim]`.
+            hidden: `[n, size]`.
+
+        Raises:
+            ModelContractError: the network has no `init_hidden`; `Agent.predict` acts with it.
+        """
+        if not self.agent_model.implements("init_hidden"):
+            raise ModelContractError(
+                f"predict_local_q is for networks with forward(obs, hidden) and init_hidden(), "
+                f"{type(self.agent_model).__name__} is none: act by agent.predict(obs) and agent.sample(obs)"
+            )
+        with self._no_gradients():
+            return self.agent_model.forward(obs, hidden)
+
+    def predict(self, obs: Any) -> Any:
+        """Return each agent's action values `[batch, agents, act_dim]`."""
+        return self.model.value(obs)
+
+    @learns_from(
+        TeamEpisodes,
+        names={
+            "state": "global_state",
+            "actions": "action",
+            "reward": "reward",
+            "terminated": "terminated",
+            "obs": "obs",
+            "available_actions": "action_mask",
+            "filled": "filled",
+        },
+        settings=("learning_rate",),
+    )
+    def learn(self, batch: Any, learning_rate: float | None = None) -> Any:
+        """Take one step on sequences, `learn(batch, learning_rate=None)`, or on episodes as PARL 2.x does.
+
+        Args:
+            batch: `Sequences` of joint observations; the state before them may be empty for zeros.
+            learning_rate: of this step; default the constructor's.
+
+        Returns:
+            (loss, mean of target - team value), detached scalars.
+        """
+        if isinstance(batch, TeamEpisodes):
+            batch = self._on_device(self.check_batch(batch.map(self._array)))
+        rate = self.lr
+        if learning_rate is not None or callable(rate):
+            rate = self._now("lr", rate, learning_rate, given_as="learning_rate")
+        loss, figures = self.optimizer.descend(self.loss, batch, lr=rate)
+        self._after_each_update(self._count_update)
+        return loss, figures["mean_td_error"]
+
+    def check_batch(self, batch: Any) -> Sequences:
+        """Return sequences of arrays, with the state before them.
+
+        Raises:
+            ValueError: they are none, or have another number of actions than of agents.
+        """
+        if isinstance(batch, TeamEpisodes):
+            batch = batch.sequences(self.gamma)
+        if not isinstance(batch, Sequences):
+            raise ValueError(f"{type(self).__name__} learns from Sequences or episodes, got {type(batch).__name__}")
+        obs = batch.obs
+        if not isinstance(obs, Mapping) or "obs" not in obs or "state" not in obs:
+            raise ValueError(
+                f"{type(self).__name__} learns from joint observations, dictionaries with obs and state, as "
+                "parl.env.JointEnv gives them"
+            )
+        if batch.action.shape != obs["obs"].shape[:2]:
+            raise ValueError(
+                f"action must have shape {list(obs['obs'].shape[:2])}, one an agent, got {list(batch.action.shape)}"
+            )
+        if self.remembers and not batch.state:
+            steps = int(np.argmax(np.diff(np.append(batch.ahead, -1)) < 1)) + 1
+            return batch.made(**{**batch.__dict__, "state": self.model.initial_state(len(batch.action) // steps)})
+        return batch
+
+    def choose(
+        self,
+        output: Any,
+        *,
+        rng: np.random.Generator | None = None,
+        epsilon: float = 0.1,
+        action_mask: Any = None,
+        **options: Any,
+    ) -> NDArray[np.int64]:
+        """Return the best action of each agent; with `rng` a random one with probability `epsilon` (default 0.1).
+
+        Args:
+            output: action values `[batch, agents, act_dim]`.
+            rng: explore with it; every agent by itself.
+            epsilon: in [0, 1]; of this call.
+            action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
+            options: none.
+
+        Raises:
+            HyperparameterError: `epsilon` lies outside [0, 1].
+        """
+        batch, agents, act_dim = output.shape
+        mask = None if action_mask is None else np.asarray(action_mask).reshape(-1, act_dim)
+        flat = super().choose(output.reshape(-1, act_dim), rng=rng, epsilon=epsilon, action_mask=mask, **options)
+        return flat.reshape(batch, agents)
+
+    def settle_shapes(self, obs: Any, action: Any) -> None:
+        """Run the mixing network once where it has lazily shaped layers."""
+        if not self.model._waiting():
+            return
+        with self._trying_out(obs, np.zeros((len(action), 1), np.float32)) as (rows, _, _):
+            self.model.mixed(self.model.value(rows)[:, :, 0], rows["state"])
+
+    def _learns_with_memory(self, model: Any) -> bool:
+        return bool(model.remembers)
+
+    def _team(self, agents: Any, mixer: Any) -> Any:
+        """Backend hook: both networks as one model of the framework, a `Team`."""
+        raise NotImplementedError
+
+
+class VDN(QMIX):
+    """Value decomposition (Sunehag et al. 2017, arXiv:1706.05296): `QMIX` whose mixing network is the sum.
+
+    Args:
+        agent_model: the agents' network, as of `QMIX`, like the others.
+        double_q: double Q-learning.
+        gamma: discount of one step.
+        lr: learning rate.
+        clip_grad_norm: limit of the gradients' global norm.
+        sync_every: updates between two copies of the target.
+        tau: how far each of these moves goes.
+        eps: epsilon of Adam.
+        optimizer: in place of Adam.
+        device: see `parl.Algorithm`.
+    """
+
+    def __init__(
+        self,
+        agent_model: Model,
+        double_q: bool = True,
+        gamma: float | None = None,
+        lr: Scheduled | None = None,
+        clip_grad_norm: float | None = None,
+        *,
+        sync_every: SyncEvery = 200,
+        tau: float | None = None,
+        eps: float = 1e-8,
+        optimizer: Any = None,
+        device: str = "auto",
+    ) -> None:
+        super().__init__(
+            agent_model,
+            self._sum(),
+            double_q,
+            gamma,
+            lr,
+            clip_grad_norm,
+            sync_every=sync_every,
+            tau=tau,
+            eps=eps,
+            optimizer=optimizer,
+            device=device,
+        )
+
+    def _sum(self) -> Any:
+        """Backend hook: a `VDNMixer` of the framework."""
+        raise NotImplementedError

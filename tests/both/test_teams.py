@@ -1,0 +1,106 @@
+"""Teams learn with the loops, on the backend in use: matrix games, resumed runs, actors, pieces of episodes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl
+from parl_core.actors import open_actors
+from parl_core.env.joint import make_joint_env
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import HyperparameterError
+from parl_core.replay import Prioritized, ReplayMemory
+from parl_core.seeding import seed_everything
+from parl_core.training.callbacks import StepBudget
+from parl_core.training.checkpoints import Checkpoints
+from parl_core.training.evaluation import evaluate
+from parl_core.training.off_policy import OffPolicySettings, train_off_policy
+from parl_core.training.run import Run
+
+
+def make_two_step() -> Any:
+    return make_joint_env("two_step")
+
+
+def make_cued() -> Any:
+    return make_joint_env("cued_two_step")
+
+
+def made(kind: str, make: Any = make_two_step, memory: Any = None, seed: int = 0, **settings: Any) -> Any:
+    seed_everything(seed)
+    env = make()
+    model = parl.networks.for_team(env.observation_space, env.action_space, memory=memory, memory_size=16)
+    mixers = () if kind == "VDN" else (parl.networks.QMixer(len(env.agents), 8),)
+    settings = {"lr": 2e-3, "sync_every": 50, "clip_grad_norm": 10.0, **settings}
+    return parl.Agent(getattr(parl.algorithms, kind)(model, *mixers, **settings), seed=seed)
+
+
+def settings(steps: int, **others: Any) -> OffPolicySettings:
+    chosen: dict[str, Any] = {"train_every": 4, "batch_size": 32, "memory_size": 2_000, **others}
+    return OffPolicySettings(total_steps=steps, learning_starts=64, exploration={"epsilon": 1.0}, **chosen)
+
+
+def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> None:
+    own = options.pop("own", {})
+    with make_vector_env(make, 4, actors=options.pop("actors", None), envs_per_actor=2) as envs:
+        train_off_policy(agent, envs, settings(steps, **own), seed=1, **options)
+
+
+@pytest.mark.parametrize(("kind", "found"), [("QMIX", 8.0), ("VDN", 7.0)])
+def test_the_two_step_game_ends_as_published(kind: str, found: float) -> None:
+    """Rashid et al. 2018, table 1: QMIX finds the 8, and VDN, whose sum cannot tell, the safe 7."""
+    agent = made(kind)
+    train(agent, 4_000)
+    assert evaluate(agent, make_two_step, 4, seed=9).mean == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "found"), [("QMIX", 8.0), ("VDN", 7.0)])
+def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None:
+    agent = made(kind, make_cued, "gru", lr=1e-3, sync_every=100)
+    train(agent, 12_000, make_cued)
+    assert evaluate(agent, make_cued, 20, seed=9).mean == found
+
+
+@pytest.mark.parametrize("memory", [None, "gru"])
+def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory: Any) -> None:
+    options: Any = {"make": make_cued, "own": {"memory_size": 120, "batch_size": 8}}
+    whole = made("QMIX", make_cued, memory)
+    with Run("whole", tmp_path) as run:
+        train(whole, 400, **options, checkpoints=Checkpoints(run, 96))
+    stopped = made("QMIX", make_cued, memory)
+    with Run("stopped", tmp_path) as run:
+        train(stopped, 400, **options, checkpoints=Checkpoints(run, 96), callbacks=[StepBudget(208)])
+        path = run.path
+    again = made("QMIX", make_cued, memory, seed=5)
+    with Run.resume(path) as run:
+        train(again, 400, **options, checkpoints=Checkpoints(run, 96))
+    for name, array in whole.get_weights().items():
+        np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
+
+
+def test_where_environments_live_changes_nothing() -> None:
+    here, there = made("QMIX"), made("QMIX")
+    train(here, 200)
+    with open_actors("subprocess", processes=2) as system:
+        train(there, 200, actors=system)
+    for name, array in here.get_weights().items():
+        np.testing.assert_array_equal(there.get_weights()[name], array, err_msg=name)
+
+
+def test_it_learns_from_pieces_of_episodes() -> None:
+    agent = made("QMIX")
+    train(agent, 4_000, own={"sequence_length": 4, "batch_size": 64})
+    assert evaluate(agent, make_two_step, 4, seed=9).mean == 8.0
+    train(made("QMIX", make_cued, "gru"), 400, make_cued, own={"sequence_length": 3, "burn_in": 1})
+
+
+def test_what_does_not_suit_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="leave out n_step"):
+        train(made("QMIX"), 100, own={"n_step": 2})
+    with pytest.raises(HyperparameterError, match="leave out"):
+        train(made("QMIX"), 100, own={"prioritized": Prioritized()})
+    with pytest.raises(HyperparameterError, match="EpisodeReplayMemory"):
+        train(made("QMIX"), 100, memory=ReplayMemory(100, 3, 2))
