@@ -1,6 +1,7 @@
 """Pages of the site that something else in the repository writes, and the folders of the navigation."""
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,19 @@ runs of the rows, and as long as there are none those of the earlier results.
 [![Learning curves of all tasks](learning-curves.png)](learning-curves.png)
 
 """
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")  # to results that the site does not have
 _PYTHON_API = "reference/api/*"
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the learning table, its curves and the Python reference, and fill in the navigation."""
+    """Add the tables, their pictures and the Python reference, and fill in the navigation."""
     table = _ABOVE + (_LEARNING / "TABLE.md").read_text()
     files.append(File.generated(config, "reference/learning.md", content=table))
     files.append(File.generated(config, "reference/learning-curves.png", abs_src_path=str(_LEARNING / "curves.png")))
+    speed = _LINK.sub(r"\1", (ROOT / "benchmarks" / "SPEED.md").read_text())
+    files.append(File.generated(config, "reference/speed.md", content=speed))
+    curve = ROOT / "examples" / "quickstart" / "learning-curve.png"
+    files.append(File.generated(config, "pictures/quickstart.png", abs_src_path=str(curve)))
     reference_pages.add(files, config)
     if config.nav:
         pages = sorted(page.src_uri for page in files.documentation_pages())

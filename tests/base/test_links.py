@@ -9,7 +9,12 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 OUTSIDE_THE_SITE = {DOCS / "README.cn.md"}  # the repository's second README
 # See docs/hooks.py and docs/reference_pages.py; the strict build of the documentation follows these links.
-MADE_BY_THE_BUILD = (DOCS / "reference" / "learning.md", DOCS / "reference" / "api")
+MADE_BY_THE_BUILD = (
+    DOCS / "reference" / "learning.md",
+    DOCS / "reference" / "speed.md",
+    DOCS / "reference" / "api",
+    DOCS / "pictures" / "quickstart.png",
+)
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 

@@ -1,9 +1,10 @@
-"""All rows of the README's table in one call, on an idle machine, in about twenty minutes.
+"""All rows of `SPEED.md` in one call, on an idle machine, in about twenty minutes.
 
-    hatch run torch:python benchmarks/readme_table.py --python ray=ray-env/bin/python ...
+    hatch run torch:python benchmarks/speed_table.py --python ray=ray-env/bin/python ...
 
-Each row comes from the harness that its last column names, with fewer rounds; the table goes to standard output, and
-what every harness prints to standard error. Interpreters of the peers (each README says how to make them):
+Each row comes from the harness that its last column names, with fewer rounds. The table goes to standard output, with
+`--write` into `SPEED.md` as well; what every harness prints goes to standard error. Interpreters of the peers (each
+README says how to make them):
 
     ray       Ray, and RLlib with torch and gymnasium          remote, impala
     parl221   PARL 2.2.1 for actors, and torch for IMPALA       remote, impala
@@ -27,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PAGE = HERE / "SPEED.md"
+_HEAD = "| | PARL | the other one | |"
 Figures = Mapping[str, Mapping[str, float]]
 """By row, and by peer."""
 
@@ -209,16 +212,16 @@ def _replay(options: argparse.Namespace) -> list[str]:
 
 
 HARNESSES = (
-    Harness("remote", "benchmarks/remote/RESULTS.md", REMOTE, _remote),
+    Harness("remote", "remote/RESULTS.md", REMOTE, _remote),
     Harness(
         "learner",
-        "benchmarks/learner/README.md",
+        "learner/README.md",
         LEARNER,
         lambda options: ["--cases", "dqn", "--rounds", "3" if options.smoke else "60"],
     ),
     Harness(
         "end_to_end",
-        "benchmarks/end_to_end/README.md",
+        "end_to_end/README.md",
         END_TO_END,
         lambda options: [
             "--tasks",
@@ -230,27 +233,36 @@ HARNESSES = (
             "2" if options.smoke else "12",
         ],
     ),
-    Harness("impala", "benchmarks/impala/README.md", IMPALA, _impala, _impala_figures),
-    Harness("replay", "benchmarks/replay/README.md", REPLAY, _replay),
+    Harness("impala", "impala/README.md", IMPALA, _impala, _impala_figures),
+    Harness("replay", "replay/README.md", REPLAY, _replay),
 )
 
 
+def with_table(page: str, lines: list[str]) -> str:
+    """Return the page with this table in place of its own."""
+    before, _, rest = page.partition(_HEAD)
+    return before + "\n".join(lines) + "\n\n" + rest.partition("\n\n")[2]
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH", help="an interpreter; see above")
     parser.add_argument("--links", type=Path, help="links to our packages, for the learner's interpreter")
     parser.add_argument("--parl2", type=Path, help="folder of the unpacked wheel of PARL 2.2.1, for the replay memory")
     parser.add_argument("--only", nargs="+", choices=[harness.name for harness in HARNESSES], help="some harnesses")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop at the latest (default: 20)")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}; all harnesses only")
     parser.add_argument("--smoke", action="store_true", help="to see that everything runs; the figures mean nothing")
     options = parser.parse_args()
+    if options.write and (options.only or options.smoke):
+        parser.error("--write needs every row, measured in full: leave out --only and --smoke")
     options.pythons = dict(given.split("=", 1) for given in options.python)
     if "learner" in options.pythons:
         options.pythons["end_to_end"] = options.pythons["learner"]
     end = time.monotonic() + 60.0 * options.minutes
     before = os.getloadavg()[0]
-    lines = ["| | PARL | the other one | |", "| --- | --- | --- | --- |"]
+    lines = [_HEAD, "| --- | --- | --- | --- |"]
     for harness in HARNESSES:
         if options.only and harness.name not in options.only:
             continue
@@ -258,6 +270,8 @@ def main() -> None:
         link = f"[{harness.name.replace('_', ' ')}]({harness.page})"
         lines += [row.line(figures, link) for row in harness.rows]
     print("\n".join(lines))
+    if options.write:
+        PAGE.write_text(with_table(PAGE.read_text(), lines))
     print(f"\nLoad average before: {before:.1f}; {len(os.sched_getaffinity(0))} cores.")
 
 
