@@ -24,6 +24,7 @@ from conformance.dqn import DQNConformance
 from conformance.impala import IMPALAConformance, VTraceConformance
 from conformance.iql import IQLConformance
 from conformance.lazy import LazyLayersConformance
+from conformance.mappo import COMAConformance, IPPOConformance, MAPPOConformance
 from conformance.model import ModelConformance
 from conformance.noisy import NoisyConformance
 from conformance.oac import OACConformance
@@ -50,14 +51,17 @@ __all__ = [
     "BCConformance",
     "BootstrappedDDPGConformance",
     "C51Conformance",
+    "COMAConformance",
     "CQLConformance",
     "DDPGConformance",
     "DQNConformance",
     "DecisionTransformerConformance",
     "DiscreteSACConformance",
     "IMPALAConformance",
+    "IPPOConformance",
     "IQLConformance",
     "LazyLayersConformance",
+    "MAPPOConformance",
     "ModelConformance",
     "NoisyConformance",
     "OACConformance",

@@ -10,11 +10,14 @@ from conformance import (
     AgentConformance,
     BootstrappedDDPGConformance,
     C51Conformance,
+    COMAConformance,
     DDPGConformance,
     DiscreteSACConformance,
     DQNConformance,
     IMPALAConformance,
+    IPPOConformance,
     LazyLayersConformance,
+    MAPPOConformance,
     ModelConformance,
     NoisyConformance,
     OACConformance,
@@ -136,4 +139,16 @@ class TestActorLearner(ActorLearnerConformance):
 
 
 class TestTargets(TargetConformance):
+    adapter = PaddleAdapter()
+
+
+class TestMAPPO(MAPPOConformance):
+    adapter = PaddleAdapter()
+
+
+class TestIPPO(IPPOConformance):
+    adapter = PaddleAdapter()
+
+
+class TestCOMA(COMAConformance):
     adapter = PaddleAdapter()

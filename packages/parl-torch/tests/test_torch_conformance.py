@@ -10,11 +10,14 @@ from conformance import (
     AgentConformance,
     BootstrappedDDPGConformance,
     C51Conformance,
+    COMAConformance,
     DDPGConformance,
     DiscreteSACConformance,
     DQNConformance,
     IMPALAConformance,
+    IPPOConformance,
     LazyLayersConformance,
+    MAPPOConformance,
     ModelConformance,
     NoisyConformance,
     OACConformance,
@@ -136,4 +139,16 @@ class TestActorLearner(ActorLearnerConformance):
 
 
 class TestTargets(TargetConformance):
+    adapter = TorchAdapter()
+
+
+class TestMAPPO(MAPPOConformance):
+    adapter = TorchAdapter()
+
+
+class TestIPPO(IPPOConformance):
+    adapter = TorchAdapter()
+
+
+class TestCOMA(COMAConformance):
     adapter = TorchAdapter()

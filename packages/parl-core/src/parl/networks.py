@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from parl_core.networks import SquashedActorCritic as SquashedActorCritic
     from parl_core.networks import TwinActorCritic as TwinActorCritic
     from parl_core.space_networks import for_spaces as for_spaces
+    from parl_core.team_networks import CentralActorCritic as CentralActorCritic
+    from parl_core.team_networks import CounterfactualActorCritic as CounterfactualActorCritic
     from parl_core.team_networks import PerAgent as PerAgent
     from parl_core.team_networks import PerAgentMemory as PerAgentMemory
     from parl_core.team_networks import QMixer as QMixer
+    from parl_core.team_networks import RecurrentCentralActorCritic as RecurrentCentralActorCritic
     from parl_core.team_networks import RecurrentTeamQNetwork as RecurrentTeamQNetwork
     from parl_core.team_networks import TeamActorCritic as TeamActorCritic
     from parl_core.team_networks import TeamQNetwork as TeamQNetwork

@@ -5,6 +5,9 @@
     RecurrentTeamQNetwork       joint observations, state -> the same, and the state              QMIX, VDN
     QMixer, VDNMixer            the chosen values of all agents, and the global state -> the team's value
     TeamActorCritic             joint observations -> each agent's action; critics that see all   MADDPG
+    CentralActorCritic          joint observations -> each agent's policy and value               MAPPO, IPPO
+    RecurrentCentralActorCritic the same with a memory of each agent for both                     MAPPO, IPPO
+    CounterfactualActorCritic   joint observations -> policies; Q of each beside others' actions  COMA
 
 `groups` says which agents share their weights:
 
@@ -14,7 +17,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +27,18 @@ from parl_core.checks import check_int
 from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Layer
 from parl_core.errors import HyperparameterError
-from parl_core.networks import Body, _Network
+from parl_core.networks import Body, _Network, _Policy
 from parl_core.recurrent import MemoryKind, State, zeros_of
 from parl_core.spaces import dimensions_of, kind_of
 
 __all__ = [
+    "CentralActorCritic",
+    "CounterfactualActorCritic",
     "Groups",
     "PerAgent",
     "PerAgentMemory",
     "QMixer",
+    "RecurrentCentralActorCritic",
     "RecurrentTeamQNetwork",
     "TeamActorCritic",
     "TeamQNetwork",
@@ -178,6 +184,12 @@ class _TeamNetwork(_Network):
         if len(rows.shape) == 3:
             return rows
         return self._parts.layers.reshape(rows, [rows.shape[0], rows.shape[1], -1])
+
+    def _with_state(self, obs: Any, agents: int) -> Any:
+        """Return what each agent sees with the global state beside it, `[batch, agents, numbers]`."""
+        layers = self._parts.layers
+        state = layers.cast(obs["state"], "float32")
+        return layers.concat([self._seen(obs), layers.stack([state] * agents, axis=1)], axis=-1)
 
     def _mlp_of(self, hidden: Sequence[int], out: int, act: str = "relu") -> Callable[[], Any]:
         """Return what makes hidden layers and a last one of `out` outputs."""
@@ -369,7 +381,167 @@ class TeamActorCritic(_TeamNetwork):
         return list(self.critic.parameters())
 
 
-TeamKind = Literal["q", "actor-critic"]
+class CentralActorCritic(_TeamNetwork, _Policy):
+    """Each agent's policy of its own observation, and its value of the global state beside it.
+
+    Args:
+        agents: how many.
+        act_dim: number of actions or of an action's numbers, of the agent that has most.
+        hidden: sizes of the hidden layers (tanh, orthogonal) of policies and critics.
+        continuous: policies are Gaussians, with standard deviations that all agents share, 1 at the start.
+        groups: which agents share their weights.
+        central: critics see the global state; else what their agents see alone.
+    """
+
+    def __init__(
+        self,
+        agents: int,
+        act_dim: int,
+        hidden: Sequence[int] = (64, 64),
+        *,
+        continuous: bool = False,
+        groups: Groups = "shared",
+        central: bool = True,
+    ) -> None:
+        super().__init__()
+        check_int("act_dim", act_dim)
+        made = groups_of(groups, check_int("agents", agents))
+        self._agents, self._central = agents, bool(central)
+        self.policy_trunk = self._per_agent(made, lambda: self._trunk(Body(hidden, "tanh", orthogonal=True)))
+        self.policy_head = self._per_agent(made, lambda: self._orthogonal(act_dim, 0.01), ids=False)
+        self.value_trunk = self._per_agent(made, lambda: self._trunk(Body(hidden, "tanh", orthogonal=True)))
+        self.value_head = self._per_agent(made, lambda: self._orthogonal(1, 1.0), ids=False)
+        self._set_std(act_dim, continuous, None)
+
+    def policy(self, obs: Any) -> Any:
+        """Logits `[batch, agents, act_dim]`, or (mean `[batch, agents, act_dim]`, standard deviation `[act_dim]`)."""
+        return self._distributed(self.policy_head(self.policy_trunk(self._seen(obs))))
+
+    def value(self, obs: Any) -> Any:
+        """Values `[batch, agents, 1]`."""
+        return self.value_head(self.value_trunk(self._seen_by_critics(obs)))
+
+    def _seen_by_critics(self, obs: Any) -> Any:
+        """Return what critics see, `[batch, agents, numbers]`."""
+        return self._with_state(obs, self._agents) if self._central else self._seen(obs)
+
+
+class RecurrentCentralActorCritic(CentralActorCritic):
+    """The same with memories: one of each agent's own observations for its policy, one of what its critic sees.
+
+    Args:
+        agents: how many.
+        act_dim: as of `CentralActorCritic`, like the others.
+        memory: "gru" or "lstm".
+        memory_size: units of each memory, and of the layer in front of it.
+        continuous: policies are Gaussians.
+        groups: which agents share their weights.
+        central: critics see the global state.
+    """
+
+    def __init__(
+        self,
+        agents: int,
+        act_dim: int,
+        memory: MemoryKind = "gru",
+        memory_size: int = 64,
+        *,
+        continuous: bool = False,
+        groups: Groups = "shared",
+        central: bool = True,
+    ) -> None:
+        super().__init__(agents, act_dim, (memory_size,), continuous=continuous, groups=groups, central=central)
+        if memory not in ("gru", "lstm"):
+            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
+        made = groups_of(groups, agents)
+        self.policy_trunk = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size))
+        self.value_trunk = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size))
+
+    def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
+        shapes = {
+            f"{of}_{name}": shape
+            for of, memory in (("policy", self.policy_trunk), ("value", self.value_trunk))
+            for name, shape in memory.shapes().items()
+        }
+        return zeros_of(shapes, rows)
+
+    def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return features of policies and critics, with the mask of joint observations, and the state afterwards.
+
+        Args:
+            obs: joint observations `[rows * T, ...]`.
+            state: before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: as of `parl_core.recurrent`.
+        """
+        features: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        inputs = (
+            ("policy", self.policy_trunk, self._seen(obs)),
+            ("value", self.value_trunk, self._seen_by_critics(obs)),
+        )
+        for of, memory, seen in inputs:
+            own = {name.removeprefix(f"{of}_"): part for name, part in state.items() if name.startswith(f"{of}_")}
+            features[of], last = memory.remember(seen, own, begins)
+            after |= {f"{of}_{name}": part for name, part in last.items()}
+        return {**features, **({"action_mask": obs["action_mask"]} if "action_mask" in obs else {})}, after
+
+    def policy(self, features: Any) -> Any:
+        """Logits or Gaussians of the features that `remember` returns."""
+        return self._distributed(self.policy_head(features["policy"]))
+
+    def value(self, features: Any) -> Any:
+        """Values `[batch, agents, 1]` of the features that `remember` returns."""
+        return self.value_head(features["value"])
+
+
+class CounterfactualActorCritic(_TeamNetwork):
+    """Each agent's policy of its own observation, and what its actions are worth beside those of the others.
+
+    Args:
+        agents: how many.
+        act_dim: number of actions, of the agent that has most.
+        hidden: sizes of the hidden layers (ReLU) of policies and critics.
+        groups: which agents share their weights.
+    """
+
+    def __init__(
+        self, agents: int, act_dim: int, hidden: Sequence[int] = (64, 64), *, groups: Groups = "shared"
+    ) -> None:
+        super().__init__()
+        made = groups_of(groups, check_int("agents", agents))
+        self._agents = agents
+        self.actor = self._per_agent(made, self._mlp_of(hidden, check_int("act_dim", act_dim)))
+        self.critic = self._per_agent(made, self._mlp_of(hidden, act_dim))
+        blocks = np.kron(np.eye(agents, dtype=np.float32), np.ones((1, act_dim), np.float32))
+        self._of_others = 1.0 - blocks[None]  # [1, agents, agents * act_dim]
+
+    def policy(self, obs: Any) -> Any:
+        """Logits `[batch, agents, act_dim]`."""
+        return self.actor(self._seen(obs))
+
+    def values(self, obs: Any, action: Any) -> Any:
+        """Return the values of each agent's actions, `[batch, agents, act_dim]`, while the others do theirs.
+
+        Args:
+            obs: joint observations.
+            action: one-hot `[batch, agents, act_dim]`.
+        """
+        layers = self._parts.layers
+        joint = layers.reshape(action, [action.shape[0], -1])
+        others = layers.stack([joint] * self._agents, axis=1) * self._per_agent._constant(self._of_others, joint)
+        return self.critic(layers.concat([self._with_state(obs, self._agents), others], axis=-1))
+
+    def get_actor_params(self) -> list[Any]:
+        """Return the parameters of all policies."""
+        return list(self.actor.parameters())
+
+    def get_critic_params(self) -> list[Any]:
+        """Return the parameters of all critics."""
+        return list(self.critic.parameters())
+
+
+TeamKind = Literal["q", "actor-critic", "central", "independent", "counterfactual"]
 
 
 def for_team(
@@ -391,10 +563,11 @@ def for_team(
     Args:
         observation_space: of joint observations.
         action_space: `MultiDiscrete`, or a `Box` `[agents, numbers]`.
-        kind: `"q"` for QMIX and VDN, `"actor-critic"` for MADDPG.
+        kind: `"q"` for QMIX and VDN, `"actor-critic"` for MADDPG, `"central"` for MAPPO, `"independent"` for IPPO,
+            `"counterfactual"` for COMA.
         hidden: sizes of the hidden layers; without effect with a memory.
-        groups: which agents share their weights; default `"shared"` of `"q"`, else `"independent"`.
-        memory: of `"q"`: `"gru"` or `"lstm"`.
+        groups: which agents share their weights; default `"independent"` of `"actor-critic"`, else `"shared"`.
+        memory: of `"q"`, `"central"` and `"independent"`: `"gru"` or `"lstm"`.
         memory_size: units of the memory, and of the layer in front of it.
         networks: those of which backend; default the current one's.
 
@@ -426,8 +599,26 @@ def for_team(
         model = networks.TeamActorCritic(
             agents, width, hidden, continuous=found.nvec is None, groups=groups or "independent"
         )
+    elif kind in ("central", "independent"):
+        width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
+        options: dict[str, Any] = {
+            "continuous": found.nvec is None,
+            "groups": groups or "shared",
+            "central": kind == "central",
+        }
+        if memory is None:
+            model = networks.CentralActorCritic(agents, width, hidden, **options)
+        else:
+            model = networks.RecurrentCentralActorCritic(agents, width, memory, memory_size, **options)
+    elif kind == "counterfactual":
+        if found.nvec is None or memory is not None:
+            raise HyperparameterError(
+                "networks of the kind 'counterfactual' (COMA) choose discrete actions and have no memory, got "
+                f"{action_space} and memory={memory!r}"
+            )
+        model = networks.CounterfactualActorCritic(agents, max(found.nvec), hidden, groups=groups or "shared")
     else:
-        raise HyperparameterError(f"kind must be 'q' or 'actor-critic', got {kind!r}")
+        raise HyperparameterError(f"kind must be one of {', '.join(map(repr, get_args(TeamKind)))}, got {kind!r}")
     model.action_kind = ActionKind(found.continuous, found.nvec)
     model.obs_ndim = dimensions_of(observation_space)
     return model

@@ -23,6 +23,8 @@ __all__ = [
     "AtariQNetwork",
     "CategoricalNetwork",
     "CausalTransformer",
+    "CentralActorCritic",
+    "CounterfactualActorCritic",
     "CriticTrunk",
     "DeterministicActorCritic",
     "DiscreteActorCritic",
@@ -38,6 +40,7 @@ __all__ = [
     "QNetwork",
     "QuantileNetwork",
     "RecurrentActorCritic",
+    "RecurrentCentralActorCritic",
     "RecurrentQNetwork",
     "RecurrentTeamQNetwork",
     "SharedActorCritic",
@@ -245,6 +248,18 @@ class VDNMixer(team_networks.VDNMixer, _TeamNetwork):
 
 
 class TeamActorCritic(team_networks.TeamActorCritic, _TeamNetwork):
+    pass
+
+
+class CentralActorCritic(team_networks.CentralActorCritic, _TeamNetwork):
+    pass
+
+
+class RecurrentCentralActorCritic(team_networks.RecurrentCentralActorCritic, _TeamNetwork):
+    pass
+
+
+class CounterfactualActorCritic(team_networks.CounterfactualActorCritic, _TeamNetwork):
     pass
 
 

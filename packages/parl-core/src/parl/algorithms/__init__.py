@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.bc import BC as BC
     from parl_core.contracts.bootstrapped_ddpg import BootstrappedDDPG as BootstrappedDDPG
     from parl_core.contracts.c51 import C51 as C51
+    from parl_core.contracts.coma import COMA as COMA
     from parl_core.contracts.cql import CQL as CQL
     from parl_core.contracts.ddpg import DDPG as DDPG
     from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from parl_core.contracts.dqn import DQN as DQN
     from parl_core.contracts.impala import IMPALA as IMPALA
     from parl_core.contracts.iql import IQL as IQL
+    from parl_core.contracts.mappo import IPPO as IPPO
+    from parl_core.contracts.mappo import MAPPO as MAPPO
     from parl_core.contracts.oac import OAC as OAC
     from parl_core.contracts.offline_q import OfflineQ as OfflineQ
     from parl_core.contracts.policy_gradient import PolicyGradient as PolicyGradient

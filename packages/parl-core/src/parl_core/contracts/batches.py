@@ -29,6 +29,7 @@ __all__ = [
     "Rollout",
     "RolloutBatch",
     "Sequences",
+    "TeamRollout",
     "Transitions",
     "Windows",
     "actions_column",
@@ -382,7 +383,33 @@ class Rollout(Batch):
     begins: Any = None
     state: Any = None
 
-    NUMBERS = ("value", "return_", "log_prob", "advantage")
+    NUMBERS: ClassVar[tuple[str, ...]] = ("value", "return_", "log_prob", "advantage")
+
+
+@dataclass(frozen=True)
+class TeamRollout(Rollout):
+    """A rollout of several agents: one row a step of the team, and in it one column an agent.
+
+    Attributes:
+        obs: joint observations as of `parl_core.env.joint.JointEnv`, `[n, ...]` by name.
+        action: int64 `[n, agents]`, or float `[n, agents, act_dim]`.
+        value: float `[n, agents]`, like `return_`, `log_prob` and `advantage`.
+        active: float `[n, agents]`, 1 where the agent acted, 0 where it had left; None: all acted.
+    """
+
+    active: Any = None
+
+    NUMBERS: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        columns = {name: self.__dict__[name] for name in ("value", "return_", "log_prob", "advantage", "active")}
+        for name, column in columns.items():
+            if column is not None and tuple(column.shape) != tuple(self.action.shape[:2]):
+                raise ValueError(
+                    f"{name} must have one number for each of the actions [n, agents], {tuple(self.action.shape[:2])}, "
+                    f"got {tuple(column.shape)}"
+                )
 
 
 RolloutBatch = Rollout

@@ -7,9 +7,10 @@
 A vector may give tensors of a framework, as simulators on a GPU do: observations and actions then stay tensors from the
 environments to the update, and only numbers of which there is one a step come to the host, once a rollout.
 
-An array `x[t, i]` of a rollout belongs to step t of environment i. `next_value[t, i]` is the value of the observation
-that step really led to: after a truncation that of the episode's last observation, not that of the next episode's first
-one. Nothing here knows a framework, where the environments live, or what is written to disk.
+An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` to agent k, whose
+episode ends where it leaves, and whose rows after that are part of nothing. `next_value[t, i]` is the value of the
+observation that step really led to: after a truncation that of the episode's last observation, not that of the next
+episode's first one. Nothing here knows a framework, where the environments live, or what is written to disk.
 """
 
 import time
@@ -60,7 +61,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RolloutSteps:
-    """`T` steps of `N` environments.
+    """`T` steps of `N` environments; with several agents `[T, N]` is `[T, N, agents]` below, but for observations.
 
     Attributes:
         obs: `[T, N, *obs]`, or a dictionary of such: what the action was chosen from; tensors where the environments
@@ -75,6 +76,7 @@ class RolloutSteps:
         episodes: those that ended within the rollout.
         state: of a model with a memory, that before the first step of each sequence, `[sequences of one environment, N,
             ...]` by name; empty without.
+        active: with several agents, where each of them acted; else None.
     """
 
     obs: Observations
@@ -87,6 +89,7 @@ class RolloutSteps:
     truncated: Bools
     episodes: tuple[Episode, ...]
     state: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    active: Bools | None = None
 
 
 class RolloutCollector:
@@ -102,7 +105,7 @@ class RolloutCollector:
     Raises:
         TypeError: the agent has no `explore`.
         HyperparameterError: the environments do not say when they reset, or observe what is neither an array nor a
-            dictionary of arrays.
+            dictionary of arrays, or are not of several agents where the algorithm is for such.
         ModelContractError: the agent's policy has another number of outputs than the action space has choices.
     """
 
@@ -131,6 +134,7 @@ class RolloutCollector:
         self._running = RunningEpisodes(envs.num_envs)
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs = first_reset(envs, seed)
+        self._agents = _agents_of(agent, envs.single_observation_space)
         check_outputs(agent, self._obs, envs.single_action_space)
         self._acting = Acting(agent, envs.num_envs)
         self._alg: Any = None
@@ -150,10 +154,12 @@ class RolloutCollector:
         """
         if self._alg is not None:
             return self._collect_tensors()
-        shape = (self._n_steps, self._envs.num_envs)
+        each = (self._n_steps, self._envs.num_envs)
+        shape = each if self._agents is None else (*each, self._agents)
         obs = map_nested(lambda first: np.empty((self._n_steps, *first.shape), first.dtype), self._obs)
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
         terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
+        active = None if self._agents is None else np.empty(shape, np.bool_)
         actions: list[NDArray[Any]] = []
         episodes: list[Episode] = []
         last_seen: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
@@ -164,11 +170,18 @@ class RolloutCollector:
             map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
             value[t], action, log_prob[t] = acting.explore(self._obs)
             actions.append(action)
-            self._obs, rewards, terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
-            reward[t] = rewards
-            ended = np.flatnonzero(terminated[t] | truncated[t])
+            before = self._obs
+            self._obs, rewards, over, cut, infos = self._envs.step(self._into_space(action))
+            ended = np.flatnonzero(over | cut)
             episodes += self._running.step(rewards, ended, infos)
-            for i in ended[~terminated[t, ended]].tolist():
+            if active is None:
+                reward[t], terminated[t], truncated[t] = rewards, over, cut
+            else:
+                check_rewards(rewards, "of the team in the rollout")
+                active[t] = before["alive"] != 0
+                after = _as_it_led_to(self._obs, ended, infos)
+                reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
+            for i in ended[~over[ended]].tolist():
                 last_seen[t, i] = acting.seen(infos["final_obs"][i], i)
             if ended.size:
                 acting.begin(ended)
@@ -184,7 +197,17 @@ class RolloutCollector:
             next_value[rows, columns] = acting.value(stacked)
         state = map_nested(lambda *parts: np.stack(parts), *states)
         return RolloutSteps(
-            obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes), state
+            obs,
+            np.stack(actions),
+            log_prob,
+            reward,
+            value,
+            next_value,
+            terminated,
+            truncated,
+            tuple(episodes),
+            state,
+            active,
         )
 
     def begin_again(self, seeds: Sequence[int]) -> None:
@@ -292,6 +315,49 @@ class RolloutCollector:
         if any(map(np.isnan, sums)):
             when = "of the rollout" if leading > 1 else "after the rollout"
             check_observations(map_nested(self._alg._array, obs), when, leading=leading)
+
+
+def _agents_of(agent: Any, space: Any) -> int | None:
+    """Return how many agents an algorithm for several acts for; None of any other.
+
+    Raises:
+        HyperparameterError: the observations are not those of several agents.
+    """
+    algorithm = getattr(agent, "alg", None)
+    if not getattr(algorithm, "ACTS_FOR_TEAMS", False):
+        return None
+    if not isinstance(space, gymnasium.spaces.Dict) or "alive" not in space.spaces:
+        raise HyperparameterError(
+            f"{type(algorithm).__name__} is for several agents, and these environments observe {space}: make them with "
+            'parl.env.JointEnv or make_joint_env("package:module"), or learn with PPO'
+        )
+    (agents,) = space["alive"].shape or (0,)
+    return int(agents)
+
+
+def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a step led to of joint observations: where episodes ended the last one, not that after the reset."""
+    parts = {name: np.array(obs[name]) for name in ("alive", "rewards", "terminated")}
+    for i in ended.tolist():
+        for name, array in parts.items():
+            array[i] = infos["final_obs"][i][name]
+    return parts
+
+
+def _of_agents(active: Bools, after: Mapping[str, Any], over: Bools, cut: Bools) -> tuple[Floats, Bools, Bools]:
+    """Return the rewards of a step, and which agents terminated and which were truncated by it, each `[N, agents]`.
+
+    An agent that had left before counts as terminated: nothing flows through its rows.
+
+    Args:
+        active: where agents acted.
+        after: alive, rewards and terminated of what the step led to.
+        over: `[N]`, environments that terminated.
+        cut: `[N]`, those that were truncated.
+    """
+    ended = ~active | (after["terminated"] != 0) | over[:, None]
+    left = ~ended & ((after["alive"] == 0) | cut[:, None])
+    return np.where(active, after["rewards"], 0.0).astype(np.float32), ended, left
 
 
 def _holds_arrays(space: Any) -> bool:
@@ -408,7 +474,8 @@ def train_on_policy(
         how it ended.
 
     Raises:
-        HyperparameterError: the algorithm does not learn on-policy, or a schedule leaves its range.
+        HyperparameterError: the algorithm does not learn on-policy, or was made with other targets than the settings
+            say, or a schedule leaves its range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: after the callbacks were told.
@@ -416,6 +483,7 @@ def train_on_policy(
     """
     require_vector(envs)
     require_on_policy(agent)
+    _require_equal_targets(agent, settings)
     rng = make_generator(seed)
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)
@@ -432,11 +500,26 @@ def train_on_policy(
                 target_kl=settings.target_kl,
                 **schedules,
             )
-            course.advance(rollout.reward.size)
+            course.advance(settings.n_steps * envs.num_envs)
             course.report(losses, rollout.episodes, schedules)
             course.evaluate_when_due()
             course.checkpoint_when_due()
     return course.ended
+
+
+def _require_equal_targets(agent: Any, settings: OnPolicySettings) -> None:
+    """Refuse settings by which targets would be others than an algorithm was made with.
+
+    Raises:
+        HyperparameterError: it names both.
+    """
+    algorithm = getattr(agent, "alg", None)
+    for setting, own in (("gamma", "gamma"), ("gae_lambda", "td_lambda")):
+        if getattr(algorithm, "td_lambda", None) is not None and getattr(settings, setting) != getattr(algorithm, own):
+            raise HyperparameterError(
+                f"OnPolicySettings has {setting}={getattr(settings, setting)}, by which targets are estimated, and "
+                f"{type(algorithm).__name__} was made with {own}={getattr(algorithm, own)}: give both the same"
+            )
 
 
 def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rollout:
@@ -460,12 +543,18 @@ def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rol
     ordered, memory = rows, {}
     if rollout.state:
         ended = rollout.terminated | rollout.truncated
+        if rollout.active is not None:  # the state begins anew where the team's episode does, which is when all left
+            ended = np.asarray(ended.all(axis=2))
         ordered = sequences
         memory = {
             "begins": sequences(np.concatenate([np.zeros_like(ended[:1]), ended[:-1]])),
             "state": {name: sequences(array) for name, array in rollout.state.items()},
         }
-    return batches.Rollout.made(
+    kind: type[batches.Rollout] = batches.Rollout
+    if rollout.active is not None:
+        kind = batches.TeamRollout
+        memory["active"] = ordered(rollout.active.astype(np.float32))
+    return kind.made(
         obs=map_nested(ordered, rollout.obs),
         action=ordered(rollout.action),
         value=ordered(rollout.value),

@@ -5,6 +5,7 @@ from parl_paddle.algorithms.awac import AWAC
 from parl_paddle.algorithms.bc import BC
 from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_paddle.algorithms.c51 import C51
+from parl_paddle.algorithms.coma import COMA
 from parl_paddle.algorithms.cql import CQL
 from parl_paddle.algorithms.ddpg import DDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
@@ -12,6 +13,7 @@ from parl_paddle.algorithms.discrete_sac import DiscreteSAC
 from parl_paddle.algorithms.dqn import DDQN, DQN
 from parl_paddle.algorithms.impala import IMPALA
 from parl_paddle.algorithms.iql import IQL
+from parl_paddle.algorithms.mappo import IPPO, MAPPO
 from parl_paddle.algorithms.oac import OAC
 from parl_paddle.algorithms.offline_q import OfflineQ
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
@@ -30,12 +32,15 @@ __all__ = [
     "AWAC",
     "BC",
     "C51",
+    "COMA",
     "CQL",
     "DDPG",
     "DDQN",
     "DQN",
     "IMPALA",
+    "IPPO",
     "IQL",
+    "MAPPO",
     "OAC",
     "PPO",
     "QMIX",

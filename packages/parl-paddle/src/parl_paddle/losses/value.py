@@ -7,7 +7,7 @@ from paddle import Tensor
 
 from parl_paddle.losses._shapes import same_shape
 
-__all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error", "td_error"]
+__all__ = ["clipped_value_loss", "double_q_learning", "huber", "q_learning", "squared_error", "td_error"]
 
 
 def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
@@ -82,3 +82,10 @@ def _difference(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v
     same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
     target = (r_t + discount_t * v_t).detach()
     return target - paddle.index_sample(q_tm1, a_tm1.unsqueeze(1)).squeeze(1)
+
+
+def huber(error: Tensor, delta: float) -> Tensor:
+    """Return error**2 / 2 up to `delta`, and delta * (|error| - delta / 2) beyond, of each error (Huber 1964)."""
+    size = error.abs()
+    near = size.clip(max=delta)
+    return near * (size - 0.5 * near)

@@ -5,6 +5,7 @@ from parl_torch.algorithms.awac import AWAC
 from parl_torch.algorithms.bc import BC
 from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.c51 import C51
+from parl_torch.algorithms.coma import COMA
 from parl_torch.algorithms.cql import CQL
 from parl_torch.algorithms.ddpg import DDPG
 from parl_torch.algorithms.decision_transformer import DecisionTransformer
@@ -12,6 +13,7 @@ from parl_torch.algorithms.discrete_sac import DiscreteSAC
 from parl_torch.algorithms.dqn import DDQN, DQN
 from parl_torch.algorithms.impala import IMPALA
 from parl_torch.algorithms.iql import IQL
+from parl_torch.algorithms.mappo import IPPO, MAPPO
 from parl_torch.algorithms.oac import OAC
 from parl_torch.algorithms.offline_q import OfflineQ
 from parl_torch.algorithms.policy_gradient import PolicyGradient
@@ -30,12 +32,15 @@ __all__ = [
     "AWAC",
     "BC",
     "C51",
+    "COMA",
     "CQL",
     "DDPG",
     "DDQN",
     "DQN",
     "IMPALA",
+    "IPPO",
     "IQL",
+    "MAPPO",
     "OAC",
     "PPO",
     "QMIX",

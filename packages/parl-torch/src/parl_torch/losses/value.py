@@ -5,7 +5,7 @@ from torch import Tensor
 
 from parl_torch.losses._shapes import same_shape
 
-__all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error", "td_error"]
+__all__ = ["clipped_value_loss", "double_q_learning", "huber", "q_learning", "squared_error", "td_error"]
 
 
 def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
@@ -78,3 +78,10 @@ def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: flo
     same_shape(v_t=v_t, v_old_t=v_old_t, return_t=return_t)
     near = v_old_t + (v_t - v_old_t).clamp(-clip, clip)
     return 0.5 * torch.maximum((v_t - return_t).square(), (near - return_t).square()).mean()
+
+
+def huber(error: Tensor, delta: float) -> Tensor:
+    """Return error**2 / 2 up to `delta`, and delta * (|error| - delta / 2) beyond, of each error (Huber 1964)."""
+    size = error.abs()
+    near = size.clamp_max(delta)
+    return near * (size - 0.5 * near)

@@ -1,0 +1,260 @@
+"""The contract of COMA: actors whose advantages compare each agent's action with the others' kept as they were."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parl_core.algorithm import Optimizer
+from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive, first_method
+from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
+from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
+from parl_core.contracts.on_policy import OnPolicy, refuse_unused
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+
+__all__ = ["COMA"]
+
+FIGURES = ("critic_loss", "policy_loss", "entropy", "advantage")
+
+
+class COMA(OnPolicy):
+    """Counterfactual multi-agent policy gradients (Foerster et al. 2018, arXiv:1705.08926).
+
+        Q(s, (u^-a, .)) of each agent a: what each of its actions is worth while the others do what they did
+        A^a = Q(s, u) - sum_u'a pi^a(u'a | o^a) Q(s, (u^-a, u'a))                               (equation 4)
+        policy loss = -mean(A^a log pi^a(u^a | o^a)) - entropy_coef * entropy
+        critic loss = mean((Q(s, u) - y)**2),   y = TD(lambda) of the target critic              (section 4)
+
+    with means over agents that acted. Each rollout is learned from once: a step of the critic, then one of the actors
+    by the new critic.
+
+    Deviations from the paper: one step of the critic takes the whole rollout, not one time step after the other from
+    the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors do
+    not remember; policies are kept stochastic by an entropy bonus where wanted, not by mixing in uniform actions;
+    rewards are each agent's, which in a team with common rewards are the same.
+
+    It acts on joint observations (`parl_core.env.joint.JointEnv`). The model has `policy(obs)`, logits `[batch, agents,
+    n_actions]`; `values(obs, action)`, with actions one-hot `[batch, agents, n_actions]`, Q of each agent's actions
+    `[batch, agents, n_actions]`, where an agent's row must not depend on its own action; and `get_actor_params()` and
+    `get_critic_params()`. `parl.networks.for_team(..., "counterfactual")` makes one.
+
+    `gamma` and `td_lambda` are those of the loop's targets: `OnPolicySettings(gamma=..., gae_lambda=...)` must say the
+    same, because lambda-returns are estimated there.
+
+    Args:
+        model: actors and critic.
+        n_actions: number of actions, of the agent that has most.
+        n_agents: number of agents.
+        grad_norm_clip: limit of the gradients' global norm, of actors and of the critic; default 10 (PyMARL).
+        actor_lr: learning rate of Adam; default 5e-4 (PyMARL).
+        critic_lr: likewise.
+        gamma: discount of the next step, in [0, 1]; default 0.99.
+        td_lambda: of the critic's targets, in [0, 1]; default 0.8 (paper).
+        entropy_coef: weight of the entropy bonus, at least 0; default 0.
+        target_update_interval: updates between copies of the critic to the target; default 200 (PyMARL).
+        optimizer: of each part: `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework; default Adam.
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model lacks a method.
+    """
+
+    ACTS_FOR_TEAMS: ClassVar[bool] = True
+    COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
+
+    actor_optimizer: Optimizer
+    critic_optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        n_actions: int,
+        n_agents: int,
+        grad_norm_clip: float = 10.0,
+        actor_lr: float = 5e-4,
+        critic_lr: float = 5e-4,
+        gamma: float = 0.99,
+        td_lambda: float = 0.8,
+        *,
+        entropy_coef: float = 0.0,
+        target_update_interval: int = 200,
+        optimizer: Mapping[str, Any] | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.n_actions, self.n_agents = check_int("n_actions", n_actions), check_int("n_agents", n_agents)
+        self.grad_norm_clip = check_positive("grad_norm_clip", grad_norm_clip)
+        self.actor_lr, self.critic_lr = check_positive("actor_lr", actor_lr), check_positive("critic_lr", critic_lr)
+        self.gamma, self.td_lambda = check_fraction("gamma", gamma), check_fraction("td_lambda", td_lambda)
+        self.entropy_coef = check_non_negative("entropy_coef", entropy_coef)
+        self.target_update_interval = check_int("target_update_interval", target_update_interval)
+        self.actions = ActionKind()
+        for method in ("policy", "values", "get_actor_params", "get_critic_params"):
+            first_method(model, (method,), "COMA")
+        super().__init__(model, device=device)
+        self.target_model = self._new_target()
+        self._until_sync = self.target_update_interval
+        given = optimizer or {}
+        if unknown := sorted(set(given) - {"actor", "critic"}):
+            raise HyperparameterError(f'optimizer= of COMA takes "actor" and "critic", got {", ".join(unknown)}')
+        self.actor_optimizer, self.critic_optimizer = (
+            self._given_or_adam(given.get(part), lr, max_grad_norm=self.grad_norm_clip, part=listed)
+            for part, lr, listed in (
+                ("actor", self.actor_lr, self._actor_params),
+                ("critic", self.critic_lr, self._critic_params),
+            )
+        )
+
+    def _actor_params(self) -> Sequence[Any]:
+        found: Sequence[Any] = self.model.get_actor_params()
+        return found
+
+    def _critic_params(self) -> Sequence[Any]:
+        found: Sequence[Any] = self.model.get_critic_params()
+        return found
+
+    def predict(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return the most likely actions, int64 `[batch, agents]`."""
+        with self._no_gradients():
+            policy = self._policy(obs, action_mask)
+            return policy.mode().reshape([-1, self.n_agents])
+
+    def sample(self, obs: Any, action_mask: Any = None) -> Any:
+        """Draw actions.
+
+        Args:
+            obs: joint observations.
+            action_mask: bool `[batch, agents, n_actions]`, True where an action is possible.
+
+        Returns:
+            (Q of the target critic of what was drawn, action int64, log-probability, entropy), each `[batch, agents]`.
+        """
+        with self._no_gradients():
+            policy = self._policy(obs, action_mask)
+            rows = policy.sample()
+            action = rows.reshape([-1, self.n_agents])
+            value = self._of_actions(self._values(self.target_model, obs, action), action)
+            if self.model._waiting() or self.target_model._waiting():  # for the shapes of layers that did not run
+                self._values(self.model, obs, action)
+                self.target_model.policy(obs)
+            parts = (policy.logp(rows), policy.entropy())
+            return value, action, *(part.reshape([-1, self.n_agents]) for part in parts)
+
+    def explore(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return the first three of what `sample` returns."""
+        return self.sample(obs, action_mask)[:3]
+
+    def value(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return Q of the target critic of actions that are drawn, `[batch, agents]`, to bootstrap from."""
+        return self.sample(obs, action_mask)[0]
+
+    @learns_from(
+        TeamRollout,
+        names=("obs", "action", "return_"),
+        keywords=("action_mask", "active"),
+    )
+    def learn(self, batch: Rollout) -> Any:
+        """Take a step of the critic and one of the actors.
+
+        Args:
+            batch: tensors: obs, action, return_ (the critic's targets) and active.
+
+        Returns:
+            (critic_loss, policy_loss, entropy, advantage), detached scalars; the last is the mean of its magnitude.
+        """
+        critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch)
+        _, figures = self.actor_optimizer.descend(self.actor_loss, batch)
+        self._count_update()
+        self._until_sync -= 1
+        if self._until_sync <= 0:
+            self.sync_target()
+        return critic_loss, figures["policy_loss"], figures["entropy"], figures["advantage"]
+
+    def learn_rollout(
+        self,
+        batch: Rollout,
+        *,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
+        rng: np.random.Generator,  # noqa: ARG002 - all of the rollout is taken at once
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Learn once from a rollout: see `learn`.
+
+        Args:
+            batch: the rollout, a `TeamRollout` of arrays.
+            epochs: refused, like all that follow: COMA takes one step.
+            minibatch_size: refused.
+            rng: without use.
+            lr: refused.
+            clip: refused.
+            entropy_coef: refused.
+            target_kl: refused.
+
+        Returns:
+            critic_loss, policy_loss, entropy, advantage, and `steps`, 1.
+        """
+        refuse_unused(
+            "COMA",
+            epochs=epochs,
+            minibatch_size=minibatch_size,
+            lr=lr,
+            clip=clip,
+            entropy_coef=entropy_coef,
+            target_kl=target_kl,
+        )
+        figures = self.learn(self._on_device(self.check_batch(batch)))
+        return {**dict(zip(FIGURES, self._means([figures]), strict=True)), "steps": 1.0}
+
+    def critic_loss(self, batch: Rollout) -> tuple[Any, dict[str, Any]]:
+        """Return the critic's loss, and no figures."""
+        raise NotImplementedError
+
+    def actor_loss(self, batch: Rollout) -> tuple[Any, dict[str, Any]]:
+        """Return the actors' loss; and policy_loss, entropy, advantage: scalars without gradient."""
+        raise NotImplementedError
+
+    def sync_target(self) -> None:
+        """Copy the critic to the target."""
+        self.model.sync_weights_to(self.target_model)
+        self._until_sync = self.target_update_interval
+
+    def check_batch(self, batch: Rollout) -> Rollout:
+        """Return a batch of arrays with actions and masks that fit, and `active` where it was left out.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        action = np.asarray(batch.action)
+        if action.ndim != 2 or action.shape[1] != self.n_agents or action.dtype.kind not in "iu":
+            raise ValueError(
+                f"action must have shape [n, {self.n_agents}] of whole numbers, got {action.dtype} {action.shape}"
+            )
+        if action.size and (action.min() < 0 or action.max() >= self.n_actions):
+            raise ValueError(f"action must be in 0..{self.n_actions - 1}, got {action.min()}..{action.max()}")
+        mask = mask_of(batch.obs, batch.action_mask)
+        if mask is not None:
+            mask = check_mask(mask)
+            check_possible(action.reshape(-1), mask.reshape(-1, mask.shape[-1]))
+        active = batch.__dict__.get("active")
+        if active is None:
+            active = np.ones(action.shape, np.asarray(batch.return_).dtype)
+        return TeamRollout.made(**{**batch.__dict__, "action": action, "action_mask": mask, "active": active})
+
+    def _policy(self, obs: Any, mask: Any) -> Any:
+        """Return the distribution of the actions of all agents, one row each."""
+        logits, mask = self._run(self.model.policy, obs), mask_of(obs, mask)
+        rows = None if mask is None else mask.reshape([-1, mask.shape[-1]])
+        return self._distribution(logits.reshape([-1, logits.shape[-1]]), self.actions, rows)
+
+    def _values(self, model: Any, obs: Any, action: Any) -> Any:
+        """Return what a critic says of each agent's actions beside the others', `[batch, agents, n_actions]`."""
+        raise NotImplementedError
+
+    def _of_actions(self, values: Any, action: Any) -> Any:
+        """Return the values of actions `[batch, agents]`."""
+        raise NotImplementedError

@@ -1,0 +1,351 @@
+"""The contracts of MAPPO and IPPO: PPO for several agents, whose critic sees the global state, or what the agent sees.
+
+joint observations ──> policy: logits of each agent ──> actions `[batch, agents]`
+                  └──> value:  one number an agent, in units of PopArt ──> denormalised ──> GAE of each agent
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core._nested import holds_tensors
+from parl_core.checks import check_fraction, check_positive
+from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
+from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
+from parl_core.contracts.ppo import PPO
+from parl_core.contracts.settings import Scheduled
+from parl_core.errors import ModelContractError
+from parl_core.model import Model
+
+__all__ = ["IPPO", "MAPPO", "PopArt"]
+
+
+class PopArt:
+    """Running mean and deviation of a critic's targets, in whose units it learns.
+
+    PopArt (van Hasselt et al. 2016, arXiv:1602.07714, section 2): targets are shifted and scaled to mean 0 and
+    deviation 1, and where that changes, the critic's last layer is changed so that it gives the same values as before.
+    Averages decay exponentially and are corrected for having begun at zero.
+
+    Args:
+        beta: share of the averages that an update keeps, in [0, 1].
+        eps: smallest deviation.
+
+    Attributes:
+        mean: of the targets; 0 before the first update.
+        std: their deviation; 1 before the first update.
+    """
+
+    def __init__(self, beta: float = 0.99, eps: float = 1e-2) -> None:
+        self._beta, self._eps = check_fraction("beta", beta), check_positive("eps", eps)
+        self._sums = np.zeros(3)  # of the weights of all updates, of targets, of their squares
+
+    @property
+    def mean(self) -> float:
+        return float(self._sums[1] / self._sums[0]) if self._sums[0] else 0.0
+
+    @property
+    def std(self) -> float:
+        if not self._sums[0]:
+            return 1.0
+        return max(sqrt(max(self._sums[2] / self._sums[0] - self.mean**2, 0.0)), self._eps)
+
+    def update(self, targets: NDArray[Any]) -> tuple[float, float]:
+        """Take targets into account, and return by what a value in the old units becomes one in the new ones.
+
+        Returns:
+            (scale, shift): `new = scale * old + shift`.
+        """
+        mean, std = self.mean, self.std
+        found = targets.astype(np.float64)
+        self._sums = self._beta * self._sums + (1.0 - self._beta) * np.array([1.0, found.mean(), (found**2).mean()])
+        return std / self.std, (mean - self.mean) / self.std
+
+    def normalised(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values in the critic's units."""
+        return ((values - self.mean) / self.std).astype(values.dtype)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"sums": self._sums.tolist()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._sums = np.array(state["sums"], np.float64)
+
+
+class MAPPO(PPO):
+    """Multi-agent PPO (Yu et al. 2022, arXiv:2103.01955): each agent its policy, and a critic of the global state.
+
+        ratio = exp(log pi(a|o) - log pi_old(a|o))
+        policy loss = -mean(min(ratio * adv, clip(ratio, 1 - clip, 1 + clip) * adv))
+        value loss = mean(max(h(v - R), h(v_old + clip(v - v_old, -clip, clip) - R)))
+        loss = policy loss + value_loss_coef * value loss - entropy_coef * entropy
+
+    with means over agents that acted, h(e) = e**2 / 2 up to huber_delta and huber_delta (|e| - huber_delta / 2) beyond,
+    values and returns in PopArt's units, and advantages, of each agent by its own rewards, normalised over the rollout.
+
+    Deviations from the paper, or its code: PopArt's averages take each rollout once, not each minibatch; the clipped
+    value's old one is in the units of now.
+
+    It acts on joint observations (`parl_core.env.joint.JointEnv`) `[batch, ...]` by name. The model has
+    `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
+    `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. Agents share weights or not as the model
+    does: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`.
+
+    Args:
+        model: policy and value networks.
+        clip_param: clip range of ratio and value, above 0; default 0.2 (paper, table 7).
+        value_loss_coef: default 1 (paper).
+        entropy_coef: at least 0; default 0.01 (paper).
+        initial_lr: learning rate of Adam; default 7e-4 (paper, MPE).
+        huber_delta: where the value loss becomes linear; default 10 (paper).
+        eps: Adam's epsilon; default 1e-5 (paper).
+        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 10 (paper).
+        use_popart: normalise values and returns by PopArt; default True.
+        use_value_active_masks: leave agents that have left out of the value loss; they are never in the policy's.
+        use_clipped_value_loss: clip the value's step; default True.
+        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        optimizer: as of `PPO`.
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model lacks `policy` or `value`, or with PopArt a `value_head`.
+    """
+
+    ACTS_FOR_TEAMS: ClassVar[bool] = True
+    CENTRAL: ClassVar[bool] = True
+    """Whether the critic sees the global state."""
+
+    def __init__(
+        self,
+        model: Model,
+        clip_param: Scheduled = 0.2,
+        value_loss_coef: float = 1.0,
+        entropy_coef: Scheduled = 0.01,
+        initial_lr: Scheduled = 7e-4,
+        huber_delta: float = 10.0,
+        eps: float | None = None,
+        max_grad_norm: float | None = None,
+        use_popart: bool = True,
+        use_value_active_masks: bool = True,
+        *,
+        use_clipped_value_loss: bool = True,
+        continuous_action: bool | None = None,
+        optimizer: Any = None,
+        device: str = "auto",
+    ) -> None:
+        self.huber_delta = check_positive("huber_delta", huber_delta)
+        self.use_popart, self.use_value_active_masks = bool(use_popart), bool(use_value_active_masks)
+        super().__init__(
+            model,
+            clip_param,
+            value_loss_coef,
+            entropy_coef,
+            initial_lr,
+            1e-5 if eps is None else eps,
+            10.0 if max_grad_norm is None else max_grad_norm,
+            use_clipped_value_loss,
+            norm_adv=False,
+            continuous_action=continuous_action,
+            optimizer=optimizer,
+            device=device,
+        )
+        # What the model says is of the joint action; a row of the policy is one agent's.
+        self.actions = ActionKind(continuous=self.actions.continuous)
+        self.popart = PopArt()
+        if self.use_popart and not hasattr(model, "value_head"):
+            raise ModelContractError(
+                f"{type(model).__name__} has no value_head, the critic's last layer, which PopArt changes with its "
+                "units: call it self.value_head, or give use_popart=False"
+            )
+
+    def predict(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return the most likely actions, int64 `[batch, agents]`, or means `[batch, agents, act_dim]`."""
+        with self._no_gradients():
+            output = self._run(self.model.policy, self._seen_by_actors(obs))
+            return self._by_agent(self._policy(output, obs, action_mask).mode(), output)
+
+    def sample(self, obs: Any, action_mask: Any = None) -> Any:
+        """Draw actions.
+
+        Args:
+            obs: joint observations.
+            action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
+
+        Returns:
+            (value, action as of `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
+            units of rewards.
+        """
+        with self._no_gradients():
+            output, value = self._policy_and_value(obs)
+            policy = self._policy(output, obs, action_mask)
+            action = policy.sample()
+            found = (self._in_rewards(value), action, policy.logp(action), policy.entropy())
+            return tuple(self._by_agent(part, output) for part in found)
+
+    def value(self, obs: Any) -> Any:
+        """Return values `[batch, agents]` in the units of rewards."""
+        with self._no_gradients():
+            value = self._run(self.model.value, self._seen_by_critics(obs))
+            return self._in_rewards(value.reshape([value.shape[0], -1]))
+
+    @learns_from(
+        TeamRollout,
+        names=("obs", "action", "value", "return_", "log_prob", "advantage"),
+        settings=("lr",),
+        keywords=("clip", "entropy_coef", "action_mask", "active"),
+    )
+    def learn(
+        self, batch: Rollout, lr: float | None = None, *, clip: float | None = None, entropy_coef: float | None = None
+    ) -> Any:
+        """Take one step on a minibatch, with advantages as they are; PopArt's averages stay what they are.
+
+        Args:
+            batch: tensors; values and returns in the units of rewards.
+            lr: learning rate of this step; default the constructor's.
+            clip: clip range of this step; default the constructor's.
+            entropy_coef: of this step; default the constructor's.
+
+        Returns:
+            (value_loss, policy_loss, entropy), detached scalars, the first in PopArt's units.
+        """
+        mean, std = self.popart.mean, self.popart.std
+        units = {name: (getattr(batch, name) - mean) / std for name in ("value", "return_")}
+        figures = self.learn_minibatch(batch.made(**{**batch.__dict__, **units}), lr, clip, entropy_coef)
+        return figures["value_loss"], figures["policy_loss"], figures["entropy"]
+
+    def learn_rollout(
+        self,
+        batch: Rollout,
+        *,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Learn several epochs from one rollout, as `PPO.learn_rollout` does.
+
+        Args:
+            batch: the rollout, a `TeamRollout` of arrays; values and returns in the units of rewards.
+            epochs: passes over it; default 10 (paper, MPE).
+            minibatch_size: steps of the team that a gradient step takes; default: all (paper: 1 minibatch).
+            rng: draws the permutations.
+            lr: learning rate of this call; default the constructor's.
+            clip: clip range of this call; default the constructor's.
+            entropy_coef: of this call; default the constructor's.
+            target_kl: as of `PPO.learn_rollout`.
+
+        Returns:
+            As of `PPO.learn_rollout`; value_loss is in PopArt's units.
+        """
+        if holds_tensors(batch.action):
+            raise ValueError(f"{type(self).__name__}.learn_rollout takes arrays, got tensors: learn takes those")
+        batch = self.check_batch(batch)
+        active = batch.active != 0
+        return_, value = batch.return_, batch.value
+        if self.use_popart:
+            scale, shift = self.popart.update(return_[active] if active.any() else return_)
+            self._rescale(scale, shift)
+            return_, value = self.popart.normalised(return_), self.popart.normalised(value)
+        acted = batch.advantage[active] if active.any() else batch.advantage
+        advantage = (batch.advantage - acted.mean()) / (acted.std() + 1e-5)
+        return super().learn_rollout(
+            batch.made(**{**batch.__dict__, "return_": return_, "value": value, "advantage": advantage}),
+            epochs=epochs,
+            minibatch_size=len(batch) if minibatch_size is None else minibatch_size,
+            rng=rng,
+            lr=lr,
+            clip=clip,
+            entropy_coef=entropy_coef,
+            target_kl=target_kl,
+        )
+
+    def check_batch(self, batch: Rollout) -> Rollout:
+        """Return a batch of arrays with actions and masks that fit the policy, and `active` where it was left out.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+        action = np.asarray(batch.action)
+        dimensions = 3 if self.continuous_action else 2
+        if action.ndim != dimensions or action.dtype.kind not in ("fiu" if self.continuous_action else "iu"):
+            wanted = "[n, agents, act_dim]" if self.continuous_action else "[n, agents] of whole numbers"
+            raise ValueError(f"action must have shape {wanted}, got {action.dtype} {action.shape}")
+        mask = None if self.continuous_action else mask_of(batch.obs, batch.action_mask)
+        if mask is not None:
+            mask = check_mask(mask)
+            check_possible(action.reshape(-1), mask.reshape(-1, mask.shape[-1]))
+        active = batch.__dict__.get("active")
+        if active is None:
+            active = np.ones(action.shape[:2], np.asarray(batch.advantage).dtype)
+        columns = {**batch.__dict__, "action": action, "action_mask": mask, "active": active}
+        return TeamRollout.made(**columns)
+
+    def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
+        """Return the policy's output, and values `[batch * agents]` in PopArt's units."""
+        if self._one_pass:
+            output, value = self._run(self.model.policy_and_value, self._seen_by_critics(obs))
+        else:
+            output = self._run(self.model.policy, self._seen_by_actors(obs))
+            value = self._run(self.model.value, self._seen_by_critics(obs))
+        return output, value.reshape([-1])
+
+    def _policy(self, output: Any, obs: Any, mask: Any) -> Any:
+        """Return the distribution of the actions of all agents, one row each."""
+        mask = mask_of(obs, mask)
+        if isinstance(output, tuple):
+            rows: Any = tuple(_rows(part) if len(part.shape) == 3 else part for part in output)
+        else:
+            rows = _rows(output)
+        return self._distribution(rows, self.actions, None if mask is None or self.continuous_action else _rows(mask))
+
+    def _by_agent(self, rows: Any, output: Any) -> Any:
+        """Return rows of all agents as `[batch, agents, ...]`."""
+        agents = (output[0] if isinstance(output, tuple) else output).shape[1]
+        return rows.reshape([-1, agents, *rows.shape[1:]])
+
+    def _in_rewards(self, value: Any) -> Any:
+        return value * self.popart.std + self.popart.mean if self.use_popart else value
+
+    def _seen_by_actors(self, obs: Any) -> Any:
+        return _without_state(obs)
+
+    def _seen_by_critics(self, obs: Any) -> Any:
+        return obs if self.CENTRAL else _without_state(obs)
+
+    def _rescale(self, scale: float, shift: float) -> None:
+        """Change the critic's last layers, so that they give the same values in new units."""
+        weights = self.model.get_weights()
+        for name, array in weights.items():
+            if name.startswith("value_head."):
+                weights[name] = (array * scale + (shift if name.endswith("bias") else 0.0)).astype(array.dtype)
+        self.model.set_weights(weights)
+
+
+class IPPO(MAPPO):
+    """Independent PPO (de Witt et al. 2020, arXiv:2011.09533): `MAPPO` whose critics see what their agents see alone.
+
+    Arguments, losses and loop are MAPPO's; the models' `value` gets joint observations without the global state.
+    `parl.networks.for_team(..., "independent")` makes one.
+    """
+
+    CENTRAL: ClassVar[bool] = False
+
+
+def _rows(array: Any) -> Any:
+    """Return `[batch, agents, ...]` as one row an agent."""
+    return array.reshape([-1, *array.shape[2:]])
+
+
+def _without_state(obs: Any) -> Any:
+    if isinstance(obs, Mapping) and "state" in obs:
+        return {name: part for name, part in obs.items() if name != "state"}
+    return obs
