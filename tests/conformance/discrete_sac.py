@@ -63,7 +63,8 @@ def _log_p(weights: Weights, obs: Any, possible: NDArray[np.bool_]) -> Any:
 
 
 def _least(weights: Weights, obs: Any) -> NDArray[Any]:
-    return np.minimum(_of(weights, "qa", obs), _of(weights, "qb", obs))
+    smaller: NDArray[Any] = np.minimum(_of(weights, "qa", obs), _of(weights, "qb", obs))
+    return smaller
 
 
 class DiscreteSACConformance(Conformance):
