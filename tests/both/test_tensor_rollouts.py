@@ -1,6 +1,6 @@
 """Environments that give tensors, as simulators on a GPU do, train like those that give arrays."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -76,7 +76,7 @@ def test_a_rollout_of_tensors_has_the_numbers_of_one_of_arrays(env: str, tells: 
     assert expected.truncated.any()
     assert [episode.length for episode in found.episodes] == [episode.length for episode in expected.episodes]
     returns = [[episode.episode_return for episode in rollout.episodes] for rollout in (found, expected)]
-    np.testing.assert_allclose(*returns, rtol=1e-4)
+    np.testing.assert_allclose(returns[0], returns[1], rtol=1e-4)
     for name in ("log_prob", "reward", "value", "next_value", "terminated", "truncated"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-4, err_msg=name)
     for name in ("obs", "action"):
@@ -117,7 +117,6 @@ def test_an_unknown_last_observation_has_the_value_of_the_one_before() -> None:
 class Broken(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
-    metadata: ClassVar[dict[str, Any]] = {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
