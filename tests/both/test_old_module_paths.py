@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +71,42 @@ def test_v_trace_is_the_module_that_it_was() -> None:
 def test_a_module_below_a_framework_that_is_gone_tells_what_took_its_place() -> None:
     with pytest.raises(ModuleNotFoundError, match=re.escape(REMOVED_MODULES["parl.core.fluid.plutils"])):
         import_module("parl.core.fluid.plutils.compiler")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parl-2-names.md"
+ROWS = re.findall(r"^\| `([\w.]+)` \| (\w*) \| (\w*) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+LISTED = [
+    (name, kind, note) for name, torch, paddle, note in ROWS if (kind := {"torch": torch, "paddle": paddle}[BACKEND])
+]
+
+
+def named(path: str) -> Any:
+    """Return what an import of a name's module and its attributes give."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:count]))
+        except ModuleNotFoundError as error:
+            if not str(error).startswith("No module named"):
+                raise
+            continue
+        for part in parts[count:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(path)
+
+
+def test_each_name_of_parl_2_is_what_its_page_says() -> None:
+    assert len(LISTED) > 300
+    wrong = []
+    for name, kind, note in LISTED:
+        try:
+            named(name)
+        except (ImportError, AttributeError) as error:
+            told = kind == "message" and note and note.split("; ")[0].replace("\\|", "|") in str(error)
+            if not told and not (kind == "changed" and isinstance(error, AttributeError)):
+                wrong.append(f"{name} is listed as {kind} ({note}): {error}")
+        else:
+            if kind == "message":
+                wrong.append(f"{name} is listed as gone, and there")
+    assert wrong == []

@@ -8,14 +8,15 @@ Paths of PARL 1.x and 2.x are other names of modules that this project has in an
     parl.core.torch.model, .algorithm, .agent             parl_torch.model, ...; `paddle` and `fluid` likewise
     parl.remote, .client, .exceptions, ...                parl_remote
 
-A module is the same object under both names, so its classes are the same, too. Nothing is loaded before one of these
-paths is imported.
+Its classes and functions are the same objects under both names, and so is the module, unless PARL 2.x had names in it
+that are gone here, which answer with what took their place. Nothing is loaded before one of these paths is imported.
 """
 
 import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -70,7 +71,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
 """The modules that an old path stands for; one with several has the public names of all of them."""
 
 _PACKAGES = ("parl.core", "parl.remote")
-_GONE = re.compile(r"parl\.(core|env|remote|utils)\.")
+_GONE = re.compile(r"parl\.(algorithms|core|env|remote|utils)\.")
 
 _OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
 _RENAMED = {"a3c": "a2c", "ddqn": "dqn", "dt": "decision_transformer", "impala.impala": "impala"}
@@ -179,11 +180,27 @@ class _OldPaths(MetaPathFinder, Loader):
         homes = [_home(home) for home in _PATHS.get(path, ())]
         if found := _OF_A_BACKEND.fullmatch(path):
             _alias_backend(path, *found.groups())
-        elif len(homes) == 1 and path not in _PACKAGES:
+            return
+        gone = _names_gone(path)
+        if len(homes) == 1 and path not in _PACKAGES and not gone:
             sys.modules[path] = homes[0]
-        else:
-            for home in homes:
-                vars(module).update({name: getattr(home, name) for name in home.__all__})
+            return
+        for home in homes:
+            vars(module).update({name: getattr(home, name) for name in home.__all__})
+        if gone:
+            vars(module)["__getattr__"] = partial(_tell_of, path, gone)
+
+
+def _names_gone(path: str) -> dict[str, str]:
+    """Return the names that PARL 2.x had in a module and this project has not, with what took their place."""
+    removed = import_module("parl_core.migration").REMOVED_NAMES
+    return {name.rpartition(".")[2]: told for name, told in removed.items() if name.rpartition(".")[0] == path}
+
+
+def _tell_of(path: str, gone: dict[str, str], name: str) -> Any:
+    if name in gone:
+        raise ImportError(f"no {name!r} in {path!r}, which PARL 2.x had: {gone[name]}", name=path)
+    raise AttributeError(f"module {path!r} has no attribute {name!r}")
 
 
 def _tell_what_took_its_place(path: str) -> None:

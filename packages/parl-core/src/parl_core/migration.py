@@ -16,30 +16,40 @@ from types import MappingProxyType
 __all__ = ["REMOVED_MODULES", "REMOVED_NAMES", "Edit", "Finding", "Program", "read", "report", "rewrite"]
 
 _CLUSTER = "a part of the cluster's own processes; tests of programs use parl_remote.testing.LoopbackCluster"
+_TEAMS = "it is not among the algorithms; see docs/how-to/several-agents.md for environments of several agents"
+_FRAMEWORKS = ("fluid", "paddle", "torch")
 _FLUID = "write the update eagerly, or see the table for static programs in docs/how-to/migrate.md"
 
 REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
     {
         "parl.core.agent_base": "use parl.Agent",
         "parl.core.algorithm_base": "use parl.Algorithm",
+        "parl.core.fluid.model_helper": "use model.parameters()",
         "parl.core.fluid.plutils": "write the update eagerly, or build the program with paddle.static",
         "parl.core.model_base": "use parl.Model",
         "parl.env.multiagent_simple_env": "use parl.env.multiagent_env",
         "parl.remote.cluster_monitor": _CLUSTER,
         "parl.remote.communication": "calls pickle their values by themselves; for your own data use cloudpickle",
         "parl.remote.cpu_resource": _CLUSTER,
+        "parl.remote.future_mode": "use parl.remote_class(wait=False); its methods return parl.RemoteFuture",
         "parl.remote.gpu_resource": _CLUSTER,
         "parl.remote.job": _CLUSTER,
         "parl.remote.log_server": "use `xparl logs ACTOR`",
         "parl.remote.master": f"use `xparl start`; it was {_CLUSTER}",
+        "parl.remote.message": _CLUSTER,
         "parl.remote.monitor": "use `xparl start`, which serves the monitor",
+        "parl.remote.proxy_wrapper": "use parl.remote_class",
+        "parl.remote.remote_class_serialization": _CLUSTER,
         "parl.remote.remote_wrapper": "use parl.remote_class",
         "parl.remote.scripts": "use the command `xparl`",
         "parl.remote.start": "use the command `xparl`",
+        "parl.remote.status": _CLUSTER,
         "parl.remote.worker": f"use `xparl connect`; it was {_CLUSTER}",
         "parl.remote.worker_manager": _CLUSTER,
         "parl.utils.exceptions": "use parl.remote.exceptions",
         "parl.utils.path_utils": "use pathlib",
+        **{f"parl.algorithms.{each}.{name}": _TEAMS for each in _FRAMEWORKS for name in ("maddpg", "qmix")},
+        **{f"parl.algorithms.torch.{name}": _TEAMS for name in ("coma", "mappo")},
     }
 )
 """Modules of PARL 2.x that have no counterpart, with what to use instead."""
@@ -48,6 +58,17 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "parl.compile": "write the update eagerly; torch's algorithms take compile=True, and several GPUs learn with "
         "torchrun or paddle.distributed.launch",
+        "parl.env.multiagent_env.mpe_wrapper_for_pettingzoo": "use parl.env.multiagent_env.MAenv",
+        "parl.env.mujoco_wrappers.update_mean_var_count_from_moments": "use parl.env.mujoco_wrappers.RunningMeanStd",
+        "parl.remote.client.Client": "use parl.connect and parl.get_global_client",
+        "parl.utils.deprecation.CustomDeprecationWarning": "use DeprecationWarning",
+        "parl.utils.tensorboard.create_file_after_first_call": "summary makes its file at the first call by itself",
+        "parl.utils.utils.check_installed_framework": "use parl_core.backends.installed()",
+        "parl.utils.utils.check_installed_framework_in_windows": "use parl_core.backends.installed()",
+        "parl.utils.utils.check_version_for_fluid": "pip keeps to the versions that a package works with",
+        "parl.utils.utils.check_version_for_xpu": "pip keeps to the versions that a package works with",
+        "parl.utils.utils.has_func": "use callable(getattr(object, name, None))",
+        "parl.utils.visualdl.create_file_after_first_call": "summary makes its file at the first call by itself",
         "parl.utils.utils.get_fluid_version": "fluid is gone, see paddle.__version__",
         "parl.utils.utils.isnotebook": "see IPython.get_ipython()",
         "parl.utils.utils.kill_process": "end the processes that you started by their handles",

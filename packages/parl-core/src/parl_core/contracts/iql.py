@@ -156,7 +156,7 @@ class IQL(CountingUpdates):
         critic_loss, _ = self.critic_optimizer.descend(
             self.critic_loss, batch, lr=self._kept("critic", rate, learning_rate)
         )
-        self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
+        self.sync_target()
         self._after_each_update(self._count_update)
         return value_loss, critic_loss, actor_loss
 
@@ -172,9 +172,13 @@ class IQL(CountingUpdates):
         """Return the critics' loss of a batch of tensors, and figures by name."""
         raise NotImplementedError
 
-    def update(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
-        """Call `learn`; the name is that of PARL 2.x."""
-        return self.learn(obs, action, reward, next_obs, terminal)
+    def update(self, observations: Any, actions: Any, rewards: Any, next_observations: Any, terminals: Any) -> Any:
+        """Call `learn`; the names are those of PARL 2.x."""
+        return self.learn(observations, actions, rewards, next_observations, terminals)
+
+    def sync_target(self, alpha: float | None = None) -> None:
+        """Move the target towards the model, by `alpha` of the way; by default the constructor's."""
+        self.model.sync_weights_to(self.target_model, 1.0 - (self.alpha if alpha is None else alpha))
 
     def check_batch(self, batch: Transitions) -> Transitions:
         """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""

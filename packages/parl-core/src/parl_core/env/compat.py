@@ -44,9 +44,9 @@ V_NPRANDOM_CHANGED = "0.22.0"
 """The version of gym since which `env.np_random` is numpy's `Generator`."""
 
 
-def is_gym_version_ge(version: str) -> bool:
+def is_gym_version_ge(compare_version: str) -> bool:
     """Return whether the installed Gymnasium is at least of a version such as `"0.26.0"`; gym's numbers go on in it."""
-    return _numbers(gymnasium.__version__) >= _numbers(version)
+    return _numbers(gymnasium.__version__) >= _numbers(compare_version)
 
 
 def _numbers(version: str) -> list[int]:
