@@ -26,7 +26,7 @@ class Settings:
 
     game: Annotated[str, "connect_four, or rps: rock-paper-scissors with unequal prizes"] = "connect_four"
     generations: Annotated[int, "how often the agent is frozen; 0 takes 12 of connect four, 60 of rps"] = 0
-    steps: Annotated[int, "of the learner in each generation; 0 takes 40,960 of connect four, 1,024 of rps"] = 0
+    steps: Annotated[int, "of the learner in each generation; 0 takes 40,960 of connect four, 4,096 of rps"] = 0
     games: Annotated[int, "against each predecessor, half of them with each seat"] = 200
     matchmaking: Annotated[str, "hardest, rating or uniform; empty takes hardest of connect four, uniform of rps"] = ""
     env_num: Annotated[int, "games that are played together"] = 16
@@ -51,10 +51,16 @@ def make_agent(name: str) -> parl.Agent:
 def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run) -> dict[str, Any]:
     make_game, is_matrix = GAMES[settings.game], settings.game == "rps"
     generations = 2 if settings.smoke else settings.generations or (60 if is_matrix else 12)
-    steps = 1_024 if settings.smoke else settings.steps or (1_024 if is_matrix else 40_960)
+    steps = 1_024 if settings.smoke else settings.steps or (4_096 if is_matrix else 40_960)
     games = 8 if settings.smoke else settings.games
     loop = training.OnPolicySettings(
-        total_steps=steps, n_steps=64, epochs=4, minibatch_size=256, gamma=1.0, gae_lambda=0.95
+        total_steps=steps,
+        n_steps=8 if is_matrix else 64,  # of rps many small updates, so that each generation is a best response
+        epochs=4,
+        minibatch_size=64 if is_matrix else 256,
+        lr=1e-2 if is_matrix else 1e-3,
+        gamma=1.0,
+        gae_lambda=0.95,
     )
     pool = training.OpponentPool(settings.matchmaking or ("uniform" if is_matrix else "hardest"))
     spaces = spaces_of(settings.game)

@@ -152,19 +152,20 @@ class COMA(OnPolicy):
     @learns_from(
         TeamRollout,
         names=("obs", "action", "return_"),
-        keywords=("action_mask", "active"),
+        keywords=("entropy_coef", "action_mask", "active"),
     )
-    def learn(self, batch: Rollout) -> Any:
+    def learn(self, batch: Rollout, *, entropy_coef: float | None = None) -> Any:
         """Take a step of the critic and one of the actors.
 
         Args:
             batch: tensors: obs, action, return_ (the critic's targets) and active.
+            entropy_coef: of this step; default the constructor's.
 
         Returns:
             (critic_loss, policy_loss, entropy, advantage), detached scalars; the last is the mean of its magnitude.
         """
         critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch)
-        _, figures = self.actor_optimizer.descend(self.actor_loss, batch)
+        _, figures = self.actor_optimizer.descend(self.actor_loss, batch, entropy_coef)
         self._count_update()
         self._until_sync -= 1
         if self._until_sync <= 0:
@@ -187,12 +188,12 @@ class COMA(OnPolicy):
 
         Args:
             batch: the rollout, a `TeamRollout` of arrays.
-            epochs: refused, like all that follow: COMA takes one step.
+            epochs: refused, because COMA takes one step; likewise minibatch_size, lr, clip and target_kl.
             minibatch_size: refused.
             rng: without use.
             lr: refused.
             clip: refused.
-            entropy_coef: refused.
+            entropy_coef: of this call; default the constructor's.
             target_kl: refused.
 
         Returns:
@@ -204,17 +205,16 @@ class COMA(OnPolicy):
             minibatch_size=minibatch_size,
             lr=lr,
             clip=clip,
-            entropy_coef=entropy_coef,
             target_kl=target_kl,
         )
-        figures = self.learn(self._on_device(self.check_batch(batch)))
+        figures = self.learn(self._on_device(self.check_batch(batch)), entropy_coef=entropy_coef)
         return {**dict(zip(FIGURES, self._means([figures]), strict=True)), "steps": 1.0}
 
     def critic_loss(self, batch: Rollout) -> tuple[Any, dict[str, Any]]:
         """Return the critic's loss, and no figures."""
         raise NotImplementedError
 
-    def actor_loss(self, batch: Rollout) -> tuple[Any, dict[str, Any]]:
+    def actor_loss(self, batch: Rollout, entropy_coef: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the actors' loss; and policy_loss, entropy, advantage: scalars without gradient."""
         raise NotImplementedError
 

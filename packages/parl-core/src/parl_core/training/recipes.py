@@ -49,6 +49,9 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "TD3BC": "TwinActorCritic",
         "ReBRAC": "NormalisedTwinActorCritic",
         "DecisionTransformer": "TrajectoryTransformer",
+        "MAPPO": "CentralActorCritic",
+        "IPPO": "CentralActorCritic",
+        "COMA": "CounterfactualActorCritic",
     }
 )
 """Which of `parl.networks` an algorithm trains where its recipe names no other."""
@@ -455,6 +458,32 @@ _PPO_CARTPOLE = OnPolicySettings(
 _CLEANRL_PPO = OnPolicySettings(
     total_steps=1_000_000, n_steps=2048, epochs=10, minibatch_size=64, lr=3e-4, clip=0.2, entropy_coef=0.0
 )
+_TEAM_LOOP = OnPolicySettings(total_steps=1_000_000, n_steps=100, epochs=10, gamma=0.99, gae_lambda=0.95, lr=7e-4)
+_MAPPO = Recipe(
+    _TEAM_LOOP,
+    {"clip_param": 0.2, "entropy_coef": 0.01},
+    {"hidden": (64, 64)},
+    num_envs=32,
+    evaluate_every=32_000,
+    source="Yu et al. 2022 (arXiv:2103.01955), appendix, MPE",
+    deviations=(
+        "32 environments of 100 steps, the paper's 128 of 25",
+        "1 million steps, the paper's 20 of simple_spread",
+    ),
+)
+_COMA = Recipe(
+    OnPolicySettings(total_steps=1_000_000, n_steps=25, gamma=0.99, gae_lambda=0.8),
+    {"gamma": 0.99, "td_lambda": 0.8, "actor_lr": 5e-4, "critic_lr": 1e-3, "entropy_coef": 0.01},
+    {"hidden": (64, 64)},
+    num_envs=16,
+    evaluate_every=32_000,
+    source="PyMARL, coma.yaml, and Foerster et al. 2018 for td_lambda",
+    deviations=(
+        "actors without a memory",
+        "an entropy bonus in place of mixed-in uniform actions",
+        "the critic's rate is 1e-3",
+    ),
+)
 _MINATAR_PPO = Recipe(
     OnPolicySettings(
         total_steps=3_000_000,
@@ -649,6 +678,9 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             num_envs=24,
             source="own, close to the five actors of five environments of PARL's example",
         ),
+        ("MAPPO", "*"): _MAPPO,
+        ("IPPO", "*"): replace(_MAPPO, source="as MAPPO's", deviations=()),
+        ("COMA", "*"): _COMA,
         ("PPO", "CartPole-v1"): Recipe(_PPO_CARTPOLE, _PPO, _PPO_SIZES, num_envs=8, goal=475.0),
         ("PPO", "Acrobot-v1"): Recipe(
             replace(

@@ -27,19 +27,20 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import for_spaces
+from parl_core.team_networks import for_team
 from parl_core.training.actor_learner import ActorLearnerSettings
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipes import Recipe
-from parl_core.training.trained import model_kind
+from parl_core.training.trained import TEAM_KINDS, model_kind
 
 __all__ = ["Setting", "algorithm_named", "as_text", "contract_of", "read_setting", "settings_of", "with_settings"]
 
 Path = tuple[str, ...]
 
 _BUDGETS = ("total_steps", "updates")
-_BY_SPACES = ("act_dim", "nvec", "continuous_action")  # the model knows them
+_BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents")  # the model knows them
 _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
@@ -342,6 +343,7 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
             arguments.pop(argument)
     if isinstance(loop, OnPolicySettings) or "entropy_coef" in getattr(loop, "rates", {}):
         arguments.pop("entropy_coeff", None)  # the same with the other sign
+    targets = {"gamma": "gamma", "gae_lambda": "td_lambda"} if "td_lambda" in arguments else {}
     unused: set[str] = set()
     if isinstance(loop, ActorLearnerSettings) and not issubclass(contract, OnPolicy):
         unused = {"gamma", "gae_lambda", "epochs", "minibatch_size"}
@@ -367,10 +369,13 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
                     f"prioritized.{part.name}", getattr(value, part.name), (float,), (), own[part.name], (path,)
                 )
             continue
+        paths: tuple[Path, ...] = (("loop", one.name),)
+        if one.name in targets:  # the loop estimates by them what the algorithm was made with
+            paths = (*paths, ("algorithm", targets[one.name]))
+            arguments.pop(targets[one.name])
         if one.name in arguments:  # an argument of the algorithm is what it learns by
             continue
         kinds, choices = _kinds(hints[one.name])
-        paths: tuple[Path, ...] = (("loop", one.name),)
         if one.name == "n_steps" and "sample_batch_steps" in arguments:
             arguments.pop("sample_batch_steps")
             paths = (*paths, ("algorithm", "sample_batch_steps"))
@@ -396,10 +401,18 @@ def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str,
 
 def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
     kind = model_kind(algorithm)
+    if algorithm in TEAM_KINDS:
+        texts = _texts(for_team, "Args")
+        for name, parameter in inspect.signature(for_team).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "networks":
+                kinds, choices = _kinds(parameter.annotation)
+                value = recipe.sizes.get(name, parameter.default)
+                yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))
+        return
     if kind is None:  # a network of its own, whose sizes the recipe names
         for name, value in recipe.sizes.items():
-            kinds: tuple[Any, ...] = (list,) if isinstance(value, (tuple, list)) else (type(value),)
-            yield Setting(f"network.{name}", value, kinds, (), "", (("sizes", name),))
+            of = (list,) if isinstance(value, (tuple, list)) else (type(value),)
+            yield Setting(f"network.{name}", value, of, (), "", (("sizes", name),))
         return
     texts = _texts(for_spaces, "Args")
     for name, parameter in inspect.signature(for_spaces).parameters.items():

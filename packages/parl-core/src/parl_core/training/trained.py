@@ -8,6 +8,9 @@ environment the preprocessing that agents of its kind are usually trained with:
     CONTINUOUS   a vector of numbers       numbers        HalfCheetah-v5
     ATARI        four frames [4, 84, 84]   choices        ALE/Pong-v5, PongNoFrameskip-v4
 
+Environments of several agents (`mpe2:simple_spread_v3`, see `parl_core.env.joint`) are made as they are, with joint
+observations; the networks of the algorithms for them are those of `parl.networks.for_team`.
+
 Networks and hyper-parameters differ between kinds: a program keeps a table by kind and asks for its row with `pick`.
 """
 
@@ -32,14 +35,17 @@ from parl_core.atomic_write import write_json
 from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
+from parl_core.env.joint import is_joint, make_joint_env
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
 from parl_core.spaces import has_goals, kind_of
+from parl_core.team_networks import TeamKind
 from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
 
 __all__ = [
+    "TEAM_KINDS",
     "EnvKind",
     "StandardEnv",
     "Trained",
@@ -69,9 +75,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 """What `for_spaces` calls these networks."""
 
+TEAM_KINDS: Mapping[str, TeamKind] = MappingProxyType(
+    {"MAPPO": "central", "IPPO": "independent", "COMA": "counterfactual"}
+)
+"""What `for_team` calls the networks of algorithms for several agents."""
+
 
 def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
-    """Make an environment whose observations are numbers in a box, or have images, goals or a mask of actions.
+    """Make an environment whose observations are numbers in a box, or have images, goals, agents or a mask of actions.
 
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
 
@@ -82,7 +93,10 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
     Raises:
         HyperparameterError: a part of the observations is no array of a fixed shape, such as a text.
     """
-    env = make_env(env_id, {"render_mode": render_mode} if render_mode else None)
+    options = {"render_mode": render_mode} if render_mode else {}
+    if is_joint(env_id):
+        return make_joint_env(env_id, **options)
+    env = make_env(env_id, options or None)
     parts = parts_of(env.observation_space)
     kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
     if kept or has_goals(env.observation_space) or isinstance(env.observation_space, gymnasium.spaces.Box):
@@ -142,7 +156,8 @@ class Trained:
         hidden: sizes of the hidden layers of each network; None: those that suit the environment.
         arguments: of the algorithm's constructor.
         seed: of the first weights and of sampling.
-        network: further options of `parl.networks.for_spaces`; of a DecisionTransformer those of its network.
+        network: further options of `parl.networks.for_spaces`, of several agents all those of `for_team`; of a
+            DecisionTransformer those of its network.
         module: imported before the environment is made, because it registers it.
         normalized: observations are normalised by statistics that are saved with the weights.
         target_return: what a DecisionTransformer is asked for.
@@ -182,6 +197,8 @@ class Trained:
         spaces = env.observation_space, env.action_space
         env.close()
         seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
+        if self.algorithm in TEAM_KINDS:
+            return backend.Agent(self._make_team(backend, *spaces), seed=self.seed)
         kind = model_kind(self.algorithm)
         model = self._make_transformer(backend, *spaces) if kind is None else self._make_model(backend, kind, *spaces)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
@@ -222,6 +239,17 @@ class Trained:
             return backend.networks.for_spaces(observation, action, kind, hidden=self.hidden, **self.network)
         except HyperparameterError as error:
             raise HyperparameterError(f"{self.algorithm} on {self.env}: {error}") from error
+
+    def _make_team(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
+        """Return an algorithm for several agents."""
+        try:
+            model = backend.networks.for_team(observation, action, TEAM_KINDS[self.algorithm], **self.network)
+        except HyperparameterError as error:
+            raise HyperparameterError(f"{self.algorithm} on {self.env}: {error}") from error
+        sizes = {}
+        if self.algorithm == "COMA":
+            sizes = {"n_actions": int(action.nvec.max()), "n_agents": len(action.nvec)}
+        return getattr(backend.algorithms, self.algorithm)(model, **sizes, **self.arguments)
 
     def _make_transformer(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
         if NETWORKS.get(self.algorithm) != "TrajectoryTransformer":

@@ -7,6 +7,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import check_non_negative
 from parl_core.contracts import coma as contract
 from parl_core.contracts.batches import Rollout
 from parl_paddle.algorithm import Algorithm
@@ -22,7 +23,8 @@ class COMA(contract.COMA, Algorithm):
         weights = batch.active / batch.active.sum().clip(min=1.0)
         return (weights * (q - batch.return_).square()).sum(), {}
 
-    def actor_loss(self, batch: Rollout) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(self, batch: Rollout, entropy_coef: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
         policy = self._policy(batch.obs, batch.action_mask)
         rows = batch.action.reshape([-1])
         log_prob, each_entropy = policy.logp(rows), policy.entropy()
@@ -36,7 +38,7 @@ class COMA(contract.COMA, Algorithm):
         policy_loss = -(weights * advantage * log_prob).sum()
         entropy = (weights * each_entropy).sum()
         figures = {"policy_loss": policy_loss, "entropy": entropy, "advantage": (weights * advantage.abs()).sum()}
-        loss = policy_loss - self.entropy_coef * entropy
+        loss = policy_loss - coef * entropy
         return loss, {name: figure.detach() for name, figure in figures.items()}
 
     def _values(self, model: Any, obs: Any, action: Tensor) -> Tensor:

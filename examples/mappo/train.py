@@ -1,0 +1,84 @@
+"""MAPPO or IPPO on environments of several agents, in this process, in remote actors or on a cluster."""
+
+import math
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import parl
+from parl import training
+from parl.env import make_joint_env
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains MAPPO on a game of several agents: of MPE, a matrix game, or any of PettingZoo's kind."""
+
+    env: Annotated[str, "mpe2:simple_spread_v3, climbing, penalty, two_step, cued_two_step, ..."] = "climbing"
+    independent: Annotated[bool, "IPPO: critics see what their agents see, not the global state"] = False
+    memory: Annotated[str, "gru or lstm; empty for none"] = ""
+    groups: Annotated[str, "shared or independent weights of the agents"] = "shared"
+    steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
+    env_num: Annotated[int, "environments that are stepped together; 0 takes the recipe's"] = 0
+    actors: Annotated[int, "remote actors that share them; 0 keeps them in this process"] = 0
+    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of a run to go on with, with its settings"] = ""
+    smoke: Annotated[bool, "two rollouts only, to see that everything runs"] = False
+
+
+def make_agent(settings: Settings) -> parl.Agent:
+    name = "IPPO" if settings.independent else "MAPPO"
+    options: dict[str, Any] = {"memory": settings.memory or None, "groups": settings.groups}
+    kind: Any = "independent" if settings.independent else "central"
+    env = make_joint_env(settings.env)
+    model = parl.networks.for_team(env.observation_space, env.action_space, kind, **options)
+    env.close()
+    algorithm = parl.algorithms.IPPO if settings.independent else parl.algorithms.MAPPO
+    return parl.Agent(algorithm(model, **training.find_recipe(name, settings.env).algorithm))
+
+
+def train(agent: parl.Agent, envs: Any, make: Any, run: training.Run, settings: Settings) -> None:
+    recipe = training.find_recipe("MAPPO", settings.env)
+    loop = recipe.with_steps(settings.steps or recipe.steps).loop
+    episodes, every = 20, recipe.evaluate_every or 32_000
+    if settings.smoke:
+        every, episodes = envs.num_envs * loop.n_steps, 2
+        loop = loop.with_total_steps(2 * every)
+    training.train_on_policy(
+        agent,
+        envs,
+        loop,
+        evaluator=lambda: training.evaluate(agent, make, episodes, seed=2),
+        evaluate_every=every,
+        callbacks=training.standard_callbacks(run, agent, title=f"{type(agent.alg).__name__} on {settings.env}"),
+        checkpoints=training.Checkpoints(run, every=every),
+        seed=settings.seed,
+    )
+    run.save(agent)
+    print(f"Team's return of {5 * episodes} episodes: {training.evaluate(agent, make, 5 * episodes, seed=1).mean:.2f}")
+
+
+def main(settings: Settings) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
+    if settings.backend:
+        parl.set_backend(settings.backend)
+    env_num = settings.env_num or (4 if settings.smoke else training.find_recipe("MAPPO", settings.env).num_envs)
+    share = math.ceil(env_num / max(settings.actors, 1))
+    make = partial(make_joint_env, settings.env)
+    with training.open_run("mappo", settings) as run:
+        training.seed_everything(settings.seed)
+        agent = make_agent(settings)
+        with (
+            training.choose_actors(settings.actors, settings.address) as actors,
+            training.make_vector_env(make, env_num, actors=actors, envs_per_actor=share) as envs,
+        ):
+            train(agent, envs, make, run, settings)
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))
