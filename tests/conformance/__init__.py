@@ -17,6 +17,7 @@ from conformance.bc import BCConformance
 from conformance.bootstrapped_ddpg import BootstrappedDDPGConformance
 from conformance.c51 import C51Conformance, RainbowConformance
 from conformance.cql import CQLConformance
+from conformance.crossq import CrossQConformance
 from conformance.ddpg import DDPGConformance
 from conformance.decision_transformer import DecisionTransformerConformance
 from conformance.discrete_sac import DiscreteSACConformance
@@ -35,12 +36,14 @@ from conformance.ppo import PPOConformance
 from conformance.qmix import QMIXConformance
 from conformance.qr_dqn import QRDQNConformance
 from conformance.rebrac import ReBRACConformance
+from conformance.redq import DroQConformance, REDQConformance
 from conformance.resume import ResumeConformance
 from conformance.sac import SACConformance
 from conformance.separate_ppo import SeparatePPOConformance
 from conformance.targets import TargetConformance
 from conformance.td3 import TD3Conformance
 from conformance.td3_bc import TD3BCConformance
+from conformance.tqc import TQCConformance
 
 __all__ = [
     "A2CConformance",
@@ -53,10 +56,12 @@ __all__ = [
     "C51Conformance",
     "COMAConformance",
     "CQLConformance",
+    "CrossQConformance",
     "DDPGConformance",
     "DQNConformance",
     "DecisionTransformerConformance",
     "DiscreteSACConformance",
+    "DroQConformance",
     "IMPALAConformance",
     "IPPOConformance",
     "IQLConformance",
@@ -71,6 +76,7 @@ __all__ = [
     "PolicyGradientConformance",
     "QMIXConformance",
     "QRDQNConformance",
+    "REDQConformance",
     "RainbowConformance",
     "ReBRACConformance",
     "ResumeConformance",
@@ -78,6 +84,7 @@ __all__ = [
     "SeparatePPOConformance",
     "TD3BCConformance",
     "TD3Conformance",
+    "TQCConformance",
     "TargetConformance",
     "VTraceConformance",
 ]

@@ -10,8 +10,8 @@ from conformance.complex_step import gradient
 from conformance.continuous import BATCH, LR, TAU, ContinuousConformance, columns_of, some_batch
 from conformance.continuous_models import SQUASHED_SHAPES, squashed
 from conformance.models import ACT_DIM, OBS_DIM
-from conformance.offline_references import gaussian_of, log_density, q_of
 from conformance.reference import Adam
+from conformance.reference_actors import gaussian_of, log_density, q_of
 from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights

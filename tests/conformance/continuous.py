@@ -310,13 +310,13 @@ def columns_of(batch: Batch, precision: Precision) -> list[Any]:
 
 def _joins_parts(model: Any, layers: Any) -> None:
     """Let a model take its observations in two parts."""
-    policy, value = model.policy, model.value
+    policy = model.policy
 
     def joined(obs: Any) -> Any:
         return layers.concat([obs["left"], obs["right"]], axis=1)
 
     model.policy = lambda obs: policy(joined(obs))
-    model.value = lambda obs, action: value(joined(obs), action)
-    if hasattr(model, "Q1"):
-        first = model.Q1
-        model.Q1 = lambda obs, action: first(joined(obs), action)
+    for name in ("value", "Q1", "quantiles"):
+        if hasattr(model, name):
+            own = getattr(model, name)
+            setattr(model, name, lambda obs, action, own=own: own(joined(obs), action))

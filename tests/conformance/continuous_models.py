@@ -5,7 +5,19 @@ from typing import Any
 from conformance.models import ACT_DIM, HIDDEN, OBS_DIM
 from parl_core.backends import Backend
 
-__all__ = ["DETERMINISTIC_SHAPES", "SQUASHED_SHAPES", "TWIN_SHAPES", "deterministic", "squashed", "twin"]
+__all__ = [
+    "DETERMINISTIC_SHAPES",
+    "ENSEMBLE_SHAPES",
+    "QUANTILES",
+    "QUANTILE_SHAPES",
+    "SQUASHED_SHAPES",
+    "TWIN_SHAPES",
+    "deterministic",
+    "ensemble",
+    "quantiles",
+    "squashed",
+    "twin",
+]
 
 
 def _shapes(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
@@ -40,7 +52,25 @@ def squashed(backend: Backend, *, deep: bool = False) -> Any:
     return _make(backend, deep, critics=("qa", "qb"), gaussian=True)
 
 
-def _make(backend: Backend, deep: bool, *, critics: tuple[str, ...], gaussian: bool) -> Any:
+QUANTILES = 4
+QUANTILE_SHAPES = {
+    name: (QUANTILES, *shape[1:]) if name.startswith(("qa2", "qb2")) else shape
+    for name, shape in SQUASHED_SHAPES.items()
+}
+ENSEMBLE_SHAPES = {**SQUASHED_SHAPES, **_shapes("qc", OBS_DIM + ACT_DIM, 1)}
+
+
+def quantiles(backend: Backend, *, deep: bool = False) -> Any:
+    """As `squashed`, with `quantiles(obs, action)` `[batch, 2, QUANTILES]` in place of values."""
+    return _make(backend, deep, critics=("qa", "qb"), gaussian=True, outputs=QUANTILES)
+
+
+def ensemble(backend: Backend, *, deep: bool = False) -> Any:
+    """As `squashed`, with three critics whose values are `[batch, 3]`."""
+    return _make(backend, deep, critics=("qa", "qb", "qc"), gaussian=True)
+
+
+def _make(backend: Backend, deep: bool, *, critics: tuple[str, ...], gaussian: bool, outputs: int = 1) -> Any:
     layers: Any = backend.layers
 
     class ContinuousModel(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
@@ -50,7 +80,7 @@ def _make(backend: Backend, deep: bool, *, critics: tuple[str, ...], gaussian: b
                     setattr(self, f"{name}0", layers.fc(size=32, act="relu"))
                 hidden = layers.fc(size=32, act="relu") if deep else layers.fc(size=HIDDEN, act="tanh")
                 setattr(self, f"{name}1", hidden)
-                setattr(self, f"{name}2", layers.fc(size=ACT_DIM if name == "pi" else 1))
+                setattr(self, f"{name}2", layers.fc(size=ACT_DIM if name == "pi" else outputs))
             self.spread = layers.fc(size=ACT_DIM) if gaussian else None
 
         def policy(self, obs: Any) -> Any:
@@ -61,7 +91,12 @@ def _make(backend: Backend, deep: bool, *, critics: tuple[str, ...], gaussian: b
 
         def value(self, obs: Any, action: Any) -> Any:
             values = tuple(self._critic(name, obs, action) for name in critics)
+            if len(values) > 2:
+                return layers.concat(values, axis=1)
             return values if len(values) > 1 else values[0]
+
+        def quantiles(self, obs: Any, action: Any) -> Any:
+            return layers.stack([self._critic(name, obs, action) for name in critics], axis=1)
 
         def Q1(self, obs: Any, action: Any) -> Any:  # noqa: N802 - the name that PARL's TD3 asks for
             return self._critic(critics[0], obs, action)

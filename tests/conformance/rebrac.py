@@ -11,8 +11,8 @@ from conformance.continuous import BATCH, LR, TAU, columns_of, some_batch
 from conformance.continuous_models import TWIN_SHAPES, twin
 from conformance.identity import continuous_identity
 from conformance.models import ACT_DIM, OBS_DIM
-from conformance.offline_references import action_of, clipped, q_of
 from conformance.reference import Adam
+from conformance.reference_actors import action_of, clipped, q_of
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_core.offline import OfflineDataset

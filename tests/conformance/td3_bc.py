@@ -10,8 +10,8 @@ from conformance.complex_step import absolute, gradient
 from conformance.continuous import BATCH, LR, TAU, columns_of, some_batch
 from conformance.continuous_models import TWIN_SHAPES, twin
 from conformance.models import ACT_DIM
-from conformance.offline_references import action_of, clipped, q_of
 from conformance.reference import Adam
+from conformance.reference_actors import action_of, clipped, q_of
 from conformance.td3 import TD3Conformance
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights

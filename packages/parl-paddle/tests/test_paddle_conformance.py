@@ -11,9 +11,11 @@ from conformance import (
     BootstrappedDDPGConformance,
     C51Conformance,
     COMAConformance,
+    CrossQConformance,
     DDPGConformance,
     DiscreteSACConformance,
     DQNConformance,
+    DroQConformance,
     IMPALAConformance,
     IPPOConformance,
     LazyLayersConformance,
@@ -27,10 +29,12 @@ from conformance import (
     QMIXConformance,
     QRDQNConformance,
     RainbowConformance,
+    REDQConformance,
     SACConformance,
     SeparatePPOConformance,
     TargetConformance,
     TD3Conformance,
+    TQCConformance,
     VTraceConformance,
 )
 from parl_paddle.backend import PaddleBackend
@@ -115,6 +119,22 @@ class TestTD3(TD3Conformance):
 
 
 class TestSAC(SACConformance):
+    adapter = PaddleAdapter()
+
+
+class TestTQC(TQCConformance):
+    adapter = PaddleAdapter()
+
+
+class TestREDQ(REDQConformance):
+    adapter = PaddleAdapter()
+
+
+class TestDroQ(DroQConformance):
+    adapter = PaddleAdapter()
+
+
+class TestCrossQ(CrossQConformance):
     adapter = PaddleAdapter()
 
 

@@ -9,17 +9,21 @@ if TYPE_CHECKING:
     from parl_core.networks import ActorCritic as ActorCritic
     from parl_core.networks import AtariActorCritic as AtariActorCritic
     from parl_core.networks import AtariQNetwork as AtariQNetwork
+    from parl_core.networks import BatchNormActorCritic as BatchNormActorCritic
+    from parl_core.networks import BatchNormMLP as BatchNormMLP
     from parl_core.networks import CategoricalNetwork as CategoricalNetwork
     from parl_core.networks import CriticTrunk as CriticTrunk
     from parl_core.networks import DeterministicActorCritic as DeterministicActorCritic
     from parl_core.networks import DiscreteActorCritic as DiscreteActorCritic
     from parl_core.networks import DuelingHead as DuelingHead
+    from parl_core.networks import EnsembleActorCritic as EnsembleActorCritic
     from parl_core.networks import GaussianActorCritic as GaussianActorCritic
     from parl_core.networks import ImplicitActorCritic as ImplicitActorCritic
     from parl_core.networks import NatureCNN as NatureCNN
     from parl_core.networks import NormalisedTwinActorCritic as NormalisedTwinActorCritic
     from parl_core.networks import PolicyNetwork as PolicyNetwork
     from parl_core.networks import QNetwork as QNetwork
+    from parl_core.networks import QuantileActorCritic as QuantileActorCritic
     from parl_core.networks import QuantileNetwork as QuantileNetwork
     from parl_core.networks import SharedActorCritic as SharedActorCritic
     from parl_core.networks import SimBa as SimBa

@@ -17,6 +17,9 @@
     NormalisedTwinActorCritic  the same with layer norm. in the critics          ReBRAC
     SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC, CQL
     GaussianActorCritic        vectors   -> Gaussian; values by two critics      AWAC
+    QuantileActorCritic        vectors   -> Gaussian; quantiles by five critics  TQC
+    EnsembleActorCritic        vectors   -> Gaussian; values by ten critics      REDQ, DroQ
+    BatchNormActorCritic       vectors   -> Gaussian; values by two critics      CrossQ
     DiscreteActorCritic        vectors   -> policy; action values by two critics DiscreteSAC
     ImplicitActorCritic        vectors   -> Gaussian; two critics; state's value IQL
 
@@ -44,12 +47,15 @@ __all__ = [
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "BatchNormActorCritic",
+    "BatchNormMLP",
     "Body",
     "CategoricalNetwork",
     "CriticTrunk",
     "DeterministicActorCritic",
     "DiscreteActorCritic",
     "DuelingHead",
+    "EnsembleActorCritic",
     "GaussianActorCritic",
     "ImplicitActorCritic",
     "NatureCNN",
@@ -57,6 +63,7 @@ __all__ = [
     "Parts",
     "PolicyNetwork",
     "QNetwork",
+    "QuantileActorCritic",
     "QuantileNetwork",
     "RecurrentActorCritic",
     "RecurrentQNetwork",
@@ -182,6 +189,24 @@ class CriticTrunk(Layer):
         super().__init__(*layers)
 
 
+class BatchNormMLP(Layer):
+    """Fully connected layers with batch normalisation of the inputs and behind each activation.
+
+    As Bhatt et al. 2024 have it (arXiv:1902.05605); running statistics keep 0.99 of themselves at each batch.
+
+    Args:
+        sizes: outputs of each layer.
+        act: activation after each layer.
+    """
+
+    def __init__(self, sizes: Sequence[int], act: str = "relu") -> None:
+        norm = self._layers.batch_norm
+        layers: list[Any] = [norm(momentum=0.99)]
+        for size in sizes:
+            layers += [self._layers.fc(size, act=act), norm(momentum=0.99)]
+        super().__init__(*layers)
+
+
 class DuelingHead(Layer):
     """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9.
 
@@ -224,6 +249,7 @@ class Parts:
         mlp: `MLP` on the framework's `sequential`.
         nature_cnn: `NatureCNN` likewise.
         critic_trunk: `CriticTrunk` likewise.
+        batch_norm_mlp: `BatchNormMLP` likewise.
         dueling_head: `DuelingHead` as a layer of the framework.
         simba: `SimBa` likewise.
         space_encoder: `SpaceEncoder` of `parl_core.encoders` likewise.
@@ -236,6 +262,7 @@ class Parts:
     mlp: Callable[..., Any]
     nature_cnn: Callable[..., Any]
     critic_trunk: Callable[..., Any]
+    batch_norm_mlp: Callable[..., Any]
     dueling_head: Callable[..., Any]
     simba: Callable[..., Any]
     space_encoder: Callable[..., Any]
@@ -813,6 +840,80 @@ class SquashedActorCritic(_Continuous):
         """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2
+
+
+class BatchNormActorCritic(SquashedActorCritic):
+    """A Gaussian, to be squashed by tanh, and the values of two critics, all with batch normalisation.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        body: in place of `hidden`; its sizes and activation count.
+    """
+
+    def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
+        observed = None if encoded else body.observed
+        encoder = [] if observed is None else [self._parts.space_encoder(observed)]
+        trunk = self._parts.batch_norm_mlp(body.hidden, body.act)
+        return self._parts.sequential(*encoder, trunk, self._parts.layers.fc(outputs))
+
+
+class QuantileActorCritic(SquashedActorCritic):
+    """A Gaussian, to be squashed by tanh, and quantiles of returns by several critics.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        critics: how many; 5 in Kuznetsov et al. 2020.
+        quantiles: of each; 25 in Kuznetsov et al. 2020.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        critics: int = 5,
+        quantiles: int = 25,
+        body: Body | None = None,
+    ) -> None:
+        count, values = check_int("critics", critics), check_int("quantiles", quantiles)
+        _Continuous.__init__(self, act_dim, body or Body(hidden), count, 2 * act_dim, values=values)
+
+    def quantiles(self, obs: Any, action: Any) -> Any:
+        """Return the quantiles of all critics, `[batch, critics, quantiles]`."""
+        both = self._parts.layers.concat([self._seen_by_critics(obs), action], axis=-1)
+        return self._parts.layers.stack([critic(both) for critic in self.critic_model], axis=1)
+
+
+class EnsembleActorCritic(SquashedActorCritic):
+    """A Gaussian, to be squashed by tanh, and the values of many critics.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+        critics: how many; 10 in Chen et al. 2021.
+        dropout: of critics with layer normalisation, the share of units that a training pass leaves out; 0.01 in
+            Hiraoka et al. 2022. None: critics are plain.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(
+        self,
+        act_dim: int,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        critics: int = 10,
+        dropout: float | None = None,
+        body: Body | None = None,
+    ) -> None:
+        count = check_int("critics", critics)
+        _Continuous.__init__(self, act_dim, body or Body(hidden), count, 2 * act_dim, dropout=dropout)
+
+    def value(self, obs: Any, action: Any) -> Any:
+        """Return the values of all critics, `[batch, critics]`."""
+        return self._parts.layers.stack(self._critics(obs, action, len(self.critic_model)), axis=1)
 
 
 class GaussianActorCritic(SquashedActorCritic):

@@ -36,6 +36,9 @@ Kind = Literal[
     "normalised-twin",
     "squashed",
     "gaussian",
+    "quantile-critics",
+    "ensemble",
+    "batch-normalised",
     "implicit",
 ]
 """Which algorithms a network is for:
@@ -52,6 +55,9 @@ Kind = Literal[
     normalised-twin  ReBRAC
     squashed         SAC, OAC, CQL
     gaussian         AWAC
+    quantile-critics TQC
+    ensemble         REDQ, DroQ
+    batch-normalised CrossQ
     implicit         IQL
 """
 
@@ -61,7 +67,15 @@ _CONTINUOUS = {
     "squashed": "SquashedActorCritic",
     "normalised-twin": "NormalisedTwinActorCritic",
     "gaussian": "GaussianActorCritic",
+    "quantile-critics": "QuantileActorCritic",
+    "ensemble": "EnsembleActorCritic",
+    "batch-normalised": "BatchNormActorCritic",
     "implicit": "ImplicitActorCritic",
+}
+_OPTIONS = {
+    "quantile": ("quantiles",),
+    "quantile-critics": ("quantiles", "critics"),
+    "ensemble": ("critics", "dropout"),
 }
 _ON_POLICY = ("actor-critic", "policy")
 _VALUES = ("q", "quantile", "categorical")
@@ -79,7 +93,9 @@ def for_spaces(
     blocks: Literal["mlp", "simba"] = "mlp",
     shared: bool | None = None,
     dueling: bool = False,
-    quantiles: int = 200,
+    quantiles: int | None = None,
+    critics: int | None = None,
+    dropout: float | None = None,
     atoms: int = 51,
     noisy: float | None = None,
     memory: MemoryKind | None = None,
@@ -109,7 +125,10 @@ def for_spaces(
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
         dueling: of the kinds "q" and "categorical", separate value and advantage.
-        quantiles: how many, of the kind "quantile".
+        quantiles: how many, of the kind "quantile" (default 200) and of each critic of "quantile-critics" (25).
+        critics: how many, of the kinds "quantile-critics" (default 5) and "ensemble" (10).
+        dropout: of "ensemble", the share of units that a critic's training pass leaves out; it has layer normalisation
+            then, as DroQ needs it (0.01). None: plain critics.
         atoms: how many, of the kind "categorical".
         noisy: of "q", "quantile" and "categorical", the sigma of noise on the weights of the hidden layers and the
             head, by which they explore without epsilon; 0.5 in Fortunato et al. 2018. Encoders, memories and SimBa's
@@ -148,6 +167,8 @@ def for_spaces(
         raise HyperparameterError("policy and value of a network with a memory share it, so shared=False is no choice")
     if noisy is not None and kind not in _VALUES:
         raise HyperparameterError(f"noisy={noisy} is for networks of action values (DQN and its kin), got {kind!r}")
+    options = {"quantiles": quantiles, "critics": critics, "dropout": dropout}
+    _own(kind, options)
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
     masked = bool(choices) and _has_mask(observation_space, choices)
@@ -164,7 +185,7 @@ def for_spaces(
     }
     body = replace(body, **{name: value for name, value in changes.items() if value is not None})
     if kind in _CONTINUOUS:
-        model = getattr(networks, _CONTINUOUS[kind])(numbers, body=body)
+        model = getattr(networks, _CONTINUOUS[kind])(numbers, **_own(kind, options), body=body)
     elif memory is not None and kind == "q":
         model = networks.RecurrentQNetwork(
             choices, memory, memory_size, dueling=dueling, memory_options=memory_options, body=body
@@ -181,7 +202,7 @@ def for_spaces(
             choices + numbers, continuous=action_kind.continuous, nvec=action_kind.nvec, body=body
         )
     elif kind == "quantile":
-        model = networks.QuantileNetwork(choices, quantiles, body=body)
+        model = networks.QuantileNetwork(choices, quantiles or 200, body=body)
     elif kind == "discrete-twin":
         model = networks.DiscreteActorCritic(choices, body=body)
     elif kind == "categorical":
@@ -190,6 +211,19 @@ def for_spaces(
         model = networks.QNetwork(choices, dueling=dueling, body=body)
     model.action_kind, model.obs_ndim = action_kind, dimensions_of(observation_space)
     return model
+
+
+def _own(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given of those that only some kinds have.
+
+    Raises:
+        HyperparameterError: this kind has none of such.
+    """
+    found = {name: value for name, value in options.items() if value is not None}
+    unknown = [name for name in found if name not in _OPTIONS.get(kind, ())]
+    if unknown:
+        raise HyperparameterError(f"networks of the kind {kind!r} have no {', '.join(unknown)}: leave it out")
+    return found
 
 
 def _default_body(kind: str, *, without_layers: bool) -> Body:

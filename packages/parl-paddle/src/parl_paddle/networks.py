@@ -22,6 +22,8 @@ __all__ = [
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "BatchNormActorCritic",
+    "BatchNormMLP",
     "CategoricalNetwork",
     "CausalTransformer",
     "CentralActorCritic",
@@ -30,6 +32,7 @@ __all__ = [
     "DeterministicActorCritic",
     "DiscreteActorCritic",
     "DuelingHead",
+    "EnsembleActorCritic",
     "GaussianActorCritic",
     "ImplicitActorCritic",
     "NatureCNN",
@@ -39,6 +42,7 @@ __all__ = [
     "PolicyNetwork",
     "QMixer",
     "QNetwork",
+    "QuantileActorCritic",
     "QuantileNetwork",
     "RecurrentActorCritic",
     "RecurrentCentralActorCritic",
@@ -66,6 +70,10 @@ class NatureCNN(contract.NatureCNN, nn.Sequential):
 
 class CriticTrunk(contract.CriticTrunk, nn.Sequential):
     _layers, _dropout = layers, nn.Dropout
+
+
+class BatchNormMLP(contract.BatchNormMLP, nn.Sequential):
+    _layers = layers
 
 
 class DuelingHead(contract.DuelingHead, nn.Layer):
@@ -148,6 +156,7 @@ class _Network(Model):
         MLP,
         NatureCNN,
         CriticTrunk,
+        BatchNormMLP,
         DuelingHead,
         SimBa,
         _SpaceEncoder,
@@ -192,6 +201,18 @@ class NormalisedTwinActorCritic(contract.NormalisedTwinActorCritic, TwinActorCri
 
 
 class SquashedActorCritic(contract.SquashedActorCritic, _Network):
+    pass
+
+
+class BatchNormActorCritic(contract.BatchNormActorCritic, SquashedActorCritic):
+    pass
+
+
+class QuantileActorCritic(contract.QuantileActorCritic, SquashedActorCritic):
+    pass
+
+
+class EnsembleActorCritic(contract.EnsembleActorCritic, SquashedActorCritic):
     pass
 
 

@@ -21,6 +21,8 @@ __all__ = [
     "ActorCritic",
     "AtariActorCritic",
     "AtariQNetwork",
+    "BatchNormActorCritic",
+    "BatchNormMLP",
     "CategoricalNetwork",
     "CausalTransformer",
     "CentralActorCritic",
@@ -29,6 +31,7 @@ __all__ = [
     "DeterministicActorCritic",
     "DiscreteActorCritic",
     "DuelingHead",
+    "EnsembleActorCritic",
     "GaussianActorCritic",
     "ImplicitActorCritic",
     "NatureCNN",
@@ -38,6 +41,7 @@ __all__ = [
     "PolicyNetwork",
     "QMixer",
     "QNetwork",
+    "QuantileActorCritic",
     "QuantileNetwork",
     "RecurrentActorCritic",
     "RecurrentCentralActorCritic",
@@ -65,6 +69,10 @@ class NatureCNN(contract.NatureCNN, nn.Sequential):
 
 class CriticTrunk(contract.CriticTrunk, nn.Sequential):
     _layers, _dropout = layers, nn.Dropout
+
+
+class BatchNormMLP(contract.BatchNormMLP, nn.Sequential):
+    _layers = layers
 
 
 class DuelingHead(contract.DuelingHead, nn.Module):
@@ -151,6 +159,7 @@ class _Network(Model):
         MLP,
         NatureCNN,
         CriticTrunk,
+        BatchNormMLP,
         DuelingHead,
         SimBa,
         _SpaceEncoder,
@@ -195,6 +204,18 @@ class NormalisedTwinActorCritic(contract.NormalisedTwinActorCritic, TwinActorCri
 
 
 class SquashedActorCritic(contract.SquashedActorCritic, _Network):
+    pass
+
+
+class BatchNormActorCritic(contract.BatchNormActorCritic, SquashedActorCritic):
+    pass
+
+
+class QuantileActorCritic(contract.QuantileActorCritic, SquashedActorCritic):
+    pass
+
+
+class EnsembleActorCritic(contract.EnsembleActorCritic, SquashedActorCritic):
     pass
 
 

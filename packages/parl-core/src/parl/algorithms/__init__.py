@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.c51 import C51 as C51
     from parl_core.contracts.coma import COMA as COMA
     from parl_core.contracts.cql import CQL as CQL
+    from parl_core.contracts.crossq import CrossQ as CrossQ
     from parl_core.contracts.ddpg import DDPG as DDPG
     from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
     from parl_core.contracts.discrete_sac import DiscreteSAC as DiscreteSAC
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
     from parl_core.contracts.qr_dqn import QRDQN as QRDQN
     from parl_core.contracts.rainbow import Rainbow as Rainbow
     from parl_core.contracts.rebrac import ReBRAC as ReBRAC
+    from parl_core.contracts.redq import REDQ as REDQ
+    from parl_core.contracts.redq import DroQ as DroQ
     from parl_core.contracts.sac import SAC as SAC
     from parl_core.contracts.td3 import TD3 as TD3
     from parl_core.contracts.td3_bc import TD3BC as TD3BC
+    from parl_core.contracts.tqc import TQC as TQC
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,8 @@ class ContinuousActorCritic(CountingUpdates):
     """Base of the off-policy actor-critics; their own classes document the arguments."""
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    HAS_TARGET: ClassVar[bool] = True
+    """Whether there is a `target_model`."""
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss")
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
     PAIRS: ClassVar[Mapping[str, str]] = {}
@@ -73,7 +75,8 @@ class ContinuousActorCritic(CountingUpdates):
         for method in self.METHODS:
             first_method(model, (method,), name)
         super().__init__(model, device=device, compile=compile)
-        self.target_model = self._new_target()
+        if self.HAS_TARGET:
+            self.target_model = self._new_target()
         parts = {
             "actor": lambda: self._listed("get_actor_params"),
             "critic": lambda: self._listed("get_critic_params"),

@@ -46,6 +46,10 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "CQL": "SquashedActorCritic",
         "IQL": "ImplicitActorCritic",
         "AWAC": "GaussianActorCritic",
+        "TQC": "QuantileActorCritic",
+        "REDQ": "EnsembleActorCritic",
+        "DroQ": "EnsembleActorCritic",
+        "CrossQ": "BatchNormActorCritic",
         "TD3BC": "TwinActorCritic",
         "ReBRAC": "NormalisedTwinActorCritic",
         "DecisionTransformer": "TrajectoryTransformer",
@@ -581,6 +585,26 @@ _POINT_REACH = Recipe(
     evaluate_every=500,
     source="own; strategy, noise and the target's speed are those of Andrychowicz et al. 2017, appendix A",
 )
+_DROPOUT = {"critics": 2, "dropout": 0.01}
+_REDQ = Recipe(
+    OffPolicySettings(total_steps=300_000, learning_starts=5_000, gradient_steps=20),
+    sizes={**_WIDE, "critics": 10},
+    source="Chen et al. 2021, table 3",
+)
+_DROQ = replace(_REDQ, sizes={**_WIDE, **_DROPOUT}, source="Hiraoka et al. 2022, table 3")
+_CROSSQ = Recipe(
+    OffPolicySettings(learning_starts=5_000),
+    sizes=_WIDE,
+    source="Bhatt et al. 2024, table 2",
+    deviations=("critics of 256 units, not 2,048", "Adam's beta1 is 0.9, not 0.5"),
+)
+_MANY_UPDATES = Recipe(
+    replace(_PENDULUM, total_steps=4_000, learning_starts=500, gradient_steps=5),
+    {**_PENDULUM_RATES, "policy_freq": 5},
+    goal=-200.0,
+    evaluate_every=500,
+    source="own: as SAC's, with five updates a step and a fifth of its steps",
+)
 _TIANSHOU = "Tianshou's benchmark, examples/mujoco"
 _RANDOM_DATA = (
     "no published figure on small tasks; data are recorded here by uniformly random actions",
@@ -890,6 +914,33 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             source=_TIANSHOU,
             deviations=("the temperature is learned",),
         ),
+        ("TQC", "HalfCheetah-v5"): Recipe(
+            OffPolicySettings(learning_starts=10_000),
+            {"actor_lr": 3e-4, "critic_lr": 3e-4, "drop": 0},
+            _WIDE,
+            source="Kuznetsov et al. 2020, table 3",
+            deviations=("critics of two layers of 256, not three of 512",),
+        ),
+        ("REDQ", "HalfCheetah-v5"): _REDQ,
+        ("DroQ", "HalfCheetah-v5"): _DROQ,
+        ("CrossQ", "HalfCheetah-v5"): _CROSSQ,
+        ("TQC", "Pendulum-v1"): replace(_SAC_PENDULUM, deviations=("as SAC's",)),
+        ("REDQ", "Pendulum-v1"): replace(_MANY_UPDATES, sizes={**_WIDE, "critics": 5}),
+        ("DroQ", "Pendulum-v1"): replace(_MANY_UPDATES, sizes={**_WIDE, **_DROPOUT}),
+        ("CrossQ", "Pendulum-v1"): Recipe(
+            replace(_PENDULUM, total_steps=10_000),
+            {"actor_lr": 1e-3, "critic_lr": 1e-3},
+            _WIDE,
+            goal=-200.0,
+            evaluate_every=1_000,
+            source="own: Bhatt et al. 2024, table 2, with narrower critics",
+        ),
+        ("TQC", "*"): Recipe(
+            OffPolicySettings(learning_starts=10_000), sizes=_WIDE, source="Kuznetsov et al. 2020, table 3"
+        ),
+        ("REDQ", "*"): _REDQ,
+        ("DroQ", "*"): _DROQ,
+        ("CrossQ", "*"): _CROSSQ,
         ("DDPG", "*"): Recipe(
             OffPolicySettings(learning_starts=10_000, exploration={"noise": 0.1}),
             sizes=_WIDE,

@@ -46,7 +46,9 @@ _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
 _NETWORK_KINDS = {
     "dueling": ("q", "categorical"),
-    "quantiles": ("quantile",),
+    "quantiles": ("quantile", "quantile-critics"),
+    "critics": ("quantile-critics", "ensemble"),
+    "dropout": ("ensemble",),
     "atoms": ("categorical",),
     "noisy": ("q", "quantile", "categorical"),
     "shared": ("actor-critic",),

@@ -70,6 +70,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "SquashedActorCritic": "squashed",
         "NormalisedTwinActorCritic": "normalised-twin",
         "GaussianActorCritic": "gaussian",
+        "QuantileActorCritic": "quantile-critics",
+        "EnsembleActorCritic": "ensemble",
+        "BatchNormActorCritic": "batch-normalised",
         "ImplicitActorCritic": "implicit",
     }
 )

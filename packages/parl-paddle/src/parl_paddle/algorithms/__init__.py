@@ -7,6 +7,7 @@ from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_paddle.algorithms.c51 import C51
 from parl_paddle.algorithms.coma import COMA
 from parl_paddle.algorithms.cql import CQL
+from parl_paddle.algorithms.crossq import CrossQ
 from parl_paddle.algorithms.ddpg import DDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
 from parl_paddle.algorithms.discrete_sac import DiscreteSAC
@@ -22,9 +23,11 @@ from parl_paddle.algorithms.qmix import QMIX, VDN
 from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.rainbow import Rainbow
 from parl_paddle.algorithms.rebrac import ReBRAC
+from parl_paddle.algorithms.redq import REDQ, DroQ
 from parl_paddle.algorithms.sac import SAC
 from parl_paddle.algorithms.td3 import TD3
 from parl_paddle.algorithms.td3_bc import TD3BC
+from parl_paddle.algorithms.tqc import TQC
 
 __all__ = [
     "A2C",
@@ -45,13 +48,17 @@ __all__ = [
     "PPO",
     "QMIX",
     "QRDQN",
+    "REDQ",
     "SAC",
     "TD3",
     "TD3BC",
+    "TQC",
     "VDN",
     "BootstrappedDDPG",
+    "CrossQ",
     "DecisionTransformer",
     "DiscreteSAC",
+    "DroQ",
     "OfflineQ",
     "PolicyGradient",
     "Rainbow",

@@ -7,6 +7,7 @@ from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.c51 import C51
 from parl_torch.algorithms.coma import COMA
 from parl_torch.algorithms.cql import CQL
+from parl_torch.algorithms.crossq import CrossQ
 from parl_torch.algorithms.ddpg import DDPG
 from parl_torch.algorithms.decision_transformer import DecisionTransformer
 from parl_torch.algorithms.discrete_sac import DiscreteSAC
@@ -22,9 +23,11 @@ from parl_torch.algorithms.qmix import QMIX, VDN
 from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.rainbow import Rainbow
 from parl_torch.algorithms.rebrac import ReBRAC
+from parl_torch.algorithms.redq import REDQ, DroQ
 from parl_torch.algorithms.sac import SAC
 from parl_torch.algorithms.td3 import TD3
 from parl_torch.algorithms.td3_bc import TD3BC
+from parl_torch.algorithms.tqc import TQC
 
 __all__ = [
     "A2C",
@@ -45,13 +48,17 @@ __all__ = [
     "PPO",
     "QMIX",
     "QRDQN",
+    "REDQ",
     "SAC",
     "TD3",
     "TD3BC",
+    "TQC",
     "VDN",
     "BootstrappedDDPG",
+    "CrossQ",
     "DecisionTransformer",
     "DiscreteSAC",
+    "DroQ",
     "OfflineQ",
     "PolicyGradient",
     "Rainbow",

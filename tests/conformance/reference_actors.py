@@ -7,7 +7,7 @@ import numpy as np
 from conformance.complex_step import layers
 from parl_core.model import Weights
 
-__all__ = ["action_of", "clipped", "gaussian_of", "log_density", "q_of"]
+__all__ = ["action_of", "clipped", "drawn_of", "gaussian_of", "log_density", "q_of"]
 
 
 def action_of(weights: Weights, obs: Any) -> Any:
@@ -18,6 +18,14 @@ def action_of(weights: Weights, obs: Any) -> Any:
 def gaussian_of(weights: Weights, obs: Any) -> tuple[Any, Any]:
     """Mean and log std of `squashed`, each `[batch, act_dim]`."""
     return layers(weights, ("pi1", "pi2"), obs), layers(weights, ("pi1", "spread"), obs)
+
+
+def drawn_of(weights: Weights, obs: Any, noise: Any) -> tuple[Any, Any]:
+    """Actions tanh(u) of `squashed`, u = mean + std * noise, and their log-densities `[batch]`."""
+    mean, log_std = gaussian_of(weights, obs)
+    u = mean + np.exp(log_std) * noise
+    log_slope = 2.0 * (np.log(2.0) - u - np.log(1.0 + np.exp(-2.0 * u)))  # of tanh, where 1 - tanh(u)**2 rounds to 0
+    return np.tanh(u), log_density(u, mean, log_std) - log_slope.sum(axis=1)
 
 
 def q_of(weights: Weights, name: str, obs: Any, action: Any) -> Any:

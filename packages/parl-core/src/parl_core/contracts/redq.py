@@ -1,0 +1,159 @@
+"""The contracts of REDQ and DroQ: many updates a step, and critics that do not overfit on them."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parl_core.checks import check_int
+from parl_core.contracts.batches import Transitions
+from parl_core.contracts.sac import SAC
+from parl_core.contracts.settings import Scheduled
+from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.model import Model
+
+__all__ = ["REDQ", "DroQ"]
+
+
+class REDQ(SAC):
+    """Randomised ensembled double Q-learning (Chen et al. 2021, arXiv:2101.05982, algorithm 1).
+
+        subset      of the critics, drawn anew in each update
+        target      = reward + discount * (1 - terminal) * (min over the subset of Q'(next_obs, next action)
+                      - alpha * log pi')
+        critic loss = sum over all critics of mean(weights * (Q(obs, action) - target)**2)
+        every policy_freq updates:
+            actor loss = mean(alpha * log pi - mean over all critics of Q(obs, action of pi)), and the temperature's
+        critics'    = (1 - tau) * critics' + tau * critics
+
+    The paper takes 20 updates a step: let the loop do so, `OffPolicySettings(gradient_steps=20)`, of which the last one
+    is the actor's. Deviations from the paper: none known.
+
+    The model has `policy(obs)` as SAC's; `value(obs, action)`, the values of all critics `[batch, critics]`;
+    `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
+
+    Args:
+        model: actor and critics; a target model is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 3).
+        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (paper, table 3).
+        alpha: temperature, at least 0; default: learned, from 1 on.
+        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+            table 3).
+        critic_lr: the same of the critics.
+        subset: critics of which the smallest value counts in the target, at least 1; default 2 (paper).
+        policy_freq: critic steps for one of actor and temperature, at least 1; default 20 (paper).
+        alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)"}
+
+    _counted: bool = False
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        tau: float | None = None,
+        alpha: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
+        *,
+        subset: int = 2,
+        policy_freq: int = 20,
+        alpha_lr: Scheduled | None = None,
+        target_entropy: float | None = None,
+        optimizer: Mapping[str, Any] | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self.subset = check_int("subset", subset)
+        self.policy_freq = check_int("policy_freq", policy_freq)
+        super().__init__(
+            model,
+            gamma,
+            tau,
+            alpha,
+            actor_lr,
+            critic_lr,
+            alpha_lr=alpha_lr,
+            target_entropy=target_entropy,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
+
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with actions in [-1, 1]; at the first one, the critics are counted.
+
+        Raises:
+            ModelContractError: `value` returns no `[batch, critics]`.
+            HyperparameterError: there are fewer critics than the subset has.
+        """
+        checked = super().check_batch(batch)
+        if not self._counted:
+            self._check_critics(checked.obs, np.asarray(checked.action))
+            self._counted = True
+        return checked
+
+    def _check_critics(self, obs: Any, action: Any) -> None:
+        with self._trying_out(obs, action) as (rows, actions, count):
+            try:
+                found = self.model.value(rows, actions)
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return
+        shape = tuple(found.shape) if hasattr(found, "shape") else ()
+        if len(shape) != 2 or shape[0] != count:
+            returned = f"{list(shape)} for {count} rows" if shape else f"a {type(found).__name__}"
+            raise ModelContractError(
+                f"{type(self.model).__name__}.value has to return the values of all critics [batch, critics] for "
+                f"{type(self).__name__}; it returned {returned}"
+            )
+        if self.subset > shape[1]:
+            raise HyperparameterError(f"subset must be at most the number of critics, {shape[1]}, got {self.subset}")
+
+    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        alpha = self._of_dtype(self.alpha, batch.reward)
+        noise = self._noise(batch.action)
+        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, noise, lr=critic_lr)
+        actor_loss = self._either(
+            self._actor_is_due,
+            lambda: self._learn_actor(batch, alpha, actor_lr),
+            lambda: self._no_figure(batch.reward),
+        )
+        self.sync_target()
+        return critic_loss, actor_loss, figures["td_error"]
+
+    def _actor_is_due(self) -> bool:
+        return (self.updates + 1) % self.policy_freq == 0
+
+    def _learn_actor(self, batch: Transitions, alpha: Any, rate: Any) -> Any:
+        noise = self._noise(batch.action)
+        actor_loss, figures = self.actor_optimizer.descend(self.actor_loss, batch, alpha, noise, lr=rate)
+        self._learn_temperature(figures["log_prob"], batch.action)
+        return actor_loss
+
+
+class DroQ(REDQ):
+    """Dropout Q-functions: REDQ with two critics that have dropout and layer normalisation (Hiraoka et al. 2022).
+
+    arXiv:2110.02034, algorithm 2. The losses are REDQ's with both critics in the target; what differs is the model:
+    dropout of 0.01 and layer normalisation behind each hidden layer of its critics. It is active in targets, too, as in
+    the paper. Deviations from the paper: none known.
+
+    The model is REDQ's; `parl.networks.for_spaces(..., "ensemble", critics=2, dropout=0.01)` makes one.
+
+    Args:
+        model: as of REDQ, like the others.
+        gamma, tau, alpha, actor_lr, critic_lr, subset, policy_freq: likewise.
+        alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
+        device, compile: see `parl.Algorithm`.
+    """
+
+    TARGETS: ClassVar[tuple[str, ...]] = ()
