@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import parl
 from parl_core.actors import open_actors
-from parl_core.env.joint import make_joint_env
+from parl_core.env.joint import JointEnv, make_joint_env
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
@@ -37,9 +38,56 @@ def made(kind: str, make: Any = make_two_step, memory: Any = None, seed: int = 0
     return parl.Agent(getattr(parl.algorithms, kind)(model, *mixers, **settings), seed=seed)
 
 
+class Meeting:
+    """Two agents see a number each, for three steps, and are paid for what is near to it; the second leaves early."""
+
+    possible_agents = ("a", "b")
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-1.0, 1.0, (1 if agent == "a" else 2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self._rng, self._t, self.agents = np.random.default_rng(seed), 0, ["a", "b"]
+        return self._seen(), {}
+
+    def step(self, actions: Any) -> Any:
+        acted = list(self.agents)
+        rewards = {name: -float(abs(actions[name][0] - self._number[name])) for name in acted}
+        self._t += 1
+        left = {name: self._t >= (3 if name == "a" else 2) for name in acted}
+        seen = self._seen()
+        self.agents = [name for name in acted if not left[name]]
+        return seen, rewards, left, dict.fromkeys(acted, False), {}
+
+    def close(self) -> None: ...
+
+    def _seen(self) -> Any:
+        self._number = {name: float(self._rng.uniform(-1.0, 1.0)) for name in self.agents}
+        return {name: np.full(self.observation_space(name).shape, number) for name, number in self._number.items()}
+
+
+def make_meeting() -> Any:
+    return JointEnv(Meeting(), team_reward="sum")
+
+
+def made_maddpg(make: Any, seed: int = 0, **options: Any) -> Any:
+    seed_everything(seed)
+    env = make()
+    model = parl.networks.for_team(env.observation_space, env.action_space, "actor-critic", hidden=(32,))
+    options = {"actor_lr": 3e-3, "critic_lr": 3e-3, **options}
+    return parl.Agent(parl.algorithms.MADDPG(model, **options), seed=seed)
+
+
 def settings(steps: int, **others: Any) -> OffPolicySettings:
     chosen: dict[str, Any] = {"train_every": 4, "batch_size": 32, "memory_size": 2_000, **others}
-    return OffPolicySettings(total_steps=steps, learning_starts=64, exploration={"epsilon": 1.0}, **chosen)
+    chosen.setdefault("exploration", {"epsilon": 1.0})
+    return OffPolicySettings(total_steps=steps, learning_starts=64, **chosen)
 
 
 def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> None:
@@ -79,6 +127,32 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory:
         train(again, 400, **options, checkpoints=Checkpoints(run, 96))
     for name, array in whole.get_weights().items():
         np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("make", [make_two_step, make_meeting], ids=["discrete", "continuous"])
+def test_a_resumed_run_of_maddpg_is_the_one_that_was_never_stopped(tmp_path: Path, make: Any) -> None:
+    options: Any = {"make": make, "own": {"memory_size": 120, "batch_size": 8, "exploration": {}}}
+    whole = made_maddpg(make)
+    with Run("whole", tmp_path) as run:
+        train(whole, 300, **options, checkpoints=Checkpoints(run, 96))
+    stopped = made_maddpg(make)
+    with Run("stopped", tmp_path) as run:
+        train(stopped, 300, **options, checkpoints=Checkpoints(run, 96), callbacks=[StepBudget(208)])
+        path = run.path
+    again = made_maddpg(make, seed=5)
+    with Run.resume(path) as run:
+        train(again, 300, **options, checkpoints=Checkpoints(run, 96))
+    for name, array in whole.get_weights().items():
+        np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
+
+
+def test_maddpg_learns_numbers_of_agents_of_different_kinds() -> None:
+    """Acting 0 costs 2.5 on average, half for each of five actions; whoever repeats what it sees pays nothing."""
+    agent = made_maddpg(make_meeting)
+    before = evaluate(agent, make_meeting, 20, seed=9).mean
+    train(agent, 3_000, make_meeting, own={"batch_size": 64, "exploration": {"noise": 0.2}})
+    after = evaluate(agent, make_meeting, 20, seed=9).mean
+    assert after > max(before, -1.0), (before, after)
 
 
 def test_where_environments_live_changes_nothing() -> None:

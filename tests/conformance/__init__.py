@@ -25,6 +25,7 @@ from conformance.dqn import DQNConformance
 from conformance.impala import IMPALAConformance, VTraceConformance
 from conformance.iql import IQLConformance
 from conformance.lazy import LazyLayersConformance
+from conformance.maddpg import MADDPGConformance
 from conformance.mappo import COMAConformance, IPPOConformance, MAPPOConformance
 from conformance.model import ModelConformance
 from conformance.noisy import NoisyConformance
@@ -66,6 +67,7 @@ __all__ = [
     "IPPOConformance",
     "IQLConformance",
     "LazyLayersConformance",
+    "MADDPGConformance",
     "MAPPOConformance",
     "ModelConformance",
     "NoisyConformance",

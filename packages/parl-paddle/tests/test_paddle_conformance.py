@@ -19,6 +19,7 @@ from conformance import (
     IMPALAConformance,
     IPPOConformance,
     LazyLayersConformance,
+    MADDPGConformance,
     MAPPOConformance,
     ModelConformance,
     NoisyConformance,
@@ -67,6 +68,10 @@ class TestPolicyGradient(PolicyGradientConformance):
 
 
 class TestDQN(DQNConformance):
+    adapter = PaddleAdapter()
+
+
+class TestMADDPG(MADDPGConformance):
     adapter = PaddleAdapter()
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.dqn import DQN as DQN
     from parl_core.contracts.impala import IMPALA as IMPALA
     from parl_core.contracts.iql import IQL as IQL
+    from parl_core.contracts.maddpg import MADDPG as MADDPG
     from parl_core.contracts.mappo import IPPO as IPPO
     from parl_core.contracts.mappo import MAPPO as MAPPO
     from parl_core.contracts.oac import OAC as OAC

@@ -14,6 +14,7 @@ from parl_paddle.algorithms.discrete_sac import DiscreteSAC
 from parl_paddle.algorithms.dqn import DDQN, DQN
 from parl_paddle.algorithms.impala import IMPALA
 from parl_paddle.algorithms.iql import IQL
+from parl_paddle.algorithms.maddpg import MADDPG
 from parl_paddle.algorithms.mappo import IPPO, MAPPO
 from parl_paddle.algorithms.oac import OAC
 from parl_paddle.algorithms.offline_q import OfflineQ
@@ -43,6 +44,7 @@ __all__ = [
     "IMPALA",
     "IPPO",
     "IQL",
+    "MADDPG",
     "MAPPO",
     "OAC",
     "PPO",

@@ -14,6 +14,7 @@ from parl_torch.algorithms.discrete_sac import DiscreteSAC
 from parl_torch.algorithms.dqn import DDQN, DQN
 from parl_torch.algorithms.impala import IMPALA
 from parl_torch.algorithms.iql import IQL
+from parl_torch.algorithms.maddpg import MADDPG
 from parl_torch.algorithms.mappo import IPPO, MAPPO
 from parl_torch.algorithms.oac import OAC
 from parl_torch.algorithms.offline_q import OfflineQ
@@ -43,6 +44,7 @@ __all__ = [
     "IMPALA",
     "IPPO",
     "IQL",
+    "MADDPG",
     "MAPPO",
     "OAC",
     "PPO",

@@ -28,7 +28,7 @@ class QMIX(contract.QMIX, Algorithm):
     def _team(self, agents: Any, mixer: Any) -> Any:
         return _Team(agents, mixer)
 
-    def loss(self, batch: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         obs, ahead = batch.obs, batch.ahead
         values = self._values_of(self.model, batch)
         here, later = self._present(batch, values.dtype)
@@ -44,7 +44,8 @@ class QMIX(contract.QMIX, Algorithm):
         return squared_error(td_error, batch.weights), {"mean_td_error": (batch.weights * td_error).mean()}
 
     def _values_of(self, model: Any, batch: Sequences) -> Tensor:
-        return self._unrolled(model, batch) if self.remembers else model.value(batch.obs)
+        values: Tensor = self._unrolled(model, batch) if self.remembers else model.value(batch.obs)
+        return values
 
     def _present(self, batch: Sequences, dtype: torch.dtype) -> tuple[Tensor | float, Tensor | float]:
         """Return 1 where an agent acts in a step, and where it has a value in the row that is bootstrapped from."""

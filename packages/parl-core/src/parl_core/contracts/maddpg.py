@@ -1,0 +1,333 @@
+"""The contract of MADDPG: each agent acts by what it observes, and its critic sees what all observe and do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.algorithm import Optimizer
+from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive, first_method
+from parl_core.contracts.actions import ActionKind, check_mask
+from parl_core.contracts.batches import Transitions, learns_from
+from parl_core.contracts.continuous import ContinuousActorCritic, noisy
+from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+
+__all__ = ["MADDPG", "OneAgentMADDPG"]
+
+_CLIP = 0.5  # of the gradients, as in the authors' code
+
+
+class MADDPG(ContinuousActorCritic):
+    """Multi-agent deep deterministic policy gradient (Lowe et al. 2017, arXiv:1706.02275, algorithm 1).
+
+        target_i     = reward_i + gamma * (1 - terminated_i) * Q'_i(next obs of all, mu'(next obs) of all)
+        critic loss  = sum_i mean over steps in which i acted of (Q_i(obs of all, actions of all) - target_i)^2
+        actor loss_i = -mean of Q_i(obs of all, actions of all with mu_i(o_i) in the place of a_i)
+                       + policy_decay * mean(policy_i^2)
+        model'       = (1 - tau) * model' + tau * model
+
+    It learns from transitions of joint observations (`parl_core.env.joint`), each agent from its own rewards. Actions
+    are numbers in [-1, 1], or choices: then they are one-hot for the critics, and actors learn through the
+    Gumbel-softmax relaxation (Jang, Gu & Poole 2017), straight through: forwards the one-hot draw, backwards the
+    softmax. Agents that are not in the episode have zeros for actions and learn nothing; one that was truncated is
+    bootstrapped from its last observation.
+
+    Deviations from the paper: a Gaussian in place of an Ornstein-Uhlenbeck process explores with numbers; the decay of
+    the policy's outputs is of the authors' code, whose clipped gradients are left out; neither ensembles of policies
+    nor inferred policies of others.
+
+    The model has `policy(obs)`, logits `[batch, agents, act_dim]` or actions in [-1, 1] of joint observations;
+    `value(obs, action, agent)`, one agent's values `[batch]` or `[batch, 1]` of joint observations and actions
+    `[batch, agents, act_dim]`; `get_actor_params()` and `get_critic_params()`. `parl.networks.for_team` makes such
+    models of the kind "actor-critic".
+
+    Given `agent_index`, it is PARL 2.x's form, one algorithm an agent: `OneAgentMADDPG`.
+
+    Args:
+        model: actors and critics of all agents; a target model is copied from it.
+        agent_index: of PARL 2.x's form.
+        act_space: of PARL 2.x's form.
+        gamma: discount of one step, in [0, 1]; default 0.95 (authors' code).
+        tau: how far the target moves to the model in each step, in (0, 1]; default 0.01 (authors' code).
+        actor_lr: learning rate of the actors' Adam, above 0, or a schedule; default 1e-2 (paper, appendix A).
+        critic_lr: the same of the critics; default 1e-2 (paper).
+        continuous: actions are numbers; default: what the model says (`action_kind`), else False.
+        temperature: of the Gumbel-softmax, above 0; default 1 (authors' code).
+        policy_decay: weight of the mean square of the policy's outputs, at least 0; default 1e-3 (authors' code).
+        optimizer: `{"actor": ..., "critic": ...}`, see `DDPG`; default Adam.
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.95, "tau": 0.01, "actor_lr": 1e-2, "critic_lr": 1e-2}
+    METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params", "get_critic_params")
+    LEARNS_TEAMS: ClassVar[bool] = True
+    ONE_AGENT_FORM: "ClassVar[type[Any] | None]" = None
+    """The class of PARL 2.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        form = vars(cls).get("ONE_AGENT_FORM")
+        if form is not None and (len(args) > 1 or kwargs.get("agent_index") is not None):
+            return form(*args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        model: Model,
+        agent_index: int | None = None,
+        act_space: Sequence[Any] | None = None,
+        gamma: float | None = None,
+        tau: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
+        *,
+        continuous: bool | None = None,
+        temperature: float = 1.0,
+        policy_decay: float = 1e-3,
+        optimizer: Mapping[str, Any] | None = None,
+        device: str = "auto",
+    ) -> None:
+        if agent_index is not None or act_space is not None:
+            raise HyperparameterError(
+                "agent_index and act_space are of PARL 2.x's form, one algorithm an agent; a subclass of MADDPG learns "
+                "for all agents: derive from OneAgentMADDPG, or leave them out"
+            )
+        self.temperature = check_positive("temperature", temperature)
+        self.policy_decay = check_non_negative("policy_decay", policy_decay)
+        kind = getattr(model, "action_kind", None)
+        own = kind.continuous and kind.nvec is None if isinstance(kind, ActionKind) else False
+        self.continuous = bool(own if continuous is None else continuous)
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, optimizer=optimizer, device=device)
+
+    @property
+    def ACTS_IN_UNIT_BOX(self) -> bool:  # type: ignore[override]  # noqa: N802 - a class's constant elsewhere
+        """Whether actions are numbers in [-1, 1]."""
+        return self.continuous
+
+    @learns_from(Transitions, keywords=("weights", "discount", "actor_lr", "critic_lr"))
+    def learn(self, batch: Transitions, *, actor_lr: float | None = None, critic_lr: float | None = None) -> Any:
+        """Take one step of all critics and one of all actors, and move the target.
+
+        Args:
+            batch: tensors, with joint observations. `reward`, `terminal` and `discount` are not looked at: each agent's
+                own are in the observations.
+            actor_lr: learning rate of the actors for this step; default the constructor's.
+            critic_lr: learning rate of the critics for this step; default the constructor's.
+
+        Returns:
+            (critic_loss, actor_loss), detached scalars, sums over the agents.
+        """
+        actor_lr = self._now("actor_lr", self.actor_lr, actor_lr)
+        critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
+        noise = None if self.continuous else (self._gumbel(batch), self._gumbel(batch))
+        of_critics, of_actors = noise or (None, None)
+        critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch, of_critics, lr=critic_lr)
+        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, of_actors, lr=actor_lr)
+        self.sync_target()
+        self._after_each_update(self._count_update)
+        return critic_loss, actor_loss
+
+    def check_batch(self, batch: Transitions) -> Transitions:
+        """Return a batch of arrays with joint observations.
+
+        Raises:
+            ValueError: its observations are none, or actions do not fit.
+        """
+        for name, obs in (("obs", batch.obs), ("next_obs", batch.next_obs)):
+            if not isinstance(obs, Mapping) or not {"obs", "alive", "rewards", "terminated"} <= set(obs):
+                raise ValueError(
+                    f"{name} must be joint observations, dictionaries with obs, alive, rewards and terminated, as "
+                    "parl.env.JointEnv gives them"
+                )
+        n, agents = batch.obs["alive"].shape
+        action = np.asarray(batch.action)
+        if self.continuous:
+            width = action.size // max(n * agents, 1)
+            if action.dtype.kind != "f" or action.shape not in ((n, agents, width), (n, agents * width)):
+                raise ValueError(
+                    f"action must hold numbers [{n}, {agents} * act_dim], got {action.dtype} {action.shape}"
+                )
+            return batch.made(**{**batch.__dict__, "action": action.reshape(n, agents, width)})
+        if action.dtype.kind not in "iu" or action.shape != (n, agents):
+            raise ValueError(f"action must hold choices [{n}, {agents}], got {action.dtype} {action.shape}")
+        return batch.made(**{**batch.__dict__, "action": action.astype(np.int64)})
+
+    def choose(
+        self,
+        output: Any,
+        *,
+        rng: np.random.Generator | None = None,
+        noise: float = 0.1,
+        action_mask: Any = None,
+        **options: Any,
+    ) -> NDArray[Any]:
+        """Return the actors' actions; with `rng` numbers with Gaussian noise, or choices drawn by their probabilities.
+
+        Args:
+            output: `[batch, agents, act_dim]`, logits or actions.
+            rng: explore with it.
+            noise: of numbers, standard deviation, at least 0; default 0.1.
+            action_mask: bool `[batch, agents, act_dim]`, True where a choice is possible.
+            options: none.
+
+        Returns:
+            choices int64 `[batch, agents]`, or numbers `[batch, agents * act_dim]`.
+
+        Raises:
+            HyperparameterError: `noise` is negative.
+        """
+        super().choose(output, rng=rng, **options)
+        if self.continuous:
+            flat = np.asarray(output).reshape(len(output), -1)
+            return flat if rng is None else noisy(flat, noise, rng)
+        logits = np.asarray(output, np.float64)
+        if rng is not None:
+            logits = logits + rng.gumbel(size=logits.shape)
+        if action_mask is not None:
+            logits = np.where(check_mask(action_mask), logits, -np.inf)
+        return np.asarray(logits.argmax(axis=-1), np.int64)
+
+    def settle_shapes(self, obs: Any, action: Any) -> None:
+        """Run the critics once where they have lazily shaped layers."""
+        if not self.model._waiting():
+            return
+        with self._trying_out(obs, np.zeros((len(action), 1), np.float32)) as (rows, _, _):
+            acts = self.model.policy(rows)
+            for agent in range(int(acts.shape[1])):
+                self.model.value(rows, acts, agent)
+
+    def _gumbel(self, batch: Transitions) -> Any:
+        """Backend hook: Gumbel noise, of the shape of the policy's logits."""
+        raise NotImplementedError
+
+
+class OneAgentMADDPG(CountingUpdates):
+    """MADDPG of one agent, as PARL 2.x has it: `MADDPG(model, agent_index, act_space, gamma, tau, ...)` makes one.
+
+    The program asks every agent for its next action, `sample(obs, use_target_model=True)`, computes
+    `reward + gamma * (1 - terminal) * Q(next_obs_n, next_act_n, use_target_model=True)` and passes it to `learn`.
+
+        critic loss = mean((Q(obs_n, act_n) - target_q)^2)
+        actor loss  = -mean(Q(obs_n, act_n with the policy's action)) + 1e-3 * mean(policy(obs)^2)
+
+    Gradients' norms are clipped at 0.5. The model has `policy(obs)`, logits, or (mean, logarithm of the standard
+    deviation) of continuous actions; `value(obs_n, act_n)` of lists with one tensor an agent; `get_actor_params()` and
+    `get_critic_params()`.
+
+    Args:
+        model: actor and critic of this agent; a target model is copied from it.
+        agent_index: its number in the lists, counted from 0.
+        act_space: action spaces of all agents; actions are continuous where the first is a Box.
+        gamma: discount of one step, in [0, 1]; default 0.95, kept for the program.
+        tau: how far the target moves to the model in each step, in (0, 1]; default 0.01.
+        actor_lr: learning rate of the actor's Adam, above 0, or a schedule; default 1e-2.
+        critic_lr: the same of the critic; default 1e-2.
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    target_model: Any
+    actor_optimizer: Optimizer
+    critic_optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        agent_index: int,
+        act_space: Sequence[Any] | None = None,
+        gamma: float = 0.95,
+        tau: float = 0.01,
+        actor_lr: Scheduled = 1e-2,
+        critic_lr: Scheduled = 1e-2,
+        *,
+        device: str = "auto",
+    ) -> None:
+        self.agent_index = check_int("agent_index", agent_index, at_least=0)
+        self.act_space = list(act_space or [])
+        self.continuous_actions = bool(self.act_space) and hasattr(self.act_space[0], "high")
+        self.gamma, self.tau = check_fraction("gamma", gamma), check_fraction("tau", tau)
+        if self.tau == 0.0:
+            raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.01")
+        self.actor_lr = check_schedule("actor_lr", actor_lr, check_positive)
+        self.critic_lr = check_schedule("critic_lr", critic_lr, check_positive)
+        for method in MADDPG.METHODS:
+            first_method(model, (method,), "MADDPG")
+        super().__init__(model, device=device)
+        self.target_model = self._new_target()
+        self.actor_optimizer = self._adam(
+            self.model, lr=self._at_start(self.actor_lr), max_grad_norm=_CLIP, part=self._actors
+        )
+        self.critic_optimizer = self._adam(
+            self.model, lr=self._at_start(self.critic_lr), max_grad_norm=_CLIP, part=self._critics
+        )
+
+    def predict(self, obs: Any) -> Any:
+        """Return the action without noise: probabilities `[batch, act_dim]`, or numbers in [-1, 1]."""
+        with self._no_gradients():
+            return self._action(self.model.policy(obs), drawn=False)
+
+    def sample(self, obs: Any, use_target_model: bool = False) -> Any:
+        """Return an action with noise: a point on the simplex `[batch, act_dim]`, or numbers in [-1, 1].
+
+        Args:
+            obs: of this agent, `[batch, ...]`.
+            use_target_model: by the target's policy.
+        """
+        return self._action((self.target_model if use_target_model else self.model).policy(obs), drawn=True)
+
+    def Q(self, obs_n: Sequence[Any], act_n: Sequence[Any], use_target_model: bool = False) -> Any:  # noqa: N802 - PARL's
+        """Return this agent's values of what all observe and do.
+
+        Args:
+            obs_n: one tensor `[batch, ...]` an agent.
+            act_n: likewise.
+            use_target_model: of the target's critic.
+        """
+        return (self.target_model if use_target_model else self.model).value(list(obs_n), list(act_n))
+
+    def learn(self, obs_n: Sequence[Any], act_n: Sequence[Any], target_q: Any) -> Any:
+        """Take one step of the actor and one of the critic, move the target, and return the critic's loss.
+
+        Args:
+            obs_n: one tensor `[batch, ...]` an agent.
+            act_n: likewise; discrete actions as points on the simplex.
+            target_q: of this agent, of the shape of what `Q` returns.
+        """
+        actor_lr, critic_lr = self._now("actor_lr", self.actor_lr), self._now("critic_lr", self.critic_lr)
+        self.actor_optimizer.minimize(self._actor_loss(list(obs_n), list(act_n)), actor_lr)
+        loss = ((self.Q(obs_n, act_n) - target_q.detach()) ** 2).mean()
+        self.critic_optimizer.minimize(loss, critic_lr)
+        self.sync_target()
+        self._count_update()
+        return loss.detach()
+
+    def sync_target(self, decay: float | None = None) -> None:
+        """Move the target model: target = decay * target + (1 - decay) * model; default 1 - tau."""
+        self.model.sync_weights_to(self.target_model, 1.0 - self.tau if decay is None else decay)
+
+    def _actor_loss(self, obs_n: list[Any], act_n: list[Any]) -> Any:
+        output = self.model.policy(obs_n[self.agent_index])
+        acts = list(act_n)
+        acts[self.agent_index] = self._action(output, drawn=True)
+        outputs = output if isinstance(output, tuple) else (output,)
+        square = sum((part**2).sum() for part in outputs) / sum(int(np.prod(part.shape)) for part in outputs)
+        return -self.Q(obs_n, acts).mean() + 1e-3 * square
+
+    def _actors(self) -> Iterable[Any]:
+        return self.model.get_actor_params()  # type: ignore[no-any-return]
+
+    def _critics(self) -> Iterable[Any]:
+        return self.model.get_critic_params()  # type: ignore[no-any-return]
+
+    def _action(self, output: Any, *, drawn: bool) -> Any:
+        """Backend hook: the action of what the policy returned, with noise where it is drawn."""
+        raise NotImplementedError
