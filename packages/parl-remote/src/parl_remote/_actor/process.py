@@ -39,10 +39,9 @@ from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate,
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._system import processes
 from parl_remote._system.facilities import IN, new_poller
-from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.unix import Acceptor, Listening, UnixChannel
 from parl_remote.errors import ChannelClosed, DeathKind, RemoteProtocolError
 

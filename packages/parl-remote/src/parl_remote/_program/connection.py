@@ -1,16 +1,7 @@
 """The caller's end of a connection to one actor: sends calls, and matches results to them by number.
 
-    any thread --send--> channel.post, which does not wait; what the socket does not take goes out from the background
-    waiters    --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
-                             result it wakes one waiter, who leads on
-    await                --> the event loop reads in its own thread, while no other thread leads
-    futures with callbacks, wait()  --> the background loop reads, while no thread leads
-
-A blocking call therefore writes and reads in its own thread, and no other thread has to wake up for it. Answers that
-no thread waits for are read from time to time, so that the actor never waits until it can write them.
-
-Ctrl-C may interrupt the main thread between any two steps. The leader's lock is re-entrant, so a lock left behind by an
-interrupt is released by the main thread's next wait.
+any thread --send--> channel.post, which does not wait; what the socket does not take goes out from the background
+message    --take_message--> the future of its number, in whichever thread reads: see `answer_reader`
 """
 
 from __future__ import annotations
@@ -18,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -31,28 +20,20 @@ from parl_remote._data.calls import Call
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._data.object_memory import reading_from
 from parl_remote._data.serialize import loads
-from parl_remote._future import Carrier, RemoteFuture, Waiter, leave_to_parent
+from parl_remote._future import Carrier, RemoteFuture, leave_to_parent
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
-from parl_remote._links.loop import EventLoopReader, Loop, Writable
+from parl_remote._links.loop import Loop, Writable
+from parl_remote._program.answer_reader import UNSENT, AnswerReader
 from parl_remote._program.outbox import Outbox
-from parl_remote._system.facilities import wait_for_input, waiting_bytes
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
-    ActorLost,
     ChannelClosed,
-    ClusterUnreachable,
-    DeathCause,
-    DeathKind,
     RemoteError,
-    RemoteProtocolError,
-    ResultTimeout,
 )
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from parl_remote._program.object_transfer import NodeObjects
+    from parl_remote._program.object_transfer import Delivery, NodeObjects
 
 __all__ = ["Connection", "OwnConnection"]
 
@@ -68,17 +49,10 @@ _STATE = int(Kind.STATE)
 _REFUSED = int(Kind.REFUSED)
 _MOST_CALLS = 2**32
 _FULL_POLL_S = 0.002  # between looks at a channel that does not tell when it can be written to
-_TURN_S = 0.005  # how long an event loop reads before its tasks have their turn
-_TEND_S = 0.05  # a look takes the interpreter from the thread that makes calls, which mostly reads the answers itself
-_TEND_AGAIN_S = 0.01  # after a look that found something
-_TEND_SOON_S = 0.001  # after one that found many bytes
-_MANY_BYTES = 2**15  # an eighth of what a socket takes before its actor has to wait
-_LONGEST_TEND_S = 1.0
-_UNSENT = "what the channel did not take"  # among what is watched: it reads while it cannot write
 _weak = weakref.ref
 
 
-class Connection:
+class Connection(AnswerReader):
     """The calls of this process to one actor.
 
     Args:
@@ -109,42 +83,22 @@ class Connection:
         refused: Callable[[str], None] = lambda _: None,
         closed: Callable[[], object] = bool,
     ) -> None:
+        super().__init__(channel, background)
         self._on_closed = closed
-        self._channel = channel
         self._objects = objects
         self._has_ended = ended
         self._on_refused = refused
         self._sharing = Sharing.through(channel)
-        # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
-        self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
-            channel, "receive_all", lambda timeout_s: [channel.receive(timeout_s)]
-        )
-        self._background = background
         self._make_lost = lost
         self._on_names = on_names
         self._numbers = itertools.count(1)
-        # Weakly, or a future without references would keep its actor for as long as its answer is not read.
-        self._pending: dict[int, weakref.ref[RemoteFuture[Any]]] = {}
-        self._arrived: deque[list[memoryview]] = deque()
-        self._reading = threading.RLock()
-        self._reader = 0  # the thread that holds it; not yet known, or no longer, for a moment at either end
-        self._followers: list[Waiter] = []
-        self._watched: set[object] = set()  # futures, and `_UNSENT`
-        self._loop: Loop | None = None  # the background loop, while it watches the channel
-        self._is_lost = False
         self._sending = threading.RLock()  # a finalizer may call the actor while this thread is in here
         self._outbox: Outbox | None = None
         self._is_writing = False  # from the background
         self._end_writing: Callable[[], None] | None = None
-        self._is_full = False  # the channel has the rest of a message; the background writes it
-        self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that it is the rest of
-        self._is_delivering = False  # values go to the actor's node, before the call that refers to them
-        self._undelivered: tuple[RemoteFuture[Any], Exception] | None = None  # the call that they were for
+        self._unsent: tuple[Call, RemoteFuture[Any]] | None = None  # the one that the channel has the rest of
+        self._delivery: Delivery | None = None  # of values to the actor's node, ahead of calls that refer to them
         self._notices: deque[list[Buffer]] = deque()  # messages without an answer, for when the channel takes them
-        self._tended_s = 0.0  # the time between looks at answers that no thread waits for; 0 without such looks
-        self._was_read = False  # by a thread, since the last look
-        self._event_loop: EventLoopReader | None = None
-        self._awaited: set[RemoteFuture[Any]] = set()  # in the event loop
         self.is_read_out = threading.Event()
         self._on_state: Callable[[Sequence[memoryview]], None] | None = None
         self._names_changed = False
@@ -163,7 +117,7 @@ class Connection:
         """
         future: RemoteFuture[Any] = RemoteFuture(None, call.owner, call.method)
         if self._sharing is None and type(call.owner) is tuple and self._objects is not None:
-            self._deliver(self._objects(), call.owner)
+            self._delivery_there().transfer(call.owner)
         self.send(call, future)
         return future
 
@@ -174,7 +128,7 @@ class Connection:
             ChannelClosed: The actor is gone, and the call did not reach it.
             ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
         """
-        if self._is_full or self._is_delivering:
+        if self._is_full or (self._delivery is not None and self._delivery.is_under_way):
             return False
         kind, flags, index, payload, _, owner = call
         call_id = next(self._numbers) % _MOST_CALLS
@@ -182,7 +136,7 @@ class Connection:
             frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
             if len(frames) > 1:
                 frames = self._sharing.stow(frames)
-        elif type(owner) is tuple and not self._is_delivered(owner, future):
+        elif type(owner) is tuple and self._objects is not None and not self._delivery_there().is_done(owner, future):
             return False
         else:
             frames = pack(kind, flags, index, call_id, payload)
@@ -209,7 +163,7 @@ class Connection:
 
     def is_full(self) -> bool:
         """See `outbox.CallPath`."""
-        return self._is_full or self._is_delivering
+        return self._is_full or (self._delivery is not None and self._delivery.is_under_way)
 
     def met_loss(self) -> None:
         """See `outbox.CallPath`."""
@@ -258,7 +212,7 @@ class Connection:
         if not self._is_full or self._is_lost or self._is_writing:
             return
         self._is_writing = True
-        self._watched.add(_UNSENT)
+        self._watched.add(UNSENT)
         self._start_watching(loop)
         writable: Writable | None = None
 
@@ -274,7 +228,7 @@ class Connection:
                 loop.remove(writable)
                 writable.close()
             self._is_writing = False
-            self._watched.discard(_UNSENT)
+            self._watched.discard(UNSENT)
             if self._is_full and not self._is_lost:  # filled again since
                 self._write_soon()
 
@@ -286,61 +240,18 @@ class Connection:
                 return
         loop.call_later(_FULL_POLL_S, write)
 
-    def _is_delivered(self, refs: tuple[object, ...], future: RemoteFuture[Any]) -> bool:
-        """Return whether the actor's node has the values that a call refers to; if not, transfer them in a thread of
-        their own and tell the outbox when they are there.
+    def _delivery_there(self) -> Delivery:
+        """Return the transfers of values to the actor's node, with which no memory is shared."""
+        if self._delivery is None:
+            assert self._objects is not None  # looked at by the callers
+            self._delivery = self._objects().delivery(
+                has_ended=self._has_ended, lost=self._make_lost, on_ready=self._on_delivered
+            )
+        return self._delivery
 
-        Raises:
-            ChannelClosed: They could not be transferred, since the actor is gone.
-            ActorLost: Its node does not take them; a caller may be able to use another actor.
-            Exception: They could not be transferred.
-        """
-        if self._objects is None:
-            return True
-        undelivered, self._undelivered = self._undelivered, None
-        if undelivered is not None and undelivered[0] is future:
-            raise undelivered[1]
-        objects = self._objects()
-        if not objects.lacks(refs):
-            return True
-
-        def deliver() -> None:
-            try:
-                self._deliver(objects, refs)
-            except ClusterUnreachable as unreachable:
-                error = self._make_lost("")
-                if isinstance(error, ActorLost):
-                    cause = DeathCause(DeathKind.NODE_LOST, detail=str(unreachable))
-                    error = ActorLost(cause, class_name=error.class_name)
-                self._undelivered = future, error
-            except Exception as error:
-                self._undelivered = future, error
-            self._is_delivering = False
-            if self._outbox is not None:
-                self._outbox.on_writable()
-
-        self._is_delivering = True
-        try:
-            threading.Thread(target=deliver, name="parl-put", daemon=True).start()
-        except RuntimeError:  # no thread can be started any more
-            self._is_delivering = False
-            self._deliver(objects, refs)
-            return True
-        return False
-
-    def _deliver(self, objects: NodeObjects, refs: tuple[object, ...]) -> None:
-        """Transfer the values that a call refers to.
-
-        Raises:
-            ChannelClosed: The actor has ended, with its node.
-            ClusterUnreachable: Its node cannot be reached, and no end of the actor is known.
-        """
-        try:
-            objects.deliver(refs)
-        except ClusterUnreachable as error:
-            if self._has_ended():
-                raise ChannelClosed(str(error)) from error
-            raise
+    def _on_delivered(self) -> None:
+        if self._outbox is not None:
+            self._outbox.on_writable()
 
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
         """Pass the states that the actor saves to `on_state` as soon as they arrive, also while no call is waiting."""
@@ -392,133 +303,8 @@ class Connection:
 
     # -- in ------------------------------------------------------------------------------------------------------
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """See `Carrier.wait_for`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        me = get_ident()
-        leads = self._reader == me  # called by a callback that this same thread runs while it reads
-        if self._is_full:
-            self.write()
-        try:
-            while not future.settled:
-                if future._carrier is not self and future._carrier is not None:
-                    break  # given back; it leaves by another connection
-                if leads or self._reading.acquire(blocking=False):
-                    self._reader = me
-                    if not self._lead(future, deadline):
-                        return False
-                elif not self._follow(future, deadline):
-                    return future.settled
-        finally:
-            if leads:
-                self._hand_over()
-            else:
-                self.leave()
-        return True
-
-    # -- what `future.wait_any` needs, by which one thread reads several connections ----------------------------
-
-    def is_led_here(self) -> bool:
-        """See `future.Readable`."""
-        return self._reader == get_ident()
-
-    def lead(self) -> bool:
-        """See `future.Readable`."""
-        leads = self._reading.acquire(blocking=False)
-        if leads:
-            self._reader = get_ident()
-        return leads
-
-    def leave(self) -> None:
-        """See `future.Readable`."""
-        if self._reader == get_ident():
-            self._reader = 0
-        while self._reading._is_owned():  # type: ignore[attr-defined]  # see `_release_reading`; in place for speed
-            self._reading.release()
-        if self._followers or self._watched or self._event_loop is not None:
-            self._hand_over()
-
-    def has_read_ahead(self) -> bool:
-        """See `future.Readable`."""
-        return bool(self._arrived) or self._channel.pending()
-
-    def _release_reading(self) -> None:
-        """Release the leader's lock completely if this thread holds it, however often it was acquired."""
-        while self._reading._is_owned():  # type: ignore[attr-defined]  # not in its stub, but Condition asks it, too
-            self._reading.release()
-
-    def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
-        """Read for all waiting threads until `future` is settled; return False once the deadline has passed."""
-        try:
-            while not future.settled:
-                self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except ResultTimeout:
-            return future.settled
-        except (ChannelClosed, RemoteProtocolError):
-            self._lose()
-        return True
-
-    def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
-        """Sleep until the future is settled or the leader has left; return False once the deadline has passed."""
-        waiter = Waiter()
-        future.block(waiter)
-        self._followers.append(waiter)
-        try:
-            # Looked at again now that others can see us: see RemoteFuture.settle and _hand_over.
-            if not future.settled and self._reader:
-                waiter.sleep(None if deadline is None else deadline - time.monotonic())
-        finally:
-            future.unblock(waiter)
-            if waiter in self._followers:
-                self._followers.remove(waiter)
-        return deadline is None or time.monotonic() < deadline
-
-    def _hand_over(self) -> None:
-        """Wake a follower or start background watching, so that another one reads when this thread stops."""
-        if self._followers and not self._reader:
-            with contextlib.suppress(IndexError):  # it left by itself
-                self._followers[0].wake()
-        if self._watched and self._loop is None:
-            self._watch_soon()
-        event_loop = self._event_loop
-        if event_loop is not None and self._awaited:
-            with contextlib.suppress(RuntimeError):  # it is closed
-                event_loop.loop.call_soon_threadsafe(self._resume, event_loop)
-
-    def look(self) -> None:
-        """See `Carrier.look`."""
-        if self._reader != get_ident() and self._reading.acquire(blocking=False):
-            self._drain_and_release()
-            self._hand_over()
-
-    def _drain_and_release(self) -> None:
-        self._reader = get_ident()
-        try:
-            self.drain()
-        finally:
-            self._reader = 0
-            self._release_reading()
-
-    def drain(self) -> None:
-        """See `future.Readable`."""
-        try:
-            while True:
-                self._take(0.0)
-        except ResultTimeout:
-            pass
-        except (ChannelClosed, RemoteProtocolError):
-            self._lose()
-
-    def _take(self, timeout_s: float | None) -> None:
-        """Wait for answers and settle all that arrive together; after Ctrl-C the rest is left for the next call."""
-        arrived = self._arrived
-        if not arrived:
-            arrived.extend(self._receive_all(timeout_s))
-            self._was_read = True
-        while arrived:
-            self._dispatch(arrived.popleft())
-
-    def _dispatch(self, frames: list[memoryview]) -> None:
+    def take_message(self, frames: list[memoryview]) -> None:
+        """See `AnswerReader`."""
         kind, flags, _, call_id = header_of(frames[0])
         if flags & TICKETS and self._sharing is not None:
             frames, flags = self._sharing.unstow(frames), flags & ~TICKETS
@@ -581,17 +367,7 @@ class Connection:
         changed, self._names_changed = self._names_changed, False
         return changed
 
-    def _settle(
-        self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
-    ) -> None:
-        future.settle(value, error, cancelled=cancelled)
-        self._unwatch(future)
-
-    def _unwatch(self, future: RemoteFuture[Any]) -> None:
-        self._watched.discard(future)
-        self._awaited.discard(future)
-
-    def _lose(self) -> None:
+    def lose(self) -> None:
         """Fail all pending calls, and refuse later ones: the actor will not answer any more."""
         with self._sending:  # what another thread is sending either counts as sent, or meets the loss
             self._is_lost = True
@@ -609,164 +385,6 @@ class Connection:
             if future is not None:
                 running = running or future.method  # calls run in order, so it was the oldest
                 self._settle(future, None, self._make_lost(running))
-
-    # -- the background ------------------------------------------------------------------------------------------
-
-    def watch(self, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.watch`."""
-        self._watched.add(future)
-        if future.settled:
-            self._watched.discard(future)
-        elif self._loop is None:
-            self._watch_soon()
-
-    def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.await_in`."""
-        event_loop = self._event_loop
-        if event_loop is None and not self._is_lost:
-            event_loop = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
-            try:
-                event_loop.resume()
-            except (OSError, ValueError, NotImplementedError):  # no descriptors, closed, a loop that cannot do it
-                event_loop = None
-            else:
-                self._event_loop = event_loop
-        elif event_loop is not None and event_loop.loop is not loop and event_loop.loop.is_closed():
-            self._event_loop = None
-            return self.await_in(loop, future)
-        if event_loop is None or event_loop.loop is not loop:
-            return self.watch(future)
-        self._awaited.add(future)
-        if future.settled:
-            self._awaited.discard(future)
-        self._resume(event_loop)
-        return None
-
-    def _resume(self, event_loop: EventLoopReader) -> None:
-        """Have an event loop read, unless another thread does, which then hands over."""
-        if self._is_lost:
-            self._lose_in_background()
-        elif self._awaited and not self._reader:
-            event_loop.resume()
-            if self.has_read_ahead():
-                event_loop.loop.call_soon(self._read_in_event_loop)
-
-    def _read_in_event_loop(self) -> None:
-        """Settle answers for a moment, in the thread of an event loop."""
-        event_loop = self._event_loop
-        if event_loop is None:
-            return
-        if self._reader or not self._awaited or not self._reading.acquire(blocking=False):
-            event_loop.pause()  # another thread leads and will hand over, or the answers are for others
-            if self._reader:
-                return
-            self._resume(event_loop)  # it has just left
-            return
-        self._reader = get_ident()
-        until = time.monotonic() + _TURN_S
-        is_more = True
-        try:
-            while is_more and (self._arrived or self._awaited) and time.monotonic() < until:
-                is_more = self._take_one()
-        except (ChannelClosed, RemoteProtocolError):
-            self._is_lost = True
-            event_loop.pause()
-            self._lose_in_background()
-            is_more = False
-        finally:
-            self._reader = 0
-            self._release_reading()
-        if is_more and (self._arrived or self._awaited):
-            event_loop.loop.call_soon(self._read_in_event_loop)
-        if self._followers:
-            self._hand_over()
-
-    def _take_one(self) -> bool:
-        """Settle one answer without waiting; return False if there is none."""
-        arrived = self._arrived
-        if not arrived:
-            try:
-                arrived.extend(self._receive_all(0.0))
-            except ResultTimeout:
-                return False
-            self._was_read = True
-        self._dispatch(arrived.popleft())
-        return True
-
-    def _lose_in_background(self) -> None:
-        """Fail all calls in the background, because the cause may have to be waited for."""
-        self._background().call_soon(self._lose)
-
-    def tend(self) -> None:
-        """Read answers from time to time although no thread waits for them, or the actor would wait to write them."""
-        if not self._tended_s:
-            self._tended_s = _TEND_S
-            loop = self._background()
-            loop.call_soon(partial(loop.call_later, _TEND_S, self._look_after))
-
-    def _look_after(self) -> None:
-        if self._is_lost or not self._pending:
-            self._tended_s = 0.0
-            if not self._pending or self._is_lost:  # looked at again: `tend` may not have seen it
-                return
-            self._tended_s = _TEND_S
-        self._tended_s = _TEND_S if self._reader or self._was_read else self._until_next_look()
-        self._was_read = False
-        self._background().call_later(self._tended_s, self._look_after)
-
-    def _until_next_look(self) -> float:
-        """Read the answers that have arrived; return when to do so again, sooner the more there were."""
-        try:
-            descriptor = self._channel.fileno()
-            has_input = bool(wait_for_input([descriptor], 0))
-            has_many = has_input and waiting_bytes(descriptor) >= _MANY_BYTES
-        except (OSError, ValueError):  # closed a moment ago
-            has_input = has_many = True
-        if has_input:
-            self.look()
-            return _TEND_SOON_S if has_many else _TEND_AGAIN_S
-        return min(2 * self._tended_s, _LONGEST_TEND_S)
-
-    def _watch_soon(self) -> None:
-        loop = self._background()
-        loop.call_soon(lambda: self._start_watching(loop))
-
-    def _start_watching(self, loop: Loop) -> None:
-        if self._is_lost:
-            self.look()
-        elif self._watched and self._loop is None:
-            try:
-                loop.add(self, self._on_readable)
-            except ValueError:  # closed a moment ago by another thread
-                self._lose()
-            else:
-                self._loop = loop
-
-    def _stop_watching(self) -> None:
-        if self._loop is not None:
-            self._loop.remove(self)
-            self._loop = None
-
-    def _on_readable(self) -> None:
-        if not self._reading.acquire(blocking=False):
-            self._stop_watching()  # another thread leads and will hand over
-            if not self._reader:
-                self._watch_soon()
-            return
-        self._drain_and_release()
-        if self._is_lost or not self._watched:
-            self._stop_watching()
-            if self._watched and not self._is_lost:
-                self._watch_soon()
-        self._hand_over()
-
-    def fileno(self) -> int:
-        """Return the channel's descriptor, for the background loop."""
-        return self._channel.fileno()
-
-    def pending(self) -> bool:
-        """Return whether the channel has data read ahead and no thread leads."""
-        return not self._reader and self.has_read_ahead()
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -23,9 +23,18 @@ from parl_remote._messages.parts import FetchObject, HoldObject, ReleaseObject, 
 from parl_remote._messages.wire import decode, encode
 from parl_remote._object_ref import ObjectRef
 from parl_remote._transport import Buffer, Channel
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, ObjectLost, RemoteError, ResultTimeout
+from parl_remote.errors import (
+    ActorLost,
+    ChannelClosed,
+    ClusterUnreachable,
+    DeathCause,
+    DeathKind,
+    ObjectLost,
+    RemoteError,
+    ResultTimeout,
+)
 
-__all__ = ["NodeObjects", "ObjectTransfers"]
+__all__ = ["Delivery", "NodeObjects", "ObjectTransfers"]
 
 
 class NodeObjects:
@@ -69,6 +78,12 @@ class NodeObjects:
                 if image is not None:
                     self._bring(ref, image)
                     self._note(ref)
+
+    def delivery(
+        self, *, has_ended: Callable[[], bool], lost: Callable[[str], Exception], on_ready: Callable[[], None]
+    ) -> Delivery:
+        """Return the transfers ahead of the calls of one connection to an actor there; see `Delivery`."""
+        return Delivery(self, has_ended=has_ended, lost=lost, on_ready=on_ready)
 
     def _bring(self, ref: ObjectRef[Any], image: Buffer) -> None:
         """Transfer a value to the worker; a broken link says nothing of the actor, which has a link of its own."""
@@ -162,6 +177,91 @@ class NodeObjects:
         if isinstance(message, Failed):
             raise RemoteError(message.reason)
         return answer
+
+
+class Delivery:
+    """Transfers the values that calls to one actor refer to ahead of those calls, without making the caller wait.
+
+    Args:
+        objects: What the actor's node has.
+        has_ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the
+            report.
+        lost: Makes the error for a call of a lost actor; may wait for the cause.
+        on_ready: Called when calls can be sent again.
+
+    Attributes:
+        is_under_way: Whether values are being transferred.
+    """
+
+    def __init__(
+        self,
+        objects: NodeObjects,
+        *,
+        has_ended: Callable[[], bool],
+        lost: Callable[[str], Exception],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._objects = objects
+        self._has_ended = has_ended
+        self._lost = lost
+        self._on_ready = on_ready
+        self._failed: tuple[object, Exception] | None = None  # the future of the call that a transfer was for
+        self.is_under_way = False
+
+    def is_done(self, refs: Sequence[object], future: object) -> bool:
+        """Return whether the node has the values; if not, transfer them in a thread of their own.
+
+        Args:
+            refs: The references among the arguments of a call, and others.
+            future: The call's; it is asked for again when the transfer is over.
+
+        Raises:
+            ChannelClosed: They could not be transferred, since the actor is gone.
+            ActorLost: Its node does not take them; a caller may be able to use another actor.
+            Exception: They could not be transferred.
+        """
+        failed, self._failed = self._failed, None
+        if failed is not None and failed[0] is future:
+            raise failed[1]
+        if not self._objects.lacks(refs):
+            return True
+
+        def transfer() -> None:
+            try:
+                self.transfer(refs)
+            except ClusterUnreachable as unreachable:
+                error = self._lost("")
+                if isinstance(error, ActorLost):
+                    cause = DeathCause(DeathKind.NODE_LOST, detail=str(unreachable))
+                    error = ActorLost(cause, class_name=error.class_name)
+                self._failed = future, error
+            except Exception as error:
+                self._failed = future, error
+            self.is_under_way = False
+            self._on_ready()
+
+        self.is_under_way = True
+        try:
+            threading.Thread(target=transfer, name="parl-put", daemon=True).start()
+        except RuntimeError:  # no thread can be started any more
+            self.is_under_way = False
+            self.transfer(refs)
+            return True
+        return False
+
+    def transfer(self, refs: Sequence[object]) -> None:
+        """Transfer the values, and wait for that.
+
+        Raises:
+            ChannelClosed: The actor has ended, with its node.
+            ClusterUnreachable: Its node cannot be reached, and no end of the actor is known.
+        """
+        try:
+            self._objects.deliver(refs)
+        except ClusterUnreachable as error:
+            if self._has_ended():
+                raise ChannelClosed(str(error)) from error
+            raise
 
 
 class ObjectTransfers:

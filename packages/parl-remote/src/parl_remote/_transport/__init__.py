@@ -3,6 +3,12 @@
     Channel                    Listener
     one peer, blocking   <-->  many peers, never blocks, driven by one loop
 
+A child that this process forks inherits its descriptors. It closes its copies, so that peers see the end of the parent:
+
+    channel, listener, actor's process --abandoned_in_children--> a weak registry --os.fork--> child: abandon() of each
+
+`subprocess` and other ways to start a program close all descriptors by themselves and do not come here.
+
 Three implementations: `transport.memory` (one process, for tests and for a master and worker that share one),
 `transport.unix` (one host) and `transport.zmq` (between hosts). No socket and no zmq type appears here. A message is
 one or more frames; it arrives whole, once, in order, with its frames as they were cut, or the connection is reported as
@@ -12,12 +18,27 @@ no transport has to look.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import weakref
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from parl_remote._records import Record, record
 
-__all__ = ["Buffer", "Channel", "Closed", "Event", "Listener", "Opened", "Pollable", "Received"]
+__all__ = [
+    "Buffer",
+    "Channel",
+    "Closed",
+    "Event",
+    "Inheritable",
+    "Listener",
+    "Opened",
+    "Pollable",
+    "Received",
+    "abandoned_in_children",
+]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -130,3 +151,32 @@ class Listener(Pollable, Protocol):
 
     def close(self) -> None:
         """Drop all peers and stop listening; a second call does nothing."""
+
+
+class Inheritable(Protocol):
+    """An object with descriptors that belong to the process that opened them."""
+
+    def abandon(self) -> None:
+        """Close the copies of the descriptors, without sending anything and without taking a lock of the parent."""
+
+
+_owners: weakref.WeakSet[Inheritable] = weakref.WeakSet()
+
+
+def abandoned_in_children(owner: Inheritable) -> None:
+    """Call `owner.abandon()` in every child that this process forks while `owner` lives."""
+    _owners.add(owner)
+    _watch_forks()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_abandon_all)
+
+
+def _abandon_all() -> None:
+    for owner in list(_owners):
+        with contextlib.suppress(Exception):  # each of the others is still to be closed
+            owner.abandon()
+    _owners.clear()

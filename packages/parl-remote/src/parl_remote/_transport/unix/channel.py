@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 
 from parl_remote._config import Limits
 from parl_remote._system.facilities import IN, OUT, is_raised_by_handler, wait_once
-from parl_remote._system.forks import abandoned_in_children
 from parl_remote._system.shortage import is_shortage
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.unix.sockets import (
     DONT_WAIT,
     JOIN_BELOW,

@@ -19,8 +19,7 @@ import zmq
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import IN, new_poller
-from parl_remote._system.forks import abandoned_in_children
-from parl_remote._transport import Buffer
+from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq.sockets import (
     NOW,

@@ -21,8 +21,7 @@ from zmq.utils import z85
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import IN, crowded_out, most_unproved, new_poller
-from parl_remote._system.forks import abandoned_in_children
-from parl_remote._transport import Buffer, Closed, Event, Opened, Received
+from parl_remote._transport import Buffer, Closed, Event, Opened, Received, abandoned_in_children
 from parl_remote._transport.zmq.sockets import (
     MORE_NOW,
     NOW,
