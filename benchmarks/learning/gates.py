@@ -149,6 +149,7 @@ GATES: dict[str, Gate] = {
     "rainbow-cartpole": Gate(
         "Rainbow", "CartPole-v1", 2.0, 475.0, published=("no figure for so few steps is known to us",)
     ),
+    "apex-cartpole": Gate("ApeX", "CartPole-v1", 3.0, 475.0, published=("no figure for so few steps is known to us",)),
     "discrete_sac-cartpole": Gate(
         "DiscreteSAC", "CartPole-v1", 4.0, 475.0, published=("no figure for so few steps is known to us",)
     ),

@@ -55,6 +55,7 @@ ALGORITHMS: dict[str, tuple[Any, str]] = {
     "DDQN": ("q", "choice"),
     "QRDQN": ("quantile", "choice"),
     "DiscreteSAC": ("discrete-twin", "choice"),
+    "ApeX": ("q", "choice"),
     "C51": ("categorical", "choice"),
     "Rainbow": ("categorical", "choice"),
     "PolicyGradient": ("policy", "choices"),

@@ -60,6 +60,7 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
         ("a2c", "Pendulum-v1", (*ON_POLICY, "--set", "normalize=true")),
         ("qrdqn", "Acrobot-v1", ("--steps", "40", "--set", "quantiles=5", "--set", "batch_size=8", *SMALL)),
         ("discrete-sac", "CartPole-v1", ("--steps", "40", "--set", "batch_size=8", *SMALL)),
+        ("apex", "CartPole-v1", ("--steps", "400", "--actors", "0", "--set", "batch_size=8", *SMALL)),
         ("c51", "Acrobot-v1", ("--steps", "40", "--set", "atoms=5", "--set", "batch_size=8", *SMALL)),
         ("rainbow", "CartPole-v1", ("--steps", "40", "--set", "noisy=0.3", "--set", "batch_size=8", *SMALL)),
         ("impala", "CartPole-v1", ("--steps", "40", "--actors", "0", "--set", "n_steps=2", *SMALL)),

@@ -12,6 +12,7 @@ from conformance.a2c import A2CConformance
 from conformance.actor_learner import ActorLearnerConformance
 from conformance.adapter import Adapter
 from conformance.agent import AgentConformance
+from conformance.apex import ApexConformance
 from conformance.awac import AWACConformance
 from conformance.bc import BCConformance
 from conformance.bootstrapped_ddpg import BootstrappedDDPGConformance
@@ -52,6 +53,7 @@ __all__ = [
     "ActorLearnerConformance",
     "Adapter",
     "AgentConformance",
+    "ApexConformance",
     "BCConformance",
     "BootstrappedDDPGConformance",
     "C51Conformance",

@@ -8,6 +8,7 @@ from conformance import (
     A2CConformance,
     ActorLearnerConformance,
     AgentConformance,
+    ApexConformance,
     BootstrappedDDPGConformance,
     C51Conformance,
     COMAConformance,
@@ -92,6 +93,10 @@ class TestRainbow(RainbowConformance):
 
 
 class TestDiscreteSAC(DiscreteSACConformance):
+    adapter = PaddleAdapter()
+
+
+class TestApex(ApexConformance):
     adapter = PaddleAdapter()
 
 

@@ -7,6 +7,7 @@ from parl._names import names_of, offered
 if TYPE_CHECKING:
     from parl_core.contracts.a2c import A2C as A2C
     from parl_core.contracts.a2c import A3C as A3C
+    from parl_core.contracts.apex import ApeX as ApeX
     from parl_core.contracts.awac import AWAC as AWAC
     from parl_core.contracts.bc import BC as BC
     from parl_core.contracts.bootstrapped_ddpg import BootstrappedDDPG as BootstrappedDDPG

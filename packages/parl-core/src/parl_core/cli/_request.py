@@ -12,8 +12,7 @@ import click
 from parl_core import backends
 from parl_core.checks import check_all_known
 from parl_core.errors import HyperparameterError
-from parl_core.training.actor_learner import ActorLearnerSettings
-from parl_core.training.recipe_run import RecipeRun, preset, with_actors
+from parl_core.training.recipe_run import ACTING_APART, RecipeRun, preset, with_actors
 from parl_core.training.settings import algorithm_named, as_text
 
 __all__ = ["FILE", "SEED", "WHAT", "asked_by", "columns", "options", "pairs", "toml_value"]
@@ -124,7 +123,7 @@ def asked_by(
 def _actors_as_settings(values: Mapping[str, Any], actors: int, given: Mapping[str, Any]) -> dict[str, int]:
     """Return the settings of loops whose actors are part of what is learned."""
     loop = preset(values["algorithm"], values["env"], values.get("module", "")).loop
-    if not isinstance(loop, ActorLearnerSettings) or "n_actors" in given:
+    if not isinstance(loop, ACTING_APART) or "n_actors" in given:
         return {}
     changed = with_actors(loop, actors)
     groups = {} if changed.groups is None or "groups" in given else {"groups": changed.groups}

@@ -35,7 +35,8 @@ __all__ = ["resume", "settings", "train"]
     click.option(
         "--actors",
         type=click.IntRange(0),
-        help="Remote actors for the environments; 0: this process. Default: none, of IMPALA and A3C the preset's.",
+        help="Remote actors for the environments; 0: this process. Default: none, of IMPALA, A3C and ApeX as many as "
+        "the preset has.",
     ),
     click.option(
         "--cluster", default="", help="host:port of a running cluster for the actors, or for the runs of --seeds."
@@ -68,6 +69,7 @@ def train(
     parl train sac Pendulum-v1 --set lr=3e-4 --set network.width=256
     parl train dqn CartPole-v1 --seeds 5
     parl train impala CartPole-v1 --actors 8 --cluster host:8010
+    parl train apex CartPole-v1 --actors 8
     """  # noqa: D301 - click's mark of a paragraph that keeps its lines
     exact = None if run is None else Run.at(run)
     asked = asked_by(**what)

@@ -1,7 +1,8 @@
 """Training loops over agents, environments and numpy: one loop serves every backend.
 
 Read `on_policy` for the loop of PPO, `off_policy` for that of DQN and SAC, `actor_learner` for that of IMPALA and GA3C,
-`episodes` for that of REINFORCE, `self_play` for frozen opponents, `standard` for what is watched and saved.
+`apex` for that of Ape-X, `episodes` for that of REINFORCE, `self_play` for frozen opponents, `standard` for what is
+watched and saved.
 `from parl_core import training` gives a program all that it needs around its agent, vector environments, actors and
 seeds included; each name is imported when it is first used, so that the import itself costs next to nothing.
 """
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from parl_core.seeding import seed_everything as seed_everything
     from parl_core.training.actor_learner import ActorLearnerSettings as ActorLearnerSettings
     from parl_core.training.actor_learner import train_actor_learner as train_actor_learner
+    from parl_core.training.apex import ApexSettings as ApexSettings
+    from parl_core.training.apex import train_apex as train_apex
     from parl_core.training.callbacks import ConfirmedReturn as ConfirmedReturn
     from parl_core.training.callbacks import KeepBest as KeepBest
     from parl_core.training.callbacks import KeepLatest as KeepLatest
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ActorLearnerSettings": "parl_core.training.actor_learner",
     "AgainstOpponents": "parl_core.training.self_play",
+    "ApexSettings": "parl_core.training.apex",
     "Arena": "parl_core.training.self_play",
     "Callback": "parl_core.training.events",
     "Checkpoints": "parl_core.training.checkpoints",
@@ -114,6 +118,7 @@ _HOMES = {
     "seed_everything": "parl_core.seeding",
     "standard_callbacks": "parl_core.training.callbacks",
     "train_actor_learner": "parl_core.training.actor_learner",
+    "train_apex": "parl_core.training.apex",
     "train_by_episodes": "parl_core.training.episodes",
     "train_off_policy": "parl_core.training.off_policy",
     "train_offline": "parl_core.training.offline",
@@ -123,6 +128,7 @@ _HOMES = {
 __all__ = [
     "ActorLearnerSettings",
     "AgainstOpponents",
+    "ApexSettings",
     "Arena",
     "Callback",
     "Checkpoints",
@@ -170,6 +176,7 @@ __all__ = [
     "seed_everything",
     "standard_callbacks",
     "train_actor_learner",
+    "train_apex",
     "train_by_episodes",
     "train_off_policy",
     "train_offline",

@@ -22,7 +22,15 @@ from parl_core.seeding import make_generator
 from parl_core.training.acting import Acting, begun, paired
 from parl_core.training.fragment import FragmentBatch, FragmentSteps
 
-__all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "begun_after", "experience_of"]
+__all__ = [
+    "ActingExperience",
+    "Choice",
+    "Experience",
+    "RolloutExperience",
+    "VTraceExperience",
+    "begun_after",
+    "experience_of",
+]
 
 
 class Choice(NamedTuple):
@@ -44,8 +52,8 @@ def begun_after(state: Mapping[str, NDArray[Any]], step: GroupStep) -> Mapping[s
     return begun(state, [ending.env_index for ending in step.endings]) if step.endings else state
 
 
-class Experience(Protocol):
-    """An agent, seen from a loop in which acting and learning are apart."""
+class ActingExperience(Protocol):
+    """An agent, seen from an actor that collects fragments."""
 
     def drawing_from(self, seed: int) -> AbstractContextManager[None]:
         """Provide a context in which `choose` draws what `seed` decides; no other generator is touched."""
@@ -58,6 +66,10 @@ class Experience(Protocol):
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:
         """Return it with the columns that only the actor can compute, and without those that learning does not need."""
+
+
+class Experience(ActingExperience, Protocol):
+    """An agent, seen from a loop in which acting and learning are apart."""
 
     def warm_up(self, obs: Observations) -> None:
         """Pass a batch through the model, so that layers without shapes get them."""

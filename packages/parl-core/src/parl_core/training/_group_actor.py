@@ -22,7 +22,7 @@ from parl_core.env._group_step import GroupSpaces, GroupStep, Rows
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts
-from parl_core.training._experience import Experience, begun_after, experience_of
+from parl_core.training._experience import ActingExperience, begun_after, experience_of
 from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.fragment import ActorSeconds, FragmentSteps, FragmentWriter, Task
 
@@ -164,7 +164,7 @@ class CollectingActor(GroupActor):
         self._make_agent = make_agent
         self._n_steps, self._gamma, self._gae_lambda = n_steps, gamma, gae_lambda
         self._agent: Any = None
-        self._experience: Experience
+        self._experience: ActingExperience
         self._valid: Callable[[Any], Any]
         self._version = -1
         self._obs: dict[int, Observations] = {}

@@ -66,7 +66,15 @@ from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
 from parl_core.training.fragment import ActorSeconds, BatchMemory, FragmentSteps
 
-__all__ = ["ActorLearnerSettings", "LearnerMetrics", "train_actor_learner"]
+__all__ = [
+    "LOOSE",
+    "ActorLearnerSettings",
+    "LearnerMetrics",
+    "order_of",
+    "parts_of_loop",
+    "shares_of",
+    "train_actor_learner",
+]
 
 _PHASES = ("wait", "receive", "learn", "send")
 
@@ -234,7 +242,7 @@ class ActorLearnerSettings:
         return self.n_groups if self.batch_fragments is None else self.batch_fragments
 
 
-_LOOSE = (
+LOOSE = (
     "fragments are learned from as they come, so a resumed run begins new episodes; set deterministic=True, or leave "
     'environments at "auto"'
 )
@@ -299,12 +307,12 @@ def train_actor_learner(
         if settings.resumes_exactly:
             course.watch(environments, seed)
         elif checkpoints is not None:
-            checkpoints.watch_nothing(_LOOSE)
+            checkpoints.watch_nothing(LOOSE)
         workers = _workers(
             actors, make_agent, env, dict(env_kwargs or {}), settings, seed, recorded=environments.recorded
         )
         with workers:
-            order = _order(settings)
+            order = order_of(settings)
             source = _source(agent, experience, order, workers, actors.put, settings, seed)
             environments.live_in(workers, source)
             version, reported = Latest(0), Latest(0)
@@ -315,7 +323,7 @@ def train_actor_learner(
             )
             remembered = {"version": version, "reported": reported, "losses": losses, "episodes": episodes}
             others = {**remembered, "metrics": metrics, "rng": rng}
-            course.keep(_parts(agent, source, order, workers, settings, version, others))
+            course.keep(parts_of_loop(agent, source, order, workers, settings, version, others))
             memory = BatchMemory()
             source.publish(version.value)
             while course.goes_on:
@@ -344,13 +352,14 @@ def train_actor_learner(
     return course.ended
 
 
-def _order(settings: ActorLearnerSettings) -> FragmentOrder:
+def order_of(settings: ActorLearnerSettings) -> FragmentOrder:
+    """Return the order in which fragments are learned from."""
     if settings.deterministic or settings.max_lag == 0:  # rounds wait for all groups anyway
         return InRounds(settings.n_groups, settings.fragments_per_batch, settings.max_lag)
-    return AsTheyCome(_shares(settings), settings.fragments_per_batch, settings.max_lag)
+    return AsTheyCome(shares_of(settings), settings.fragments_per_batch, settings.max_lag)
 
 
-def _shares(settings: ActorLearnerSettings) -> list[list[int]]:
+def shares_of(settings: ActorLearnerSettings) -> list[list[int]]:
     """Return the groups of each actor."""
     return [list(range(actor, settings.n_groups, settings.n_actors)) for actor in range(settings.n_actors)]
 
@@ -365,7 +374,7 @@ def _workers(
     *,
     recorded: bool,
 ) -> EnvironmentWorkers:
-    shares = _shares(settings)
+    shares = shares_of(settings)
 
     def spawn(actor: int, lives: Mapping[int, int]) -> ActorHandle:  # noqa: ARG001 - which one it is makes no difference
         what = {
@@ -386,7 +395,7 @@ def _workers(
     return EnvironmentWorkers(spawn, shares, settings.timeout_s, settings.max_failures)
 
 
-def _parts(
+def parts_of_loop(
     agent: Any,
     source: FragmentSource,
     order: FragmentOrder,
@@ -394,16 +403,19 @@ def _parts(
     settings: ActorLearnerSettings,
     version: Latest,
     others: Mapping[str, Any],
+    memory: Any = None,
 ) -> LoopParts:
+    """Return what a checkpoint of a loop over fragments holds."""
     if not settings.resumes_exactly:
-        return LoopParts(agent, others={**others, "collector": LooseCollector(order, workers, version)})
+        collector = LooseCollector(order, workers, version)
+        return LoopParts(agent, memory=memory, others={**others, "collector": collector})
     shape = {
         "n_steps": settings.n_steps,
         "batch_fragments": settings.fragments_per_batch,
         "max_lag": settings.max_lag,
         "inference": settings.inference,
     }
-    return LoopParts(agent, FragmentCollector(source, workers, shape), others=others)
+    return LoopParts(agent, FragmentCollector(source, workers, shape), memory, others)
 
 
 def _source(

@@ -67,6 +67,7 @@ __all__ = [
     "OffPolicySettings",
     "TransitionCollector",
     "from_records",
+    "learn_from",
     "make_memory",
     "random_actions",
     "storage_of",
@@ -446,7 +447,7 @@ def train_off_policy(
             now = {name: rate(course.step) for name, rate in rates.items()}
             for _ in range(settings.updates_after(course.step, new) if getattr(memory, "is_ready", True) else 0):
                 drawn = settings.batch_size, None if beta is None else beta(course.step)
-                result, newest[0] = _learn(agent, memory, normalized, *drawn, now, whole=whole)
+                result, newest[0] = learn_from(agent, memory, normalized, *drawn, now, whole=whole)
                 figures.add(result)
                 target.after_update()
             if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
@@ -651,7 +652,7 @@ def _learn_sequences(
     return result[: len(agent.alg.FIGURES)], batch
 
 
-def _learn(
+def learn_from(
     agent: OffPolicyAgent,
     memory: Any,
     normalized: NormalizeVector | None,

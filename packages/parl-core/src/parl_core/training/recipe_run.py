@@ -36,6 +36,7 @@ from parl_core.offline import OfflineDataset, read_minari, read_npz
 from parl_core.replay import FrameReplayMemory
 from parl_core.space_networks import for_spaces
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
+from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.callbacks import standard_callbacks
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import RecordVideo, evaluate
@@ -49,12 +50,15 @@ from parl_core.training.run import Run
 from parl_core.training.settings import with_settings
 from parl_core.training.trained import StandardEnv, Trained, import_named, is_atari, make_standard_env, model_kind
 
-__all__ = ["RecipeRun", "check_rendering", "play", "preset", "with_actors"]
+__all__ = ["ACTING_APART", "RecipeRun", "check_rendering", "play", "preset", "with_actors"]
 
 # Evaluations while training have seeds that those of `parl evaluate` do not share.
 SEED_WHILE_TRAINING = 2**31
 
 EPISODES_WHILE_TRAINING = 20
+
+ACTING_APART = (ActorLearnerSettings, ApexSettings)
+"""Settings of loops whose actors are part of them."""
 
 _OPTIONS = frozenset(inspect.signature(for_spaces).parameters)
 
@@ -178,8 +182,9 @@ class RecipeRun:
 
         Args:
             run: a new one, or one of `Run.resume`.
-            actors: remote actors for the environments; 0: this process, and of IMPALA and A3C their actors, too.
-                Default: none, of IMPALA and A3C those of the settings. Where environments live changes no results.
+            actors: remote actors for the environments; 0: this process, and of IMPALA, A3C and ApeX their actors,
+                too. Default: none, of IMPALA, A3C and ApeX those of the settings. Where environments live changes no
+                results.
             cluster: address of a running cluster for them; empty: a private one of this machine.
             max_steps: stop there for now.
             videos: record a video after every so many evaluations; None: none.
@@ -208,7 +213,7 @@ class RecipeRun:
             system = _actors_of(recipe, actors, cluster)
             if system is not None:
                 stack.enter_context(system)
-            if not offline and not isinstance(recipe.loop, ActorLearnerSettings):
+            if not offline and not isinstance(recipe.loop, ACTING_APART):
                 make = partial(make_standard_env, self.env, self.module, training=True)
                 share = _envs_per_actor(recipe.num_envs, actors, cluster)
                 envs = make_vector_env(make, recipe.num_envs, actors=system, envs_per_actor=share)
@@ -257,20 +262,27 @@ class RecipeRun:
         if isinstance(loop, OfflineSettings):
             return train_offline(agent, source, replace(loop, updates=self.total_steps), **watched)
         loop = replace(loop, total_steps=self.total_steps)
-        if isinstance(loop, ActorLearnerSettings):
+        if isinstance(loop, ACTING_APART):
             if actors:
                 loop = with_actors(loop, actors)
             make = partial(make_standard_env, self.env, self.module, training=True)
             like_it = partial(_in_actor, replace(trained, arguments={**trained.arguments, "device": "auto"}))
-            return train_actor_learner(agent, like_it, make, loop, actors=system, **watched)
+            if isinstance(loop, ActorLearnerSettings):
+                return train_actor_learner(agent, like_it, make, loop, actors=system, **watched)
+            memory = self._frames(agent, loop, loop.envs_per_group)
+            return train_apex(agent, like_it, make, loop, actors=system, memory=memory, **watched)
         if isinstance(loop, OffPolicySettings):
-            memory = None
-            if is_atari(self.env):  # one that has every frame once, not eight times
-                drawn = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
-                drawn |= {"seed": self.seed, "n_envs": self.recipe.num_envs}
-                memory = FrameReplayMemory(loop.memory_size, (4, 84, 84), **drawn)
+            memory = self._frames(agent, loop, self.recipe.num_envs)
             return train_off_policy(agent, source, loop, memory=memory, **watched)
         return train_on_policy(agent, source, loop, **watched)
+
+    def _frames(self, agent: Any, loop: OffPolicySettings | ApexSettings, turns: int) -> FrameReplayMemory | None:
+        """Return a memory that has every frame of an Atari game once, not eight times; None for others."""
+        if not is_atari(self.env):
+            return None
+        drawn = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
+        size = loop.memory_size + -loop.memory_size % turns
+        return FrameReplayMemory(size, (4, 84, 84), n_envs=turns, seed=self.seed, **drawn)
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
@@ -369,7 +381,7 @@ def preset(algorithm: str, env: str, module: str = "") -> Recipe:
     return recipe
 
 
-def with_actors(loop: ActorLearnerSettings, actors: int) -> ActorLearnerSettings:
+def with_actors(loop: ActorLearnerSettings | ApexSettings, actors: int) -> ActorLearnerSettings | ApexSettings:
     """Return the settings with another number of actors; groups become a multiple of it."""
     groups = None if loop.groups is None else loop.groups + -loop.groups % actors
     return replace(loop, n_actors=actors, groups=groups)
@@ -455,7 +467,7 @@ def _actors_of(recipe: Recipe, actors: int | None, cluster: str) -> ActorSystem 
         return None
     count = actors
     if count is None:
-        count = recipe.loop.n_actors if isinstance(recipe.loop, ActorLearnerSettings) else 0
+        count = recipe.loop.n_actors if isinstance(recipe.loop, ACTING_APART) else 0
     try:
         return choose_actors(count, cluster)
     except ImportError:

@@ -18,6 +18,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import linear, read_schedule, stages_of, stretched
 from parl_core.training.actor_learner import ActorLearnerSettings
+from parl_core.training.apex import ApexSettings
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
@@ -35,6 +36,7 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "DQN": "QNetwork",
         "DDQN": "QNetwork",
         "QRDQN": "QuantileNetwork",
+        "ApeX": "QNetwork",
         "C51": "CategoricalNetwork",
         "Rainbow": "CategoricalNetwork",
         "OfflineQ": "QNetwork",
@@ -79,7 +81,14 @@ class EpisodeSettings:
 _LOOPS: Mapping[str, Any] = MappingProxyType(
     {
         kind.__name__: kind
-        for kind in (ActorLearnerSettings, EpisodeSettings, OffPolicySettings, OfflineSettings, OnPolicySettings)
+        for kind in (
+            ActorLearnerSettings,
+            ApexSettings,
+            EpisodeSettings,
+            OffPolicySettings,
+            OfflineSettings,
+            OnPolicySettings,
+        )
     }
 )
 
@@ -385,6 +394,33 @@ _RAINBOW_VECTORS = replace(
     sizes={**_WIDE, "atoms": 101, **_RAINBOW_PARTS},
     source="as C51's; n = 3, alpha 0.5 and sigma 0.5 of Hessel et al. 2018, table 1",
 )
+_APEX_CARTPOLE = Recipe(
+    ApexSettings(
+        total_steps=100_000,
+        n_actors=2,
+        groups=8,
+        n_steps=25,
+        deterministic=True,
+        batch_size=64,
+        memory_size=100_000,
+        rates={"learning_rate": linear(5e-4, 0.0, 100_000)},
+    ),
+    {"gamma": 0.99, "sync_every": 100},
+    {"hidden": (128, 128), "dueling": True},
+    goal=475.0,
+    evaluate_every=2_000,
+    source="own; epsilons, n = 3 and priorities of Horgan et al. 2018",
+    deviations=("two actors of four environments each, in an order that does not depend on time",),
+)
+_APEX = replace(
+    _APEX_CARTPOLE,
+    loop=ApexSettings(total_steps=1_000_000, envs_per_group=2, batch_size=128, memory_size=200_000),
+    algorithm={"gamma": 0.99, "lr": 2.5e-4, "sync_every": 500},
+    sizes={**_WIDE, "dueling": True},
+    goal=None,
+    evaluate_every=None,
+    deviations=("eight actors of two environments each",),
+)
 _DISCRETE_SAC = Recipe(
     OffPolicySettings(
         total_steps=500_000, learning_starts=1_000, train_every=2, gradient_steps=1, batch_size=128, memory_size=200_000
@@ -663,6 +699,15 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         **{("C51", f"MinAtar/{game}-v1"): _MINATAR_C51 for game in _MINATAR_GAMES},
         ("C51", "discrete"): _C51_VECTORS,
         ("C51", "atari"): _ATARI_C51,
+        ("ApeX", "CartPole-v1"): _APEX_CARTPOLE,
+        ("ApeX", "discrete"): _APEX,
+        ("ApeX", "atari"): Recipe(
+            ApexSettings(total_steps=10_000_000, envs_per_group=4, learning_starts=50_000, memory_size=400_000),
+            {"sync_every": 2_500},
+            {"dueling": True},
+            source="Horgan et al. 2018, appendix",
+            deviations=("eight actors, not 360", "a fifth of the memory", "an update every 4 steps"),
+        ),
         ("DiscreteSAC", "CartPole-v1"): _DISCRETE_SAC_CARTPOLE,
         ("DiscreteSAC", "discrete"): _DISCRETE_SAC,
         ("DiscreteSAC", "atari"): Recipe(

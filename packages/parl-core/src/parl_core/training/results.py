@@ -31,6 +31,7 @@ from parl_core.offline import OfflineDataset
 from parl_core.seeding import seed_everything
 from parl_core.stats import Interval, bootstrap_interval, interquartile_mean
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
+from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.episodes import train_by_episodes
 from parl_core.training.evaluation import evaluate
 from parl_core.training.events import Evaluation
@@ -135,10 +136,11 @@ def measure(
     if isinstance(loop, OfflineSettings):
         data = logged(env, recipe.log).scaled_rewards(recipe.reward_scale)
         ended = train_offline(agent, data, replace(loop, report_every=every), **common)
-    elif isinstance(loop, ActorLearnerSettings):
+    elif isinstance(loop, (ActorLearnerSettings, ApexSettings)):
         make = partial(_agent_in_actor, backends.current().name, algorithm, env, recipe, seed)
+        apart: Any = train_actor_learner if isinstance(loop, ActorLearnerSettings) else train_apex
         with open_actors("remote", cpu_num=loop.n_actors) as actors:
-            ended = train_actor_learner(agent, make, _maker(env, recipe), loop, actors=actors, **common)
+            ended = apart(agent, make, _maker(env, recipe), loop, actors=actors, **common)
     else:
         run: Any = train_off_policy if isinstance(loop, OffPolicySettings) else train_on_policy
         with make_vector_env(_maker(env, recipe), recipe.num_envs) as envs:

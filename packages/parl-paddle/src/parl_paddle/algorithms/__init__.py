@@ -1,6 +1,7 @@
 """`parl.algorithms` on PaddlePaddle; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_paddle.algorithms.a2c import A2C, A3C
+from parl_paddle.algorithms.apex import ApeX
 from parl_paddle.algorithms.awac import AWAC
 from parl_paddle.algorithms.bc import BC
 from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
@@ -56,6 +57,7 @@ __all__ = [
     "TD3BC",
     "TQC",
     "VDN",
+    "ApeX",
     "BootstrappedDDPG",
     "CrossQ",
     "DecisionTransformer",

@@ -15,7 +15,12 @@ __all__ = ["DiscreteSAC"]
 
 
 class DiscreteSAC(contract.DiscreteSAC, SAC):
-    def critic_loss(self, batch: Transitions, alpha: Tensor | float) -> tuple[Tensor, dict[str, Tensor]]:
+    def critic_loss(
+        self,
+        batch: Transitions,
+        alpha: Tensor | float,
+        *drawn: Tensor,  # noqa: ARG002 - nothing is drawn here
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         r_t, action = batch.reward, batch.action.reshape([-1, 1])
         with paddle.no_grad():
             going_on = 1.0 - batch.terminal.astype(r_t.dtype)
@@ -29,7 +34,12 @@ class DiscreteSAC(contract.DiscreteSAC, SAC):
         loss = squared_error(error1, batch.weights) + squared_error(error2, batch.weights)
         return loss, {"td_error": 0.5 * (error1 + error2)}
 
-    def actor_loss(self, batch: Transitions, alpha: Tensor | float) -> tuple[Tensor, dict[str, Tensor]]:
+    def actor_loss(
+        self,
+        batch: Transitions,
+        alpha: Tensor | float,
+        *drawn: Tensor,  # noqa: ARG002 - nothing is drawn here
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         p, log_p, count = self._policy(batch.obs, batch, "action_mask")
         with paddle.no_grad():
             q1, q2 = self.model.value(batch.obs)

@@ -1,0 +1,508 @@
+"""The loop of Ape-X: many actors explore, each in its own measure, one learner draws from prioritised replay.
+
+    actors ── fragments, with a TD error of each step ──> replay memory ── batches ──> agent.learn
+       ^────────── weights, once a host and round ──────────── publish <──┘  ^── TD errors ──┘
+
+D. Horgan et al.: Distributed Prioritized Experience Replay, ICLR 2018 (arXiv:1803.00933). What an actor needs for the
+first priority of a step, its Q values, it has from acting, so the learner passes no transition through the network
+before it is drawn. The memory is the learner's own: `benchmarks/apex` has measured that an actor in between costs more
+than it saves.
+
+Differences from the paper: the number of updates follows from the steps taken (`train_every`), so that runs are
+comparable whatever their actors' speed; each environment has an epsilon, not each actor; n-step returns end at a
+fragment's end, too, from which they bootstrap; the loop moves the target as with `train_off_policy`.
+
+Environments, groups, failures, checkpoints and metrics are those of `actor_learner`.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector.utils import create_empty_array
+from numpy.typing import NDArray
+
+from parl_core._nested import Observations, map_nested
+from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.agent import Agent
+from parl_core.checks import check_fraction, check_non_negative
+from parl_core.contracts.actions import mask_of
+from parl_core.contracts.dqn import DQN
+from parl_core.env._group_step import GroupSpaces
+from parl_core.env._vector_group import EnvMaker
+from parl_core.errors import HyperparameterError
+from parl_core.replay import Prioritized
+from parl_core.schedules import Scheduled, as_schedule
+from parl_core.seeding import make_generator
+from parl_core.training._environment_workers import EnvironmentWorkers
+from parl_core.training._experience import Choice
+from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors
+from parl_core.training._group_actor import CollectingActor
+from parl_core.training._requirements import require_off_policy, try_out
+from parl_core.training._targets import TargetWatch
+from parl_core.training.acting import into_space, tell_dimensions
+from parl_core.training.actor_learner import (
+    LOOSE,
+    ActorLearnerSettings,
+    LearnerMetrics,
+    order_of,
+    parts_of_loop,
+    shares_of,
+)
+from parl_core.training.checkpoints import Checkpoints
+from parl_core.training.course import Course
+from parl_core.training.evaluation import Evaluator
+from parl_core.training.events import Callback, Ended, EndedEpisodes, Figures, Latest
+from parl_core.training.fragment import FragmentSteps, Task
+from parl_core.training.off_policy import OffPolicySettings, learn_from, make_memory, to_records
+
+__all__ = ["ApexSettings", "epsilons", "first_errors", "train_apex"]
+
+
+@dataclass(frozen=True)
+class ApexSettings:
+    """Hyper-parameters of the loop; a step is one step of one environment.
+
+    Attributes:
+        total_steps: over all environments; the last round is completed.
+        n_actors: actors, each with `groups / n_actors` groups.
+        groups: of environments that one actor steps together; default: one an actor.
+        envs_per_group: environments of one group.
+        n_steps: steps of every environment in one fragment, after which an actor takes the newest weights.
+        max_lag: rounds, of as many fragments as there are groups, that the actors may be ahead of the learner, besides
+            the one that they make while it learns.
+        deterministic: remember fragments in the order of their groups and not of their arrival: the same bits for any
+            number of actors, and a resumed run that equals the one that was never stopped.
+        learning_starts: steps before the first update.
+        train_every: steps between two phases of learning.
+        gradient_steps: updates of one phase.
+        batch_size: transitions of one update; default 512 (paper).
+        memory_size: transitions that are remembered.
+        n_step: rewards that are summed before bootstrapping, with the algorithm's gamma; default 3 (paper).
+        prioritized: how transitions are drawn; default alpha 0.6 and beta 0.4 (paper).
+        epsilon: probability of random actions of the first environment, in (0, 1); default 0.4 (paper).
+        epsilon_power: that of the last environment is `epsilon ** (1 + epsilon_power)`, at least 0; default 7 (paper).
+        rates: learning rates by the names that the algorithm's `learn` has for them: numbers, or schedules of the
+            steps taken.
+        report_every: steps between two reports to the callbacks, which get mean losses.
+        timeout_s: as of `ActorLearnerSettings`.
+        max_failures: as of `ActorLearnerSettings`.
+    """
+
+    total_steps: int = 1_000_000
+    n_actors: int = 8
+    groups: int | None = None
+    envs_per_group: int = 1
+    n_steps: int = 50
+    max_lag: int = 1
+    deterministic: bool = False
+    learning_starts: int = 1_000
+    train_every: int = 4
+    gradient_steps: int = 1
+    batch_size: int = 512
+    memory_size: int = 1_000_000
+    n_step: int = 3
+    prioritized: Prioritized = field(default_factory=Prioritized)
+    epsilon: float = 0.4
+    epsilon_power: float = 7.0
+    rates: Mapping[str, Scheduled] = field(default_factory=dict)
+    report_every: int = 1_000
+    timeout_s: float | None = None
+    max_failures: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0.0 < check_fraction("epsilon", self.epsilon) < 1.0:
+            raise HyperparameterError(f"epsilon must be above 0 and below 1, got {self.epsilon}")
+        check_non_negative("epsilon_power", self.epsilon_power)
+        if not isinstance(self.prioritized, Prioritized):
+            raise HyperparameterError(
+                f"prioritized must be a parl_core.replay.Prioritized, got {self.prioritized!r}: Ape-X draws by priority"
+            )
+        _ = self.acting, self.learning  # which check the rest
+
+    @property
+    def acting(self) -> ActorLearnerSettings:
+        """The part that actors are about."""
+        names: tuple[str, ...] = ("total_steps", "n_actors", "groups", "envs_per_group", "n_steps", "max_lag")
+        names += ("deterministic", "report_every", "timeout_s", "max_failures")
+        return ActorLearnerSettings(**{name: getattr(self, name) for name in names})
+
+    @property
+    def learning(self) -> OffPolicySettings:
+        """The part that replay is about."""
+        names: tuple[str, ...] = ("total_steps", "learning_starts", "train_every", "gradient_steps", "batch_size")
+        names += ("memory_size",)
+        names += ("n_step", "prioritized", "rates", "report_every")
+        return OffPolicySettings(**{name: getattr(self, name) for name in names})
+
+    def with_total_steps(self, total_steps: int) -> "ApexSettings":
+        """Return the same with another budget of environment steps; at most half pass before the first update."""
+        return replace(self, total_steps=total_steps, learning_starts=min(self.learning_starts, total_steps // 2))
+
+
+def epsilons(epsilon: float, power: float, count: int) -> NDArray[np.float64]:
+    """Return the probabilities of random actions `[count]`: epsilon ** (1 + power * i / (count - 1)).
+
+    arXiv:1803.00933, section 4.1.
+    """
+    return np.asarray(epsilon ** (1.0 + power * np.arange(count) / max(count - 1, 1)))
+
+
+def first_errors(
+    reward: NDArray[Any],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    chosen: NDArray[Any],
+    next_best: NDArray[Any],
+    *,
+    steps: int,
+    gamma: float,
+) -> NDArray[np.float64]:
+    """Return the TD errors `[n, T]` of n-step returns that end at an episode's end or at that of the arrays.
+
+        G_1(t) = r_t + gamma * (1 - terminated_t) * next_best_t
+        G_m(t) = G_1(t) where an episode ended or t = T - 1, else r_t + gamma * G_m-1(t + 1)
+
+    Args:
+        reward: `[n, T]`, of n environments over T steps.
+        terminated: `[n, T]`.
+        truncated: `[n, T]`.
+        chosen: `[n, T]`, Q of what was chosen.
+        next_best: `[n, T]`, the largest Q of what the step led to; of an episode that was cut, its last observation.
+        steps: the n of n-step.
+        gamma: discount of a step.
+    """
+    bootstrapped = reward + gamma * np.where(terminated, 0.0, next_best)
+    goes_on = ~(terminated | truncated)
+    goes_on[:, -1] = False
+    returns = bootstrapped
+    for _ in range(steps - 1):
+        later = np.concatenate([returns[:, 1:], returns[:, -1:]], axis=1)
+        returns = np.where(goes_on, reward + gamma * later, bootstrapped)
+    return np.asarray(returns - chosen, np.float64)
+
+
+class _Explorer:
+    """An agent as an actor of Ape-X uses it; see `ActingExperience`.
+
+    Args:
+        agent: `parl.Agent` around DQN or one of its kin.
+        n_step: of the returns.
+        epsilon: of all environments of the run, `[N]`.
+    """
+
+    def __init__(self, agent: Any, n_step: int, epsilon: NDArray[np.float64]) -> None:
+        self._agent, self._n_step, self._epsilon = agent, n_step, epsilon
+        self._first = 0
+
+    def turn_to(self, first: int) -> None:
+        """Act from now on in the environments from this number on."""
+        self._first = first
+
+    def drawing_from(self, seed: int) -> AbstractContextManager[None]:
+        found: AbstractContextManager[None] = self._agent.drawing_from(seed)
+        return found
+
+    def begin(self, rows: int) -> Mapping[str, NDArray[Any]]:  # noqa: ARG002 - models with a memory are refused
+        return {}
+
+    def choose(self, obs: Observations, state: Mapping[str, NDArray[Any]]) -> Choice:
+        agent, rows = self._agent, np.arange(len(_first_leaf(obs)))
+        mask = mask_of(obs)
+        q = self._values(obs)
+        action = agent.alg.choose(q, action_mask=mask)
+        at_random = agent.alg.choose(q, rng=agent.rng, epsilon=1.0, action_mask=mask)
+        explores = agent.rng.random(len(rows)) < self._epsilon[self._first : self._first + len(rows)]
+        action = np.where(explores, at_random, action)
+        return Choice(action, {"chosen": q[rows, action], "best": _best(q, mask)}, state)
+
+    def complete(self, fragment: FragmentSteps) -> FragmentSteps:
+        best = fragment.policy["best"]
+        next_best = np.empty_like(best)
+        next_best[:, :-1] = best[:, 1:]
+        next_best[:, -1] = self._best_of(fragment.last_obs)
+        if fragment.final_obs is not None:
+            next_best.reshape(-1)[fragment.final_rows] = self._best_of(fragment.final_obs)
+        error = first_errors(
+            fragment.reward,
+            fragment.terminated,
+            fragment.truncated,
+            fragment.policy["chosen"],
+            next_best,
+            steps=self._n_step,
+            gamma=self._agent.alg.gamma,
+        )
+        return replace(fragment, policy={"error": error})
+
+    def _best_of(self, obs: Observations) -> NDArray[Any]:
+        return _best(self._values(obs), mask_of(obs))
+
+    def _values(self, obs: Observations) -> NDArray[Any]:
+        found: NDArray[Any] = self._agent._forward(self._agent.alg.predict, obs, True)
+        return found
+
+
+def _best(q: NDArray[Any], mask: Any) -> NDArray[Any]:
+    if mask is None:
+        return np.asarray(q.max(axis=1))
+    possible = np.asarray(mask, np.bool_)
+    return np.where(possible.any(axis=1), np.where(possible, q, -np.inf).max(axis=1), 0.0)
+
+
+def _first_leaf(obs: Any) -> NDArray[Any]:
+    while isinstance(obs, Mapping):
+        obs = next(iter(obs.values()))
+    found: NDArray[Any] = obs
+    return found
+
+
+class ApexActor(CollectingActor):
+    """A collecting actor that explores by epsilons and gives each step its first priority.
+
+    Args:
+        make_agent: makes the agent; called here.
+        n_steps: steps of a fragment.
+        n_step: of the returns.
+        epsilon: of all environments of the run.
+        groups_arguments: those of `GroupActor`.
+    """
+
+    def __init__(
+        self,
+        make_agent: Callable[[], Any],
+        n_steps: int,
+        n_step: int,
+        epsilon: NDArray[np.float64],
+        **groups_arguments: Any,
+    ) -> None:
+        super().__init__(make_agent, n_steps, 1.0, 1.0, **groups_arguments)
+        self._n_step, self._epsilon = n_step, epsilon
+
+    def _set_up(self) -> None:
+        spaces = self.spaces()
+        agent = self._make_agent()
+        tell_dimensions(agent, spaces.observation)
+        self._valid = into_space(spaces.action, one_by_one=True)
+        self._experience = self._explorer = _Explorer(agent, self._n_step, self._epsilon)
+        self._agent = agent
+
+    def _collect(self, task: Task) -> tuple[FragmentSteps, float]:
+        self._explorer.turn_to(task.group * self._size)
+        return super()._collect(task)
+
+
+class _Spaces(NamedTuple):
+    """What `make_memory` asks of a vector of environments."""
+
+    single_observation_space: Any
+    single_action_space: Any
+    num_envs: int
+    metadata: Mapping[str, Any]
+
+
+def train_apex(
+    agent: Any,
+    make_agent: Callable[[], Any],
+    env: EnvMaker,
+    settings: ApexSettings,
+    *,
+    actors: ActorSystem | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    memory: Any = None,
+    evaluator: Evaluator | None = None,
+    evaluate_every: int = 5_000,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
+    seed: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Train an agent from the prioritised experience of many actors.
+
+    Args:
+        agent: learns; `parl.Agent` around ApeX, DQN, QRDQN, C51 or Rainbow (with noisy layers and the smallest
+            epsilons: `epsilon=1e-3`).
+        make_agent: makes the like of it in an actor, to act there; its weights are replaced by the learner's.
+        env: the id of a registered environment, or a function that returns one.
+        settings: hyper-parameters of the loop.
+        actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+        memory: prioritised, for `envs_per_group` environments that take turns; default: a new `make_memory`.
+        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluate_every: steps between evaluations, rounded up to whole rounds.
+        callbacks: told of every report and evaluation, and once of the end, however it comes.
+        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither. Where
+            `settings.deterministic` does not hold, a resumed run begins new episodes.
+        seed: of the environments, the actions that are drawn in actors, and the batches.
+        clock: seconds from an arbitrary zero.
+
+    Returns:
+        how it ended.
+
+    Raises:
+        HyperparameterError: the settings do not suit the algorithm, the environment or the checkpoints.
+        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
+        DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
+        LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
+        KeyboardInterrupt: after the callbacks were told.
+        Exception: what an environment raised more often than that, or the agent or a callback raised.
+    """
+    _require_values(agent)
+    require_off_policy(agent, (), settings.rates)
+    if actors is None:
+        actors = InProcessActors()
+    if isinstance(actors, InProcessActors):  # whose agents are made from the generators that the learner draws from
+        make_agent = partial(_made_apart, agent, make_agent)
+    if seed is None:
+        seed = int(np.random.SeedSequence().generate_state(1)[0])
+    acting, learning, rng = settings.acting, settings.learning, make_generator(seed)
+    rates = {name: as_schedule(rate) for name, rate in settings.rates.items()}
+    total = settings.total_steps
+    with Course(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
+        environments = ActorEnvironments(acting.n_groups, acting.envs_per_group)
+        if acting.resumes_exactly:
+            course.watch(environments, seed)
+        elif checkpoints is not None:
+            checkpoints.watch_nothing(LOOSE)
+        with _workers(
+            actors, make_agent, env, dict(env_kwargs or {}), settings, seed, environments.recorded
+        ) as workers:
+            spaces: GroupSpaces = workers.call(0, "spaces")
+            tell_dimensions(agent, spaces.observation)
+            try_out(agent, _no_observations(spaces), spaces.action, into_space(spaces.action))
+            seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
+            memory = make_memory(agent, seen, learning, rng) if memory is None else memory
+            order = order_of(acting)
+            source = CollectedByActors(workers, order, agent.get_weights, actors.put)
+            environments.live_in(workers, source)
+            version, reported, episodes = Latest(0), Latest(0), EndedEpisodes()
+            newest: list[Any] = [None]
+            figures = Figures(agent.alg.FIGURES, lambda unread: agent.read(unread, newest[0]))
+            metrics, target = LearnerMetrics(acting.max_lag, clock), TargetWatch(agent)
+            others = {"version": version, "reported": reported, "episodes": episodes, "metrics": metrics, "rng": rng}
+            others |= {"figures": figures}
+            course.keep(parts_of_loop(agent, source, order, workers, acting, version, others, memory))
+            source.publish(version.value)
+            while course.goes_on:
+                with metrics.phase("wait"):
+                    fragments = source.take()
+                with metrics.phase("receive"):
+                    new = sum(_remember(memory, fragment) for fragment in fragments)
+                    episodes.add([episode for fragment in fragments for episode in fragment.episodes])
+                metrics.learned(version.value, fragments)
+                course.advance(new)
+                version.value += 1
+                with metrics.phase("send"):
+                    source.publish(version.value)  # before learning, while which the actors go on
+                now = {name: rate(course.step) for name, rate in rates.items()}
+                with metrics.phase("learn"):
+                    for _ in range(learning.updates_after(course.step, new)):
+                        drawn = settings.batch_size, settings.prioritized.beta
+                        result, newest[0] = learn_from(agent, memory, None, *drawn, now, whole=True)
+                        figures.add(result)
+                        target.after_update()
+                if course.step - reported.value >= settings.report_every or not course.goes_on:
+                    reported.value = course.step
+                    so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
+                    course.report(figures.take_means(), episodes.take(), now, so_far)
+                if course.evaluation_is_due:
+                    figures.settle()
+                course.evaluate_when_due()
+                course.checkpoint_when_due()
+            course.checkpoint_at_the_end()
+    return course.ended
+
+
+def _made_apart(learner: Any, make_agent: Callable[[], Any]) -> Any:
+    with learner.drawing_from(0):
+        return make_agent()
+
+
+def _require_values(agent: Any) -> None:
+    algorithm = getattr(agent, "alg", None)
+    if not (isinstance(agent, Agent) and isinstance(algorithm, DQN) and agent.takes_batches):
+        raise HyperparameterError(
+            f"train_apex trains parl.Agent around ApeX, DQN, QRDQN, C51 or Rainbow, got {type(agent).__name__} around "
+            f"{type(algorithm).__name__}"
+        )
+    if algorithm.remembers:
+        raise HyperparameterError(
+            "train_apex draws single transitions, and the agent's model has a memory: use train_off_policy"
+        )
+
+
+def _workers(
+    actors: ActorSystem,
+    make_agent: Callable[[], Any],
+    env: EnvMaker,
+    env_kwargs: Mapping[str, Any],
+    settings: ApexSettings,
+    seed: int,
+    recorded: bool,
+) -> EnvironmentWorkers:
+    acting = settings.acting
+    epsilon = epsilons(settings.epsilon, settings.epsilon_power, acting.n_groups * acting.envs_per_group)
+
+    def spawn(actor: int, lives: Mapping[int, int]) -> ActorHandle:  # noqa: ARG001 - which one it is makes no difference
+        return actors.create(
+            ApexActor,
+            make_agent,
+            acting.n_steps,
+            settings.n_step,
+            epsilon,
+            env=env,
+            env_kwargs=env_kwargs,
+            lives=lives,
+            size=acting.envs_per_group,
+            seed=seed,
+            recorded=recorded,
+        )
+
+    return EnvironmentWorkers(spawn, shares_of(acting), settings.timeout_s, settings.max_failures)
+
+
+def _no_observations(spaces: GroupSpaces) -> Any:
+    """Return a row of observations, zeros, with all actions possible."""
+    empty: Any = create_empty_array(spaces.observation, n=1, fn=np.zeros)
+    if isinstance(empty, dict) and "action_mask" in empty:
+        empty["action_mask"][:] = 1
+    return empty
+
+
+def _remember(memory: Any, fragment: FragmentSteps) -> int:
+    """Write a fragment into a memory, with the priorities that its actor computed; return how many steps those are.
+
+    The last step of each environment counts as cut, so that no n-step return goes beyond the fragment.
+    """
+    count, length = map(int, fragment.reward.shape)
+    next_obs = map_nested(_shifted, fragment.obs, fragment.last_obs)
+    if fragment.final_obs is not None:
+        rows = fragment.final_rows
+
+        def with_last(array: Any, last: Any) -> Any:
+            array[rows // length, rows % length] = last
+            return array
+
+        next_obs = map_nested(with_last, next_obs, fragment.final_obs)
+    truncated = fragment.truncated.copy()
+    truncated[:, -1] |= ~fragment.terminated[:, -1]
+    columns = fragment.obs, fragment.action, fragment.reward, next_obs, fragment.terminated, truncated
+    memory.append_batch(*(_by_time(column, memory) for column in columns))
+    end = memory.place()["end"]
+    slots = np.arange(end - count * length, end) % memory.max_size
+    memory.update_priorities(slots, fragment.policy["error"].T.reshape(-1))
+    return count * length
+
+
+def _shifted(obs: Any, last: Any) -> Any:
+    """Return what each step `[n, T, ...]` led to, within the same arrays and at last `[n, ...]`."""
+    return np.concatenate([obs[:, 1:], np.asarray(last)[:, None]], axis=1)
+
+
+def _by_time(column: Any, memory: Any) -> Any:
+    """Return rows `[T * n, ...]` of `[n, T, ...]`, one step of all environments after another, as a memory has them."""
+    turned = map_nested(lambda array: np.swapaxes(array, 0, 1).reshape(-1, *array.shape[2:]), column)
+    return to_records(turned, memory.obs.dtype) if isinstance(turned, Mapping) else turned
