@@ -1,5 +1,6 @@
 """The tables of all results that are there: verdicts first, then the runs, then what others report."""
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,14 +13,18 @@ from gates import GATES
 from one_run import has_numbers_of
 
 from parl_core.stats import bootstrap_difference, bootstrap_interval, interquartile_mean
+from parl_core.training.recipes import EpisodeSettings
 from parl_core.training.results import REPORT_SEEDS, read_result
 
-__all__ = ["Result", "Row", "read", "verdict", "write"]
+__all__ = ["SCORES", "Result", "Row", "read", "reported", "scores", "verdict", "write"]
 
 Row = tuple[str, str]  # gate, backend
 Rows = dict[Row, list[dict[str, Any]]]
 Result = dict[str, Any]
 BACKENDS = ("torch", "paddle")
+RESULTS = Path(__file__).resolve().parent / "results"
+SCORES = RESULTS.parents[2] / "packages/parl-core/src/parl_core/training/scores.json"
+"""Of the presets, as `parl list` shows them."""
 PEER = "sb3"
 
 _PROTOCOL = """\
@@ -59,9 +64,36 @@ def write(folder: Path) -> str:
     partial = folder / "TABLE.part.md"
     partial.write_text(text + "\n")
     partial.replace(folder / "TABLE.md")
+    if folder.resolve() == RESULTS:
+        SCORES.write_text(json.dumps(scores(rows), indent=1) + "\n")
     if rows:
         draw(rows, folder / "curves.png")
     return text
+
+
+def scores(rows: Rows) -> dict[str, dict[str, Any]]:
+    """Return what `parl list` says of its presets: of each the row of its own numbers on torch, with all its seeds.
+
+    Rows of variants, of another number of steps than the preset's, and of a part of the seeds have none.
+    """
+    found = {}
+    for (key, backend), results in rows.items():
+        gate = GATES[key]
+        all_there = {one["seed"] for one in results} >= set(gate.seeds(backend))
+        # `parl train` has no loop of episodes, and another network and game than these recipes of MinAtar.
+        is_preset = not gate.recipe.environment and not isinstance(gate.recipe.loop, EpisodeSettings)
+        if backend != "torch" or gate.variant or gate.steps is not None or not all_there or not is_preset:
+            continue
+        low, high = bootstrap_interval(_means(results))
+        found[f"{gate.algorithm} {gate.env}"] = {
+            "mean": round(interquartile_mean(_means(results)), 1),
+            "low": round(low, 1),
+            "high": round(high, 1),
+            "seeds": len(results),
+            "steps": gate.recipe.steps,
+            "source": f"benchmarks/learning/results/{key}/{backend}-*.json",
+        }
+    return found
 
 
 def read(folder: Path) -> Rows:

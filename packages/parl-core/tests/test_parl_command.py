@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from parl_core import backends, cli
 from parl_core.cli import _commands as commands
 from parl_core.cli._commands import parl
-from parl_core.errors import HyperparameterError
+from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training import recipe_run, trained
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.trained import make_flat_env
@@ -51,6 +51,21 @@ def test_without_a_backend_the_list_says_how_to_install_one() -> None:
     assert "pip install parl-torch" in result.output
     assert "recipe ppo CartPole-v1" in result.output
     assert "recipe sac Pendulum-v1" in result.output
+
+
+@pytest.mark.usefixtures("no_backend")
+def test_the_list_has_the_scores_that_were_measured_and_says_where_there_is_none() -> None:
+    told = run("list").output.splitlines()
+    assert any("recipe ppo CartPole-v1" in line and "500 [500, 500] (10)" in line for line in told)
+    assert any("recipe dqn LunarLander-v3" in line and "not measured" in line for line in told)
+    presets = json.loads(run("list", "--json").output)["presets"]
+    pairs = {(one["algorithm"], one["env"]) for one in presets if "-v" in one["env"]}
+    assert len(pairs) >= 25
+    for family in ("ALE/", "HalfCheetah", "MinAtar/", "MiniGrid-", "dm_control/"):
+        assert any(env.startswith(family) for _, env in pairs), family
+    for one in presets:
+        if one["score"] is not None:
+            assert one["score"]["source"].startswith("benchmarks/learning/results/")
 
 
 @pytest.mark.usefixtures("no_backend")
@@ -181,6 +196,21 @@ def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
     result = run("resume", str(tmp_path))
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_a_run_that_is_older_than_a_setting_goes_on_where_that_is_at_its_default(tmp_path: Path) -> None:
+    asked = RecipeRun("DQN", "CartPole-v1", "torch", steps=1000)
+    asked.write(tmp_path)
+    description = json.loads((tmp_path / "run.json").read_text())
+    for name in ("evaluate_every", "n_step", "log", "source"):
+        assert name in description["settings"]
+    older = {name: value for name, value in description["settings"].items() if name not in ("n_step", "log")}
+    (tmp_path / "run.json").write_text(json.dumps({**description, "settings": {**older, "source": "in other words"}}))
+    assert RecipeRun.read(tmp_path) == asked
+    del older["batch_size"]  # whose default the recipe does not have
+    (tmp_path / "run.json").write_text(json.dumps({**description, "settings": older}))
+    with pytest.raises(CheckpointError, match="batch_size was"):
+        RecipeRun.read(tmp_path)
 
 
 @pytest.mark.parametrize(("algorithm", "env"), [("PPO", "CartPole-v1"), ("DQN", "Acrobot-v1"), ("SAC", "Hopper-v5")])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import gymnasium
@@ -9,7 +10,7 @@ import gymnasium
 from parl_core import backends
 from parl_core.cli._request import columns
 from parl_core.training.comparison import Comparison, draw_comparison, write_page
-from parl_core.training.recipes import RECIPES
+from parl_core.training.recipes import RECIPES, read_scores
 from parl_core.training.results import verify
 
 __all__ = ["list_parts", "plot", "verify_result"]
@@ -54,22 +55,32 @@ def list_parts(runs: Path | None, *, as_json: bool) -> None:
         click.echo(json.dumps(found.rows()) if as_json else found.table())
         return
     installed = {name: list(backends.load(name).algorithms.__all__) for name in backends.installed()}
-    rows = []
+    scores = read_scores()
+    presets: list[dict[str, Any]] = []
     for (algorithm, env), recipe in RECIPES.items():
-        if env == "*" or env in gymnasium.registry or "/" in env:
-            rows.append((algorithm.lower(), env, recipe.steps, recipe.goal, recipe.source))
+        if env == "*" or env in gymnasium.registry or any(mark in env for mark in "/-"):
+            told = {"steps": recipe.steps, "goal": recipe.goal, "source": recipe.source}
+            presets.append({"algorithm": algorithm.lower(), "env": env, **told, "score": scores.get((algorithm, env))})
     if as_json:
-        presets = [dict(zip(("algorithm", "env", "steps", "goal", "source"), row, strict=True)) for row in rows]
         click.echo(json.dumps({"backends": installed, "presets": presets}))
         return
     for name, algorithms in installed.items():
         click.echo(f"backend {name}: {', '.join(algorithms)}")
     if not installed:
         click.echo("no backend is installed; choose one: pip install parl-torch, pip install parl-paddle")
-    told = []
-    for algorithm, env, steps, goal, source in rows:
-        told.append((f"recipe {algorithm} {env}", str(steps), "-" if goal is None else f"{goal:g}", source))
-    click.echo(columns([("parl train …", "steps", "goal", "source"), *told]))
+    lines = [("parl train …", "steps", "goal", "reached here (seeds)", "source")]
+    for one in presets:
+        goal, score = one["goal"], one["score"]
+        reached = "not measured"
+        if score is not None:
+            reached = f"{score['mean']:g} [{score['low']:g}, {score['high']:g}] ({score['seeds']})"
+        name = f"recipe {one['algorithm']} {one['env']}"
+        lines.append((name, str(one["steps"]), "-" if goal is None else f"{goal:g}", reached, one["source"]))
+    click.echo(columns(lines))
+    click.echo(
+        "Reached: the interquartile mean of returns after training over seeds on torch, and its 95 % interval; the "
+        "runs are in benchmarks/learning/results."
+    )
     click.echo("Other environments get settings by their kind; `parl settings ALGORITHM ENV` shows them.")
 
 

@@ -14,7 +14,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -324,8 +324,9 @@ class RecipeRun:
                 raise
             raise CheckpointError(f"{path} does not describe a run: {error!r}") from error
         now = json.loads(json.dumps(found.settings()))
-        before = values["settings"]
-        changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+        # What is younger than the run was at its default; words are no settings.
+        before = {**_defaults(found.recipe), **values["settings"]}
+        changed = sorted(name for name in {*now, *before} - _WORDS if now.get(name) != before.get(name))
         if changed:
             told = ", ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in changed)
             raise CheckpointError(
@@ -346,6 +347,21 @@ class RecipeRun:
                 f"the run in {folder} has taken all of its {self.total_steps} steps: go on with "
                 f"parl resume {folder} --steps {2 * self.total_steps}"
             )
+
+
+_WORDS = {"source", "deviations"}
+
+
+def _defaults(recipe: Recipe) -> dict[str, Any]:
+    """Return the defaults of a recipe and of its loop, as JSON has them."""
+    found = {}
+    for settings in (recipe.loop, recipe):
+        for one in fields(settings):
+            if one.default is not MISSING:
+                found[one.name] = plain(one.default)
+            elif one.default_factory is not MISSING:
+                found[one.name] = plain(one.default_factory())
+    return dict(json.loads(json.dumps(found)))
 
 
 def preset(algorithm: str, env: str, module: str = "") -> Recipe:

@@ -9,8 +9,10 @@
 A recipe is a value: `as_json` writes it, schedules as their stages, and `Recipe.from_json` reads it again.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +25,7 @@ from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
 
-__all__ = ["NETWORKS", "RECIPES", "EpisodeSettings", "Recipe", "find_recipe", "plain", "read_plain"]
+__all__ = ["NETWORKS", "RECIPES", "EpisodeSettings", "Recipe", "find_recipe", "plain", "read_plain", "read_scores"]
 
 NETWORKS: Mapping[str, str] = MappingProxyType(
     {
@@ -191,6 +193,16 @@ def read_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: read_plain(part) for name, part in value.items()}
     return tuple(read_plain(part) for part in value) if isinstance(value, (tuple, list)) else value
+
+
+def read_scores() -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Return what recipes have reached, by algorithm and environment: those alone whose rows were measured.
+
+    `mean` (the interquartile one over seeds), `low` and `high` (its 95 % interval), `seeds`, `steps` and `source`, the
+    files of the runs. `benchmarks/learning/run.py` writes them with its table.
+    """
+    written = json.loads(Path(__file__).with_name("scores.json").read_text())
+    return {tuple(name.split(" ", 1)): score for name, score in written.items()}
 
 
 def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "discrete") -> Recipe:
@@ -675,6 +687,43 @@ def _actor_learner(steps: int, n_steps: int, fragments: int | None, max_lag: int
     )
 
 
+_ATARI_GAMES = ("Pong", "Breakout")
+_ATARI_PPO = Recipe(
+    OnPolicySettings(
+        total_steps=10_000_000,
+        n_steps=128,
+        epochs=4,
+        minibatch_size=256,
+        lr=2.5e-4,
+        clip=0.1,
+        decay=True,
+        entropy_coef=0.01,
+    ),
+    network="AtariActorCritic",
+    num_envs=8,
+    evaluate_every=250_000,
+    source="CleanRL, ppo_atari.py",
+)
+_GRID_PPO = Recipe(
+    OnPolicySettings(
+        total_steps=100_000, n_steps=128, epochs=10, minibatch_size=64, lr=2.5e-4, clip=0.2, entropy_coef=0.0
+    ),
+    _PPO,
+    num_envs=8,
+    goal=0.9,
+    evaluate_every=10_000,
+    deviations=("the seen part of the grid as an image and the direction, not all of it one-hot", "not normalised"),
+)
+_DM_CONTROL_SAC = Recipe(
+    OffPolicySettings(total_steps=100_000, learning_starts=5_000, batch_size=256, memory_size=1_000_000),
+    {"actor_lr": 3e-4, "critic_lr": 3e-4},
+    _WIDE,
+    evaluate_every=10_000,
+    source="Haarnoja et al. 2018, table 1",
+    deviations=("100k steps, of which 5,000 are random",),
+)
+
+
 RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
     {
         ("PolicyGradient", "CartPole-v1"): Recipe(
@@ -827,22 +876,13 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             evaluate_every=50_000,
             source="CleanRL, ppo_continuous_action.py",
         ),
-        ("PPO", "atari"): Recipe(
-            OnPolicySettings(
-                total_steps=10_000_000,
-                n_steps=128,
-                epochs=4,
-                minibatch_size=256,
-                lr=2.5e-4,
-                clip=0.1,
-                decay=True,
-                entropy_coef=0.01,
-            ),
-            network="AtariActorCritic",
-            num_envs=8,
-            evaluate_every=250_000,
-            source="CleanRL, ppo_atari.py",
-        ),
+        ("PPO", "atari"): _ATARI_PPO,
+        **{("PPO", f"ALE/{game}-v5"): _ATARI_PPO for game in _ATARI_GAMES},
+        **{("DQN", f"ALE/{game}-v5"): _ATARI_DQN for game in _ATARI_GAMES},
+        ("PPO", "MiniGrid-Empty-5x5-v0"): _GRID_PPO,
+        ("PPO", "MiniGrid-DoorKey-5x5-v0"): _GRID_PPO.with_steps(200_000),
+        ("SAC", "dm_control/cartpole-balance-v0"): _DM_CONTROL_SAC,
+        ("SAC", "dm_control/cartpole-swingup-v0"): _DM_CONTROL_SAC,
         ("IMPALA", "CartPole-v1"): Recipe(
             replace(_actor_learner(400_000, 50, 2, 1, 2e-3, entropy_coeff=-0.01), deterministic=True),
             {"sample_batch_steps": 50},

@@ -35,6 +35,7 @@ from parl_core.atomic_write import write_json
 from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
+from parl_core.env.families import make_of_family, register
 from parl_core.env.joint import is_joint, make_joint_env
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError
@@ -95,11 +96,13 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
 
     Raises:
         HyperparameterError: a part of the observations is no array of a fixed shape, such as a text.
+        ImportError: the package of the environment is missing.
     """
     options = {"render_mode": render_mode} if render_mode else {}
     if is_joint(env_id):
         return make_joint_env(env_id, **options)
-    env = make_env(env_id, options or None)
+    register(env_id)
+    env = make_of_family(env_id, make_env(env_id, options or None))
     parts = parts_of(env.observation_space)
     kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
     if kept or has_goals(env.observation_space) or isinstance(env.observation_space, gymnasium.spaces.Box):
