@@ -49,6 +49,8 @@ CHANGED = {
     r"\.exceptions\.\w+Error$": "raised by parl-remote, not made by programs",
     r"\.(get_wrapper_by_cls|set_weights|IQL\.predict)$": _BY_POSITION,
     r"DecisionTransformer\.(learn|predict)$": _BY_POSITION,
+    r"\.(MAPPO|COMA|QMIX)(\.\w+)?$": "of joint observations, see docs/how-to/several-agents.md",
+    r"\.mappo\.(PopArt\b.*|huber_loss)$": "a part of MAPPO, in parl_core.contracts.mappo and the losses",
     r"logp$": "no `eps`: log-probabilities come from logits, without underflow",
     r"torch\.a2c\.A2C\.learn$": "`learning_rate`, as on paddle; `lr` by position",
     r"(fluid.*(sync_target|Agent\.(save|restore))|from_importance_weights)$": "arguments of static graphs are gone",

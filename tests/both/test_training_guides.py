@@ -75,8 +75,3 @@ def test_callbacks(tmp_path: Path) -> None:
     assert "the longest training episode took" in printed
     (folder,) = (tmp_path / "runs").iterdir()
     assert {"best.ckpt", "last.ckpt"} <= {path.name for path in folder.iterdir()}
-
-
-def test_self_play(tmp_path: Path) -> None:
-    printed = run(program_of("self-play.md"), tmp_path)
-    assert "generation 2" in printed

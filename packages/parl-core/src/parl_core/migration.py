@@ -48,8 +48,7 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
         "parl.remote.worker_manager": _CLUSTER,
         "parl.utils.exceptions": "use parl.remote.exceptions",
         "parl.utils.path_utils": "use pathlib",
-        **{f"parl.algorithms.{each}.{name}": _TEAMS for each in _FRAMEWORKS for name in ("maddpg", "qmix")},
-        **{f"parl.algorithms.torch.{name}": _TEAMS for name in ("coma", "mappo")},
+        **{f"parl.algorithms.{each}.maddpg": _TEAMS for each in _FRAMEWORKS},
     }
 )
 """Modules of PARL 2.x that have no counterpart, with what to use instead."""

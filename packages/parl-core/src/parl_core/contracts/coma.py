@@ -218,9 +218,9 @@ class COMA(OnPolicy):
         """Return the actors' loss; and policy_loss, entropy, advantage: scalars without gradient."""
         raise NotImplementedError
 
-    def sync_target(self) -> None:
-        """Copy the critic to the target."""
-        self.model.sync_weights_to(self.target_model)
+    def sync_target(self, decay: float = 0.0) -> None:
+        """Copy the critic to the target, of which `decay` is kept."""
+        self.model.sync_weights_to(self.target_model, decay)
         self._until_sync = self.target_update_interval
 
     def check_batch(self, batch: Rollout) -> Rollout:
