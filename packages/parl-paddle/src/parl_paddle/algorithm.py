@@ -89,10 +89,12 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
-    _stacked = staticmethod(paddle.stack)
+    def _stacked(self, tensors: Sequence[paddle.Tensor]) -> paddle.Tensor:
+        return paddle.stack(list(tensors))
 
     def _within(self, tensor: paddle.Tensor, low: paddle.Tensor, high: paddle.Tensor) -> paddle.Tensor:
-        return paddle.minimum(paddle.maximum(tensor, low), high)
+        clipped: paddle.Tensor = paddle.minimum(paddle.maximum(tensor, low), high)  # type: ignore[no-untyped-call]  # paddle's
+        return clipped
 
     RECORDED: ClassVar[bool] = True
 

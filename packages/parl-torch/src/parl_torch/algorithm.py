@@ -129,9 +129,11 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return to_array(tensor) if isinstance(tensor, Tensor) else tensor
 
-    _stacked = staticmethod(torch.stack)
+    def _stacked(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack(tuple(tensors))
 
-    _within = staticmethod(torch.clamp)
+    def _within(self, tensor: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return torch.clamp(tensor, low, high)
 
     _read = staticmethod(to_figures)
 
