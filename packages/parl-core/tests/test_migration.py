@@ -174,3 +174,25 @@ def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, content: byte
     assert result.exit_code == 1
     assert f"{file} is no Python 3 in UTF-8" in result.stderr
     assert result.stdout == ""
+
+
+def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> None:
+    text = """\
+        import parl
+
+        class Agent(parl.Agent):
+            def sample(self, obs):
+                probs, logits = self.alg.sample(obs)
+                value, action, log_prob, entropy = self.alg.sample(obs)
+                action, log_prob = self.alg.sample(obs)
+
+            def learn(self, *batch):
+                critic_loss, mse, actor_loss, min_q = self.alg.learn(*batch)
+                total_loss, pi_loss, vf_loss, entropy = self.alg.learn(*batch)
+        """
+    (found,) = report([program(text)]).values()
+    assert [(finding.line, finding.message.partition(" ")[0]) for finding in found] == [
+        (5, "IMPALA.sample"),
+        (6, "PPO.sample"),
+        (10, "CQL.learn"),
+    ]

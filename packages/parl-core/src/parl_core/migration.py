@@ -9,7 +9,7 @@ A program is read, not run: what is built at run time (`getattr(parl, name)`) is
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -262,8 +262,12 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
-        if _is_call_of(node.value, "step") and isinstance(target, ast.Tuple) and len(target.elts) == _OLD_STEP:
-            self.old_steps.append(node.lineno)
+        if isinstance(target, ast.Tuple):
+            names = [getattr(part, "id", "") for part in target.elts]
+            if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
+                self.old_steps.append(node.lineno)
+            if self._is_of_parl or "paddle" in self._modules:
+                self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names)]
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -319,6 +323,16 @@ class _Reader(ast.NodeVisitor):
 
 def _is_call_of(node: ast.expr, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+
+
+def _of_paddle(value: ast.expr, names: Sequence[str]) -> Iterator[str]:
+    """Yield what algorithms returned otherwise on paddle, told by the names that a program of PARL 2.x gives it."""
+    if _is_call_of(value, "sample") and len(names) == len(("probs", "logits")) and names[0].startswith("prob"):
+        yield "IMPALA.sample returns actions and logits, not probabilities: nothing is left to draw"
+    if _is_call_of(value, "sample") and len(names) == len(("value", "action", "logp", "entropy")):
+        yield "PPO.sample returns actions [batch] or [batch, act_dim]: no axis of one in front any more on paddle"
+    if _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q")) and "min_q" in names[3]:
+        yield "CQL.learn returns critic_loss, actor_loss"
 
 
 def _imports_at(tree: ast.Module) -> int:
