@@ -27,6 +27,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -418,6 +419,7 @@ def _do(folder: Path, *words: object, environment: dict[str, str] | None = None)
 
 def main() -> int:
     """Run what the command line names, and print a line for each step."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would tests
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "package", nargs="*", help=f"the package and its version; with --check packages, else all of {PACKAGES}"
