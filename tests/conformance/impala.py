@@ -10,9 +10,21 @@ from numpy.typing import NDArray
 
 from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from conformance.identity import discrete_identity
-from conformance.models import ACT_DIM, OBS_DIM, actor_critic, of_dictionaries, q_values, shared_trunk
+from conformance.models import (
+    ACT_DIM,
+    GAUSSIAN_SHAPES,
+    OBS_DIM,
+    actor_critic,
+    gaussian_actor_critic,
+    multi_discrete_actor_critic,
+    of_dictionaries,
+    q_values,
+    shared_trunk,
+)
 from conformance.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax
-from conformance.reference_policies import DISCRETE, MASKED, PolicyReference
+from conformance.reference_actors import gaussian_of, log_density
+from conformance.reference_policies import CONTINUOUS, DISCRETE, MASKED, PolicyReference
+from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.impala import VTraceLoss
 from parl_core.errors import HyperparameterError, ModelContractError, SpoiledBatchError
 from parl_core.model import Weights
@@ -117,6 +129,53 @@ class IMPALAConformance(Conformance):
             np.testing.assert_allclose(found, losses, rtol=precision.tolerance, atol=precision.tolerance)
             assert abs(found_kl - kl) < precision.tolerance
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    @pytest.mark.parametrize("ends", ["last_step_unlearned", "last_obs", "truncated"])
+    def test_updates_of_a_gaussian_agree_with_the_reference(self, precision: Precision, ends: str) -> None:
+        rng = np.random.default_rng(3)
+        weights = random_weights(np.random.default_rng(4), GAUSSIAN_SHAPES)
+        model = self.model(gaussian_actor_critic, weights, precision)
+        agent = self.backend.Agent(self.algorithm("IMPALA", model, continuous_action=True, **_SETTINGS))
+        adam = Adam(_LR)
+        for _ in range(3):
+            batch = _batch(rng, precision, ends)
+            batch["actions"] = rng.normal(size=(_T * _N, ACT_DIM)).astype(precision.dtype)
+            batch["behaviour_logits"] = rng.normal(scale=0.5, size=(_T * _N, 2 * ACT_DIM)).astype(precision.dtype)
+            losses, kl, gradients = _reference(weights, batch, _ENT, continuous=True)
+            weights = adam.update(weights, clip_by_global_norm(gradients, _NORM))
+            optional = {name: batch[name] for name in ("last_obs", "final_rows", "final_obs") if name in batch}
+            found, found_kl = agent.learn(*(batch[name] for name in _COLUMNS), **optional)
+            np.testing.assert_allclose(found, losses, rtol=precision.tolerance, atol=precision.tolerance)
+            np.testing.assert_allclose(found_kl, kl, rtol=precision.tolerance, atol=precision.tolerance)
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_samples_of_a_gaussian_come_with_mean_and_log_std_side_by_side(self, precision: Precision) -> None:
+        weights = random_weights(np.random.default_rng(6), GAUSSIAN_SHAPES)
+        model = self.model(gaussian_actor_critic, weights, precision)
+        agent = self.backend.Agent(self.algorithm("IMPALA", model, continuous_action=True, **_SETTINGS))
+        obs = np.random.default_rng(5).normal(size=(20, OBS_DIM)).astype(precision.dtype)
+        action, numbers = agent.sample(obs)
+        mean, log_std = gaussian_of(weights, obs)
+        assert action.shape == (20, ACT_DIM)
+        for found in (numbers, agent.logits(obs)):
+            np.testing.assert_allclose(found, np.concatenate([mean, log_std], axis=1), atol=precision.tolerance)
+        np.testing.assert_allclose(agent.predict(obs), mean, atol=precision.tolerance)
+        drawn = np.stack([agent.sample(obs[:1])[0] for _ in range(400)])
+        np.testing.assert_allclose(drawn.mean(axis=(0, 1)), mean[0], atol=0.25 * np.exp(log_std[0]).max())
+
+    def test_numbers_that_do_not_fit_the_actions_of_a_gaussian_are_refused(self) -> None:
+        model = gaussian_actor_critic(self.backend)
+        agent = self.backend.Agent(self.algorithm("IMPALA", model, continuous_action=True, **_SETTINGS))
+        batch = _batch(np.random.default_rng(3), FLOAT32, "last_obs")
+        batch["actions"] = np.zeros((_T * _N, ACT_DIM), np.float32)
+        with pytest.raises(ValueError, match=rf"mean and log std side by side, {2 * ACT_DIM} columns .* got {ACT_DIM}"):
+            agent.learn(*(batch[name] for name in _COLUMNS), last_obs=batch["last_obs"])
+
+    def test_actions_in_several_parts_are_refused(self) -> None:
+        model = multi_discrete_actor_critic(self.backend)
+        model.action_kind = ActionKind(nvec=(2, 2))
+        with pytest.raises(HyperparameterError, match="IMPALA chooses one action, or numbers"):
+            self.algorithm("IMPALA", model, sample_batch_steps=5)
 
     def test_a_truncated_step_bootstraps_from_its_final_observation_and_a_terminated_one_does_not(self) -> None:
         # One fragment of two steps, rewards 1; the first one ends an episode. On-policy, all weights of the trunk 0, so
@@ -289,13 +348,13 @@ def _batch(rng: np.random.Generator, precision: Precision, ends: str) -> dict[st
 
 
 def _reference(
-    weights: Weights, batch: dict[str, Any], entropy_coeff: float
+    weights: Weights, batch: dict[str, Any], entropy_coeff: float, *, continuous: bool = False
 ) -> tuple[list[float], float, dict[str, Array]]:
     """(total, policy loss, value loss, entropy), sums over the learned rows; KL; and the gradients of the total."""
     obs, action, logits, reward, done = (batch[name] for name in _COLUMNS)
-    policy, outputs = PolicyReference(DISCRETE, weights, obs, action), _VALUE.forward(weights, obs)
-    behaviour = log_softmax(logits.astype(np.float64))
-    log_mu = behaviour[np.arange(len(action)), action]
+    policy = PolicyReference(CONTINUOUS if continuous else DISCRETE, weights, obs, action)
+    outputs = _VALUE.forward(weights, obs)
+    log_mu, kl = (_of_gaussians if continuous else _of_logits)(weights, obs, action, logits.astype(np.float64))
 
     def value_of(observations: NDArray[Any]) -> Array:
         return _VALUE.forward(weights, observations)[-1][:, 0]
@@ -326,6 +385,21 @@ def _reference(
     gradients |= _VALUE.backward(weights, outputs, _VF * by_row(error)[:, None])[0]
     pi_loss = float(-(policy.log_prob * by_row(weight)).sum())
     vf_loss, entropy = float(0.5 * (error**2).sum()), float((policy.entropy * by_row(counted)).sum())
+    return [pi_loss + _VF * vf_loss + entropy_coeff * entropy, pi_loss, vf_loss, entropy], kl, gradients
+
+
+def _of_logits(weights: Weights, obs: Any, action: Any, logits: Any) -> tuple[Array, float]:
+    """Log-probabilities of the actions under the policy that acted, and its mean KL divergence."""
+    behaviour = log_softmax(logits)
     log_pi = log_softmax(_POLICY.forward(weights, obs)[-1])
     kl = float((np.exp(behaviour) * (behaviour - log_pi)).sum(axis=1).mean())
-    return [pi_loss + _VF * vf_loss + entropy_coeff * entropy, pi_loss, vf_loss, entropy], kl, gradients
+    return behaviour[np.arange(len(action)), action], kl
+
+
+def _of_gaussians(weights: Weights, obs: Any, action: Any, numbers: Any) -> tuple[Array, float]:
+    """Return the same of Gaussians, whose divergence is log(s2 / s1) + (s1^2 + (m1 - m2)^2) / (2 s2^2) - 1/2."""
+    mean, log_std = np.split(numbers, 2, axis=1)
+    own_mean, own_log_std = gaussian_of(weights, obs)
+    shift = (np.exp(2.0 * log_std) + (mean - own_mean) ** 2) / (2.0 * np.exp(2.0 * own_log_std))
+    kl = float((own_log_std - log_std + shift - 0.5).sum(axis=1).mean())
+    return log_density(action, mean, log_std), kl

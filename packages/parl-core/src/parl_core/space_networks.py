@@ -44,7 +44,7 @@ Kind = Literal[
 """Which algorithms a network is for:
 
     kind             algorithms              action spaces
-    actor-critic     PPO, A2C, A3C, IMPALA   all (IMPALA: Discrete)
+    actor-critic     PPO, A2C, A3C, IMPALA   all (IMPALA: Discrete, or numbers alone)
     policy           PolicyGradient          all but those with choices and numbers at once
     q                DQN, DDQN, OfflineQ     Discrete
     quantile         QRDQN                   Discrete

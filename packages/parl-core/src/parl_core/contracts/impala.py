@@ -1,7 +1,7 @@
 """The contract of IMPALA: an actor-critic that learns from slightly older policies' experience, with V-trace."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -59,9 +59,11 @@ class IMPALA(CountingUpdates):
     follow each other. The last step of each fragment only bootstraps and is not learned, as in PARL, unless `last_obs`
     is given.
 
-    The model has `policy(obs)`, logits `[batch, act_dim]`, and `value(obs)`, `[batch]` or `[batch, 1]`; or
-    `policy_and_value(obs)` with the pair of both in one pass. Observations that are dictionaries may bring a mask of
-    actions under the key `action_mask`; logits of what is impossible are huge and negative.
+    The model has `policy(obs)`, logits `[batch, act_dim]` or with `continuous_action` the pair (mean, std) of a
+    Gaussian, and `value(obs)`, `[batch]` or `[batch, 1]`; or `policy_and_value(obs)` with the pair of both in one pass.
+    Observations that are dictionaries may bring a mask of actions under the key `action_mask`; logits of what is
+    impossible are huge and negative. A Gaussian's actions are learned from as they were drawn; loops cut them to
+    [-1, 1] and map them to the bounds of the environment.
 
     Args:
         model: policy and value networks.
@@ -74,6 +76,7 @@ class IMPALA(CountingUpdates):
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01 (PARL; paper 0.01 with
             the other sign).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
+        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.
@@ -86,9 +89,13 @@ class IMPALA(CountingUpdates):
         ModelContractError: the model lacks `policy` or `value`.
     """
 
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     LEARNS_SEQUENCES: ClassVar[bool] = True
 
     optimizer: Optimizer
+
+    _side_by_side: Callable[..., Any]
+    """Backend hook: two tensors `[batch, act_dim]` as one, `[batch, 2 * act_dim]`."""
 
     def __init__(
         self,
@@ -102,6 +109,7 @@ class IMPALA(CountingUpdates):
         learning_rate: Scheduled | None = None,
         entropy_coeff: Scheduled | None = None,
         max_grad_norm: float | None = None,
+        continuous_action: bool | None = None,
         optimizer: Any = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -139,6 +147,12 @@ class IMPALA(CountingUpdates):
         self._policy_alone = model.implements("policy")
         if not self._one_pass:
             first_method(model, ("value",), "IMPALA")
+        self.actions = ActionKind.of(continuous_action, None, model)
+        if self.actions.nvec is not None:
+            raise HyperparameterError(
+                "IMPALA chooses one action, or numbers; of actions in several parts learn PPO and A2C, got "
+                f"{len(self.actions.nvec)} choices"
+            )
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._given_or_adam(
             optimizer, self._at_start(self.lr), max_grad_norm=None if limit == math.inf else limit
@@ -146,22 +160,28 @@ class IMPALA(CountingUpdates):
         self.lr = self._own_rate(optimizer, learning_rate, self.lr)
 
     def predict(self, obs: Any) -> Any:
-        """Return the most likely actions, int64 `[batch]`."""
+        """Return the most likely actions, int64 `[batch]`, or means `[batch, act_dim]`."""
         with self._no_gradients():
             return self._policy_and_value(obs)[0].mode()
 
     def sample(self, obs: Any) -> Any:
-        """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`)."""
+        """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`).
+
+        With `continuous_action` these are float `[batch, act_dim]`, and mean and log std side by side.
+        """
         with self._no_gradients():
             policy, _ = self._policy_and_value(obs)
-            return policy.sample(), policy.logits
+            return policy.sample(), self._numbers_of(policy)
 
     def logits(self, obs: Any) -> Any:
-        """Return the policy's logits `[batch, act_dim]`, without a pass through the value network where it can be."""
+        """Return the policy's logits `[batch, act_dim]`, without a pass through the value network where it can be.
+
+        With `continuous_action`, mean and log std side by side, `[batch, 2 * act_dim]`.
+        """
         with self._no_gradients():
             if not self._policy_alone:
-                return self._policy_and_value(obs)[0].logits
-            return self._distribution(self._run(self.model.policy, obs), ActionKind(), mask_of(obs)).logits
+                return self._numbers_of(self._policy_and_value(obs)[0])
+            return self._numbers_of(self._policy_of(self._run(self.model.policy, obs), obs))
 
     def value(self, obs: Any) -> Any:
         """Return values `[batch]`."""
@@ -221,7 +241,7 @@ class IMPALA(CountingUpdates):
         rows, steps = len(logits), self.sample_batch_steps
         columns = {
             **batch.__dict__,
-            "action": actions_column("actions", batch.action, logits.shape[1]),
+            "action": self._checked_actions(batch.action, logits.shape[1]),
             "behaviour_logits": logits,
         }
         ActionKind().mask(None, batch.obs, columns["action"])
@@ -249,12 +269,30 @@ class IMPALA(CountingUpdates):
             check_rows("IMPALA.learn", named)
         return batch.made(**columns)
 
+    def _checked_actions(self, values: Any, columns: int) -> Any:
+        if not self.actions.continuous:
+            return actions_column("actions", values, columns)
+        action = self.actions.column("actions", values)
+        if 2 * action.shape[1] != columns:
+            raise ValueError(
+                f"behaviour_logits must hold mean and log std side by side, {2 * action.shape[1]} columns for actions "
+                f"of {action.shape[1]} numbers, got {columns}: pass what sample() or logits() returned"
+            )
+        return action
+
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         if self._one_pass:
             logits, value = self._run(self.model.policy_and_value, obs)
         else:
             logits, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
-        return self._distribution(logits, ActionKind(), mask_of(obs)), value.reshape([-1])
+        return self._policy_of(logits, obs), value.reshape([-1])
+
+    def _policy_of(self, output: Any, obs: Any) -> Any:
+        return self._distribution(output, self.actions, None if self.actions.continuous else mask_of(obs))
+
+    def _numbers_of(self, policy: Any) -> Any:
+        """Return the numbers of a distribution as they are sent: logits, or mean and log std side by side."""
+        return self._side_by_side(policy.mean, policy.logstd) if self.actions.continuous else policy.logits
 
 
 def _bound(name: str, value: Any) -> float:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations
 from parl_core.contracts import batches
+from parl_core.contracts.actions import ActionKind
 from parl_core.env._group_step import GroupStep
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
@@ -105,6 +106,8 @@ class VTraceExperience(_Acted):
     def __init__(self, agent: Any) -> None:
         super().__init__(agent)
         self._rng = np.random.default_rng()
+        kind = getattr(getattr(agent, "alg", None), "actions", ActionKind())
+        self._is_continuous = kind.continuous
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
@@ -118,7 +121,11 @@ class VTraceExperience(_Acted):
         # Drawn on the host: for a few rows a framework takes five times as long (Gumbel-max: Maddison et al. 2014).
         self._acting.state = dict(state)
         logits = self._acting.logits(obs)
-        action = (logits + self._rng.gumbel(size=logits.shape)).argmax(axis=1)
+        if self._is_continuous:
+            mean, log_std = np.split(logits, 2, axis=1)
+            action = (mean + np.exp(log_std) * self._rng.normal(size=mean.shape)).astype(mean.dtype)
+        else:
+            action = (logits + self._rng.gumbel(size=logits.shape)).argmax(axis=1)
         return Choice(action, {"logits": logits}, self._acting.state)
 
     def complete(self, fragment: FragmentSteps) -> FragmentSteps:

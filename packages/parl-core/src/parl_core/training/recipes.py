@@ -919,6 +919,19 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
                 "initial weights as PARL's layers have them",
             ),
         ),
+        ("IMPALA", "Pendulum-v1"): Recipe(
+            replace(_actor_learner(600_000, 10, 4, 1, 1e-3, entropy_coeff=0.0), envs_per_group=8, deterministic=True),
+            {"sample_batch_steps": 10, "gamma": 0.9, "continuous_action": True},
+            {**_PPO_SIZES, "continuous": True},
+            source="own: discount and fragments near those of PPO's Zoo entry, the rest as CartPole's",
+            deviations=("the learning rate goes to 0",),
+        ),
+        ("IMPALA", "continuous"): Recipe(
+            replace(_actor_learner(1_000_000, 20, 4, 1, 3e-4, entropy_coeff=0.0), envs_per_group=8),
+            {"sample_batch_steps": 20, "continuous_action": True},
+            {**_PPO_SIZES, "continuous": True},
+            source="own: as the discrete one's, with a smaller rate and no bonus of entropy",
+        ),
         ("IMPALA", "discrete"): Recipe(
             _actor_learner(1_000_000, 50, 2, 2, 1e-3, entropy_coeff=-0.01),
             {"sample_batch_steps": 50},

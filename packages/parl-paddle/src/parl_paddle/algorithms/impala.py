@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -10,7 +12,7 @@ from parl_core.contracts import impala as contract
 from parl_core.contracts.batches import Fragment
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
-from parl_paddle.distributions import CategoricalDistribution
+from parl_paddle.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_paddle.losses import vtrace
 
 __all__ = ["IMPALA"]
@@ -19,11 +21,12 @@ __all__ = ["IMPALA"]
 class IMPALA(contract.IMPALA, Algorithm):
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        action, reward, last_obs = batch.action.reshape([-1]), batch.reward, batch.last_obs
+        action = batch.action if self.actions.continuous else batch.action.reshape([-1])
+        reward, last_obs = batch.reward, batch.last_obs
         begins = self._begins(batch.done) if self.remembers else None
         policy, value = self._policy_and_value(self._features(batch.obs, batch.state, begins))
         done = batch.done.astype(value.dtype)
-        behaviour = CategoricalDistribution(batch.behaviour_logits)
+        behaviour = self._behaviour(batch.behaviour_logits)
         log_prob = policy.logp(action)
         value_t, discount_t = self._following(value.detach(), done, batch)
         learned = slice(None) if last_obs is not None else slice(-1)  # without it, the last steps only bootstrap
@@ -47,6 +50,17 @@ class IMPALA(contract.IMPALA, Algorithm):
         loss = pi_loss + self.vf_loss_coeff * vf_loss + coeff * entropy
         figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
         return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
+
+    def _behaviour(self, numbers: Tensor) -> Any:
+        """Return the distribution that acted, of the numbers that were sent."""
+        if not self.actions.continuous:
+            return CategoricalDistribution(numbers)
+        mean, log_std = numbers.chunk(2, axis=-1)
+        return DiagGaussianDistribution((mean, log_std))
+
+    def _side_by_side(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        joined: Tensor = paddle.concat([mean, log_std], axis=-1)
+        return joined
 
     def _begins(self, done: Tensor) -> Tensor:
         """Return where a step is the first of its episode: behind one at which an episode ended, in each fragment."""

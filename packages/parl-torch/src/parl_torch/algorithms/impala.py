@@ -14,14 +14,14 @@ from parl_torch._chains import Figures, Fork, Networks, written
 from parl_torch._host_acting import OnHost
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
-from parl_torch.distributions import CategoricalDistribution
+from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses import vtrace
 
 __all__ = ["IMPALA"]
 
 
 def _networks(algorithm: "IMPALA") -> Networks:
-    if algorithm._reduces or algorithm.remembers:
+    if algorithm._reduces or algorithm.remembers or algorithm.actions.continuous:
         return ()
     return ((algorithm.model, ("policy_and_value",) if algorithm._one_pass else ("policy", "value"), True),)
 
@@ -60,19 +60,25 @@ def _slopes(
     return figures
 
 
+def _logits_on_host(algorithm: "IMPALA") -> OnHost | None:
+    if not algorithm._policy_alone or algorithm.actions.continuous:
+        return None
+    return OnHost(("policy",), lambda logits: logits)
+
+
 class IMPALA(contract.IMPALA, Algorithm):
     ON_HOST: ClassVar = {
-        "logits": lambda algorithm: OnHost(("policy",), lambda logits: logits) if algorithm._policy_alone else None,
+        "logits": _logits_on_host,
         "value": lambda algorithm: None if algorithm._one_pass else OnHost(("value",), np.ravel),
     }
 
     @written(_networks, _slopes)
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        action = batch.action.reshape(-1)
+        action = batch.action if self.actions.continuous else batch.action.reshape(-1)
         begins = self._begins(batch.done) if self.remembers else None
         policy, value = self._policy_and_value(self._features(batch.obs, batch.state, begins))
-        behaviour = CategoricalDistribution(batch.behaviour_logits)
+        behaviour = self._behaviour(batch.behaviour_logits)
         log_prob = policy.logp(action)
         log_ratio = log_prob.detach() - behaviour.logp(action)
         returns = self._returns(
@@ -84,6 +90,16 @@ class IMPALA(contract.IMPALA, Algorithm):
         loss = pi_loss + self.vf_loss_coeff * vf_loss + coeff * entropy
         figures = {"total_loss": loss, "pi_loss": pi_loss, "vf_loss": vf_loss, "entropy": entropy}
         return joined_sum(loss), {**figures, "kl": behaviour.kl(policy).mean()}
+
+    def _behaviour(self, numbers: Tensor) -> Any:
+        """Return the distribution that acted, of the numbers that were sent."""
+        if not self.actions.continuous:
+            return CategoricalDistribution(numbers)
+        mean, log_std = numbers.chunk(2, dim=-1)
+        return DiagGaussianDistribution((mean, log_std))
+
+    def _side_by_side(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        return torch.cat([mean, log_std], dim=-1)
 
     def _by_time(self, column: Tensor, batch: Fragment) -> Tensor:
         """Return a column `[T, n]`, without the last steps where they only bootstrap."""
