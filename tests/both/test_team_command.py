@@ -15,11 +15,21 @@ pytest.importorskip("mpe2")
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pygame, which MPE draws with
 @pytest.mark.timeout(300)
-def test_mappo_is_trained_on_simple_spread_and_evaluated(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("mappo", ("--set", "n_steps=25", "--set", "network.groups=independent")),
+        ("maddpg", ("--set", "learning_starts=40", "--set", "batch_size=16", "--set", "train_every=20")),
+        ("qmix", ("--set", "learning_starts=40", "--set", "batch_size=2", "--set", "network.memory_size=8")),
+    ],
+)
+def test_an_algorithm_is_trained_on_simple_spread_and_evaluated(
+    tmp_path: Path, algorithm: str, options: tuple[str, ...]
+) -> None:
     folder = str(tmp_path / "run")
-    small = ("--steps", "100", "--set", "num_envs=2", "--set", "n_steps=25", "--set", "network.groups=independent")
+    small = ("--steps", "100", "--set", "num_envs=2", *options)
     where = ("--backend", backends.current().name, "--run", folder)
-    trained = CliRunner().invoke(parl, ("train", "mappo", "mpe2:simple_spread_v3", *small, *where))
+    trained = CliRunner().invoke(parl, ("train", algorithm, "mpe2:simple_spread_v3", *small, *where))
     assert trained.exit_code == 0, trained.output
     resumed = CliRunner().invoke(parl, ("resume", folder, "--steps", "150"))
     assert resumed.exit_code == 0, resumed.output

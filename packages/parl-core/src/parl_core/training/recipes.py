@@ -60,6 +60,9 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "MAPPO": "CentralActorCritic",
         "IPPO": "CentralActorCritic",
         "COMA": "CounterfactualActorCritic",
+        "QMIX": "TeamQNetwork",
+        "VDN": "TeamQNetwork",
+        "MADDPG": "TeamActorCritic",
     }
 )
 """Which of `parl.networks` an algorithm trains where its recipe names no other."""
@@ -536,6 +539,49 @@ _COMA = Recipe(
         "the critic's rate is 1e-3",
     ),
 )
+_QMIX = Recipe(
+    OffPolicySettings(
+        total_steps=500_000,
+        learning_starts=1_000,
+        train_every=25,
+        batch_size=32,
+        memory_size=125_000,
+        exploration={"epsilon": linear(1.0, 0.05, 50_000)},
+    ),
+    {"lr": 5e-4, "clip_grad_norm": 10.0, "sync_every": 200},
+    {"memory": "gru", "memory_size": 64},
+    num_envs=5,
+    evaluate_every=25_000,
+    source="PyMARL, qmix.yaml: an update with 32 episodes for each of 25 steps, a memory of 5,000",
+    deviations=("Adam in place of RMSProp", "agents do not see their last action", "500k steps, the paper's 2 million"),
+)
+_QMIX_TWO_STEP = Recipe(
+    OffPolicySettings(
+        total_steps=8_000,
+        learning_starts=64,
+        train_every=4,
+        batch_size=32,
+        memory_size=5_000,
+        exploration={"epsilon": 1.0},
+    ),
+    {"lr": 5e-4, "clip_grad_norm": 10.0, "sync_every": 100},
+    {"hidden": (64, 64)},
+    num_envs=4,
+    evaluate_every=1_000,
+    source="Rashid et al. 2018, appendix: uniform exploration, a learning rate of 5e-4, batches of 32 episodes",
+    deviations=("Adam in place of RMSProp", "the target is copied every 100 updates", "a memory of 2,500 episodes"),
+)
+_MADDPG = Recipe(
+    OffPolicySettings(
+        total_steps=1_000_000, learning_starts=25_600, train_every=100, batch_size=1_024, memory_size=1_000_000
+    ),
+    {"actor_lr": 1e-2, "critic_lr": 1e-2, "gamma": 0.95, "tau": 0.01},
+    {"hidden": (64, 64)},
+    num_envs=5,
+    evaluate_every=50_000,
+    source="Lowe et al. 2017, appendix, and the authors' code",
+    deviations=("one-hot actions, straight through the Gumbel-softmax", "gradients are not clipped"),
+)
 _MINATAR_PPO = Recipe(
     OnPolicySettings(
         total_steps=3_000_000,
@@ -799,6 +845,11 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("MAPPO", "*"): _MAPPO,
         ("IPPO", "*"): replace(_MAPPO, source="as MAPPO's", deviations=()),
         ("COMA", "*"): _COMA,
+        ("QMIX", "*"): _QMIX,
+        ("VDN", "*"): _QMIX,
+        ("QMIX", "two_step"): _QMIX_TWO_STEP,
+        ("VDN", "two_step"): _QMIX_TWO_STEP,
+        ("MADDPG", "*"): _MADDPG,
         ("PPO", "CartPole-v1"): Recipe(_PPO_CARTPOLE, _PPO, _PPO_SIZES, num_envs=8, goal=475.0),
         ("PPO", "Acrobot-v1"): Recipe(
             replace(

@@ -40,7 +40,8 @@ __all__ = ["Setting", "algorithm_named", "as_text", "contract_of", "read_setting
 Path = tuple[str, ...]
 
 _BUDGETS = ("total_steps", "updates")
-_BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents")  # the model knows them
+_BY_SPACES = ("act_dim", "nvec", "continuous_action", "n_actions", "n_agents", "act_space")  # the model knows them
+_BY_FORM = ("qmixer_model", "agent_index")  # which the command makes, or has no use for
 _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
@@ -389,7 +390,7 @@ def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str,
     texts = {name: text for cls in reversed(contract.__mro__) for name, text in _texts(cls, "Args").items()}
     defaults: Mapping[str, Any] = getattr(contract, "DEFAULTS", {})
     for name, parameter in list(inspect.signature(contract.__init__).parameters.items())[2:]:
-        if name in _BY_SPACES or (contract.__name__ == "PPO" and name in _OLD_FORM):
+        if name in (*_BY_SPACES, *_BY_FORM) or (contract.__name__ == "PPO" and name in _OLD_FORM):
             continue
         kinds, choices = _kinds(parameter.annotation)
         if set(kinds) <= {NoneType}:

@@ -80,7 +80,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 """What `for_spaces` calls these networks."""
 
 TEAM_KINDS: Mapping[str, TeamKind] = MappingProxyType(
-    {"MAPPO": "central", "IPPO": "independent", "COMA": "counterfactual"}
+    {
+        "MAPPO": "central",
+        "IPPO": "independent",
+        "COMA": "counterfactual",
+        "QMIX": "q",
+        "VDN": "q",
+        "MADDPG": "actor-critic",
+    }
 )
 """What `for_team` calls the networks of algorithms for several agents."""
 
@@ -252,9 +259,11 @@ class Trained:
             model = backend.networks.for_team(observation, action, TEAM_KINDS[self.algorithm], **self.network)
         except HyperparameterError as error:
             raise HyperparameterError(f"{self.algorithm} on {self.env}: {error}") from error
-        sizes = {}
+        sizes: dict[str, Any] = {}
         if self.algorithm == "COMA":
             sizes = {"n_actions": int(action.nvec.max()), "n_agents": len(action.nvec)}
+        elif self.algorithm == "QMIX":
+            sizes = {"qmixer_model": backend.networks.QMixer(len(action.nvec))}
         return getattr(backend.algorithms, self.algorithm)(model, **sizes, **self.arguments)
 
     def _make_transformer(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
