@@ -40,6 +40,7 @@ from conformance.qr_dqn import QRDQNConformance
 from conformance.rebrac import ReBRACConformance
 from conformance.redq import DroQConformance, REDQConformance
 from conformance.resume import ResumeConformance
+from conformance.rnd import RNDConformance
 from conformance.sac import SACConformance
 from conformance.separate_ppo import SeparatePPOConformance
 from conformance.targets import TargetConformance
@@ -81,6 +82,7 @@ __all__ = [
     "QMIXConformance",
     "QRDQNConformance",
     "REDQConformance",
+    "RNDConformance",
     "RainbowConformance",
     "ReBRACConformance",
     "ResumeConformance",

@@ -32,6 +32,7 @@ from conformance import (
     QRDQNConformance,
     RainbowConformance,
     REDQConformance,
+    RNDConformance,
     SACConformance,
     SeparatePPOConformance,
     TargetConformance,
@@ -97,6 +98,10 @@ class TestDiscreteSAC(DiscreteSACConformance):
 
 
 class TestApex(ApexConformance):
+    adapter = PaddleAdapter()
+
+
+class TestRND(RNDConformance):
     adapter = PaddleAdapter()
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from parl_core.networks import ImplicitActorCritic as ImplicitActorCritic
     from parl_core.networks import NatureCNN as NatureCNN
     from parl_core.networks import NormalisedTwinActorCritic as NormalisedTwinActorCritic
+    from parl_core.networks import NoveltyNetwork as NoveltyNetwork
     from parl_core.networks import PolicyNetwork as PolicyNetwork
     from parl_core.networks import QNetwork as QNetwork
     from parl_core.networks import QuantileActorCritic as QuantileActorCritic

@@ -21,6 +21,7 @@
     EnsembleActorCritic        vectors   -> Gaussian; values by ten critics      REDQ, DroQ
     BatchNormActorCritic       vectors   -> Gaussian; values by two critics      CrossQ
     DiscreteActorCritic        vectors   -> policy; action values by two critics DiscreteSAC
+    NoveltyNetwork             vectors   -> features twice; value of novelty     RND
     ImplicitActorCritic        vectors   -> Gaussian; two critics; state's value IQL
 
 Actor-critics start from orthogonal weights (Saxe et al. 2014) with the gains of OpenAI's baselines, the last layer of
@@ -60,6 +61,7 @@ __all__ = [
     "ImplicitActorCritic",
     "NatureCNN",
     "NormalisedTwinActorCritic",
+    "NoveltyNetwork",
     "Parts",
     "PolicyNetwork",
     "QNetwork",
@@ -703,6 +705,40 @@ class PolicyNetwork(_Policy):
         layers = self._parts.layers
         parts = [layers.softmax(output[:, low:high]) for low, high in pairwise(edges)]
         return parts[0] if len(parts) == 1 else layers.concat(parts, axis=-1)
+
+
+class NoveltyNetwork(_Network):
+    """A random network, one that predicts it, and the value of novelty; they share nothing.
+
+    Args:
+        features: of the random network.
+        hidden: sizes of the hidden layers (ReLU) of each.
+        body: in place of `hidden`, with more to choose.
+    """
+
+    def __init__(self, features: int = 64, hidden: Sequence[int] = (64, 64), *, body: Body | None = None) -> None:
+        super().__init__()
+        check_int("features", features)
+        self.random_model, self.predictor_model, self.value_model = (
+            self._parts.sequential(self._trunk(body or Body(hidden)), self._parts.layers.fc(size))
+            for size in (features, features, 1)
+        )
+
+    def get_learned_params(self) -> list[Any]:
+        """Return the parameters of all but the random network."""
+        return [*self.predictor_model.parameters(), *self.value_model.parameters()]
+
+    def random(self, obs: Any) -> Any:
+        """Return the features `[batch, features]` of the random network."""
+        return self.random_model(obs)
+
+    def predicted(self, obs: Any) -> Any:
+        """Return the features `[batch, features]` that are predicted."""
+        return self.predictor_model(obs)
+
+    def value(self, obs: Any) -> Any:
+        """Return the values of novelty `[batch]`."""
+        return self.value_model(obs).squeeze(-1)
 
 
 class _Separate(_Network):

@@ -37,6 +37,7 @@ __all__ = [
     "ImplicitActorCritic",
     "NatureCNN",
     "NormalisedTwinActorCritic",
+    "NoveltyNetwork",
     "PerAgent",
     "PerAgentMemory",
     "PolicyNetwork",
@@ -217,6 +218,10 @@ class EnsembleActorCritic(contract.EnsembleActorCritic, SquashedActorCritic):
 
 
 class GaussianActorCritic(contract.GaussianActorCritic, SquashedActorCritic):
+    pass
+
+
+class NoveltyNetwork(contract.NoveltyNetwork, _Network):
     pass
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "ImplicitActorCritic",
     "NatureCNN",
     "NormalisedTwinActorCritic",
+    "NoveltyNetwork",
     "PerAgent",
     "PerAgentMemory",
     "PolicyNetwork",
@@ -220,6 +221,10 @@ class EnsembleActorCritic(contract.EnsembleActorCritic, SquashedActorCritic):
 
 
 class GaussianActorCritic(contract.GaussianActorCritic, SquashedActorCritic):
+    pass
+
+
+class NoveltyNetwork(contract.NoveltyNetwork, _Network):
     pass
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from parl_core.contracts.rebrac import ReBRAC as ReBRAC
     from parl_core.contracts.redq import REDQ as REDQ
     from parl_core.contracts.redq import DroQ as DroQ
+    from parl_core.contracts.rnd import RND as RND
     from parl_core.contracts.sac import SAC as SAC
     from parl_core.contracts.td3 import TD3 as TD3
     from parl_core.contracts.td3_bc import TD3BC as TD3BC

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from parl_core.env.native import make_native_vector_env as make_native_vector_env
     from parl_core.env.normalize import NormalizeVector as NormalizeVector
     from parl_core.env.normalize import wrap_rms as wrap_rms
+    from parl_core.env.sparse_grid import SparseGrid as SparseGrid
     from parl_core.env.team_games import SMACGame as SMACGame
     from parl_core.env.team_games import TupleGame as TupleGame
     from parl_core.env.vector import make_vector_env as make_vector_env
@@ -45,6 +46,7 @@ _HOME = {
     "NormalizeVector": "parl_core.env.normalize",
     "ParallelAgents": "parl_core.env.multi_agent",
     "SMACGame": "parl_core.env.team_games",
+    "SparseGrid": "parl_core.env.sparse_grid",
     "TupleGame": "parl_core.env.team_games",
     "TwoStepGame": "parl_core.env.matrix_games",
     "VectorEnv": "parl_core.env.wrappers",
@@ -69,6 +71,7 @@ __all__ = [
     "NormalizeVector",
     "ParallelAgents",
     "SMACGame",
+    "SparseGrid",
     "TupleGame",
     "TwoStepGame",
     "VectorEnv",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from parl_core.training.logs import CsvTables as CsvTables
     from parl_core.training.logs import JsonLines as JsonLines
     from parl_core.training.logs import TensorBoard as TensorBoard
+    from parl_core.training.novelty import NoveltyReward as NoveltyReward
     from parl_core.training.off_policy import OffPolicySettings as OffPolicySettings
     from parl_core.training.off_policy import train_off_policy as train_off_policy
     from parl_core.training.offline import OfflineSettings as OfflineSettings
@@ -88,6 +89,7 @@ _HOMES = {
     "Match": "parl_core.training.self_play",
     "NoImprovement": "parl_core.training.callbacks",
     "NormalizeVector": "parl_core.env.normalize",
+    "NoveltyReward": "parl_core.training.novelty",
     "OffPolicySettings": "parl_core.training.off_policy",
     "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",
@@ -146,6 +148,7 @@ __all__ = [
     "Match",
     "NoImprovement",
     "NormalizeVector",
+    "NoveltyReward",
     "OffPolicySettings",
     "OfflineSettings",
     "OnPolicySettings",

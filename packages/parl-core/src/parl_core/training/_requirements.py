@@ -32,10 +32,7 @@ _OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask"
 _LOOPS = (
     "DQN, DDPG, TD3, SAC, OAC, TQC, REDQ, DroQ, CrossQ, QMIX and MADDPG learn with train_off_policy; PPO, A2C and "
     "PolicyGradient with train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and DecisionTransformer with "
-    "train_offline; IMPALA with train_actor_learner"
-    "DQN, DDPG, TD3, SAC, OAC, QMIX and MADDPG learn with train_off_policy; PPO, A2C and PolicyGradient with "
-    "train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and DecisionTransformer with train_offline; IMPALA with "
-    "train_actor_learner, ApeX with train_apex"
+    "train_offline; IMPALA with train_actor_learner; ApeX with train_apex"
 )
 
 

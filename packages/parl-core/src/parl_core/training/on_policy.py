@@ -51,6 +51,7 @@ from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, RunningEpisodes
+from parl_core.training.novelty import NoveltyReward
 
 __all__ = ["OnPolicySettings", "RolloutCollector", "RolloutSteps", "train_on_policy"]
 
@@ -209,6 +210,11 @@ class RolloutCollector:
             state,
             active,
         )
+
+    @property
+    def observations(self) -> Observations:
+        """The newest observations `[N, *obs]`, to which the last step led."""
+        return self._obs
 
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
@@ -455,6 +461,7 @@ def train_on_policy(
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     seed: int | None = None,
+    novelty: NoveltyReward | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
     """Train an agent on the experience of its own policy until the budget is used up or a callback stops it.
@@ -468,6 +475,7 @@ def train_on_policy(
         callbacks: told of every update and evaluation, and once of the end, however it comes.
         checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
         seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
+        novelty: a second reward, for what was not seen before.
         clock: seconds from an arbitrary zero.
 
     Returns:
@@ -488,18 +496,21 @@ def train_on_policy(
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)
         collector = RolloutCollector(agent, envs, settings.n_steps, seed, sequence_length=settings.sequence_length)
-        course.keep(LoopParts(cast("SavedAgent", agent), collector, others={"rng": rng}))
+        others = {"rng": rng} if novelty is None else {"rng": rng, "novelty": novelty}
+        course.keep(LoopParts(cast("SavedAgent", agent), collector, others=others))
         while course.goes_on:
             schedules = settings.scheduled(course.step)
             rollout = collector.collect()
             losses = agent.learn_rollout(
-                _learnable(rollout, settings),
+                _learnable(rollout, settings, novelty, collector.observations),
                 epochs=settings.epochs,
                 minibatch_size=settings.minibatch_size,
                 rng=rng,
                 target_kl=settings.target_kl,
                 **schedules,
             )
+            if novelty is not None:
+                losses = {**losses, **novelty.learn(rng)}
             course.advance(settings.n_steps * envs.num_envs)
             course.report(losses, rollout.episodes, schedules)
             course.evaluate_when_due()
@@ -522,7 +533,9 @@ def _require_equal_targets(agent: Any, settings: OnPolicySettings) -> None:
             )
 
 
-def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rollout:
+def _learnable(
+    rollout: RolloutSteps, settings: OnPolicySettings, novelty: NoveltyReward | None, last_obs: Any
+) -> batches.Rollout:
     advantage = gae(
         rollout.reward,
         rollout.value,
@@ -532,6 +545,9 @@ def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rol
         gamma=settings.gamma,
         lam=settings.gae_lambda,
     )
+    returns = advantage + rollout.value
+    if novelty is not None:
+        advantage = novelty.advantage(advantage, rollout, last_obs)
 
     def rows(array: Any) -> Any:
         return array.reshape([-1, *array.shape[2:]])
@@ -558,7 +574,7 @@ def _learnable(rollout: RolloutSteps, settings: OnPolicySettings) -> batches.Rol
         obs=map_nested(ordered, rollout.obs),
         action=ordered(rollout.action),
         value=ordered(rollout.value),
-        return_=ordered(advantage + rollout.value),
+        return_=ordered(returns),
         log_prob=ordered(rollout.log_prob),
         advantage=ordered(advantage),
         **memory,

@@ -26,6 +26,7 @@ from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.rainbow import Rainbow
 from parl_paddle.algorithms.rebrac import ReBRAC
 from parl_paddle.algorithms.redq import REDQ, DroQ
+from parl_paddle.algorithms.rnd import RND
 from parl_paddle.algorithms.sac import SAC
 from parl_paddle.algorithms.td3 import TD3
 from parl_paddle.algorithms.td3_bc import TD3BC
@@ -52,6 +53,7 @@ __all__ = [
     "QMIX",
     "QRDQN",
     "REDQ",
+    "RND",
     "SAC",
     "TD3",
     "TD3BC",

@@ -26,6 +26,7 @@ from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.rainbow import Rainbow
 from parl_torch.algorithms.rebrac import ReBRAC
 from parl_torch.algorithms.redq import REDQ, DroQ
+from parl_torch.algorithms.rnd import RND
 from parl_torch.algorithms.sac import SAC
 from parl_torch.algorithms.td3 import TD3
 from parl_torch.algorithms.td3_bc import TD3BC
@@ -52,6 +53,7 @@ __all__ = [
     "QMIX",
     "QRDQN",
     "REDQ",
+    "RND",
     "SAC",
     "TD3",
     "TD3BC",
