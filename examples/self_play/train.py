@@ -69,6 +69,8 @@ def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run)
     with training.Arena(make_game, actors=actors, workers=max(settings.actors, 1)) as arena:
         pool.add("generation 0", frozen(agent, *spaces))
         for generation in range(1, generations + 1):
+            if is_matrix:  # a best response from scratch: a policy that is sure of one action takes long to leave it
+                agent = make_agent(settings.game)
             make = partial(training.AgainstOpponents, make_game, *pool.opponents())
             with training.make_vector_env(make, settings.env_num, actors=actors, envs_per_actor=share) as envs:
                 training.train_on_policy(agent, envs, loop, seed=settings.seed * 1_000 + generation)

@@ -33,10 +33,6 @@ class PopArt:
     Args:
         beta: share of the averages that an update keeps, in [0, 1].
         eps: smallest deviation.
-
-    Attributes:
-        mean: of the targets; 0 before the first update.
-        std: their deviation; 1 before the first update.
     """
 
     def __init__(self, beta: float = 0.99, eps: float = 1e-2) -> None:
@@ -44,11 +40,18 @@ class PopArt:
         self._sums = np.zeros(3)  # of the weights of all updates, of targets, of their squares
 
     @property
+    def knows_units(self) -> bool:
+        """Return whether there was an update."""
+        return bool(self._sums[0])
+
+    @property
     def mean(self) -> float:
+        """Return the mean of the targets; 0 before the first update."""
         return float(self._sums[1] / self._sums[0]) if self._sums[0] else 0.0
 
     @property
     def std(self) -> float:
+        """Return the deviation of the targets; 1 before the first update."""
         if not self._sums[0]:
             return 1.0
         return max(sqrt(max(self._sums[2] / self._sums[0] - self.mean**2, 0.0)), self._eps)
@@ -89,7 +92,8 @@ class MAPPO(PPO):
     values and returns in PopArt's units, and advantages, of each agent by its own rewards, normalised over the rollout.
 
     Deviations from the paper, or its code: PopArt's averages take each rollout once, not each minibatch; the clipped
-    value's old one is in the units of now.
+    value's old one is in the units of now; the first rollout's units are taken over without a change of the critic,
+    whose values would else be far off for many rollouts, because each moves them by clip_param at most.
 
     It acts on joint observations (`parl_core.env.joint.JointEnv`) `[batch, ...]` by name. The model has
     `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
@@ -252,9 +256,12 @@ class MAPPO(PPO):
         active = batch.active != 0
         return_, value = batch.return_, batch.value
         if self.use_popart:
+            knows_units = self.popart.knows_units
             scale, shift = self.popart.update(return_[active] if active.any() else return_)
-            self._rescale(scale, shift)
-            return_, value = self.popart.normalised(return_), self.popart.normalised(value)
+            if knows_units:  # else values are those of first weights, which are as good in the new units as they were
+                self._rescale(scale, shift)
+                value = self.popart.normalised(value)
+            return_ = self.popart.normalised(return_)
         acted = batch.advantage[active] if active.any() else batch.advantage
         advantage = (batch.advantage - acted.mean()) / (acted.std() + 1e-5)
         return super().learn_rollout(

@@ -513,7 +513,7 @@ _PPO_CARTPOLE = OnPolicySettings(
 _CLEANRL_PPO = OnPolicySettings(
     total_steps=1_000_000, n_steps=2048, epochs=10, minibatch_size=64, lr=3e-4, clip=0.2, entropy_coef=0.0
 )
-_TEAM_LOOP = OnPolicySettings(total_steps=1_000_000, n_steps=100, epochs=10, gamma=0.99, gae_lambda=0.95, lr=7e-4)
+_TEAM_LOOP = OnPolicySettings(total_steps=1_000_000, n_steps=25, epochs=10, gamma=0.99, gae_lambda=0.95, lr=7e-4)
 _MAPPO = Recipe(
     _TEAM_LOOP,
     {"clip_param": 0.2, "entropy_coef": 0.01},
@@ -522,7 +522,7 @@ _MAPPO = Recipe(
     evaluate_every=32_000,
     source="Yu et al. 2022 (arXiv:2103.01955), appendix, MPE",
     deviations=(
-        "32 environments of 100 steps, the paper's 128 of 25",
+        "32 environments, the paper's 128",
         "1 million steps, the paper's 20 of simple_spread",
     ),
 )
