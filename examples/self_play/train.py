@@ -118,22 +118,22 @@ def plot(found: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     table = found["generations"]
-    steps = [row["steps"] for row in table]
-    left.plot(steps, [row["rating"] for row in table])
-    left.set(xlabel="environment steps", ylabel="Elo rating when frozen")
+    generations = [row["generation"] for row in table]
+    left.plot(generations, [row["rating"] for row in table])
+    left.set(xlabel="generation", ylabel="Elo rating when frozen")
     if "averages" in found:
         averages = np.array(found["averages"])
         for action, name in enumerate(("rock", "paper", "scissors")):
-            (line,) = right.plot(steps, averages[:, action], label=name)
+            (line,) = right.plot(generations, averages[:, action], label=name)
             right.axhline(found["equilibrium"][action], color=line.get_color(), linestyle=":")
-        right.set(xlabel="environment steps", ylabel="average of generations (dotted: equilibrium)")
+        right.set(xlabel="generation", ylabel="mean of generations; equilibrium")
         right.legend()
     else:
         worst = [row["worst"] for row in table]
         scores = [(row["wins"] + 0.5 * row["draws"]) / (row["wins"] + row["draws"] + row["losses"]) for row in worst]
-        right.plot(steps, scores)
+        right.plot(generations, scores)
         right.axhline(0.5, color="gray", linestyle=":")
-        right.set(xlabel="environment steps", ylabel="lowest score against a predecessor")
+        right.set(xlabel="generation", ylabel="lowest score against a predecessor")
     figure.savefig(path)
 
 
