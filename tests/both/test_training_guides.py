@@ -73,5 +73,6 @@ def test_a_run_is_resumed_with_a_larger_budget(tmp_path: Path) -> None:
 def test_callbacks(tmp_path: Path) -> None:
     printed = run(program_of("callbacks.md", total_steps="1_200"), tmp_path)
     assert "the longest training episode took" in printed
+    assert re.search(r"^[1-9]\d* evaluations in an actor$", printed, re.MULTILINE)
     (folder,) = (tmp_path / "runs").iterdir()
     assert {"best.ckpt", "last.ckpt"} <= {path.name for path in folder.iterdir()}

@@ -31,7 +31,7 @@ class Grid(gymnasium.Env[Any, Any]):
 def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     module = ModuleType("minatar.gym")
     name = "MinAtar/Registered-v1"
-    module.register_envs = lambda: gymnasium.register(name, Grid)  # type: ignore[attr-defined]  # as the package has it
+    module.register_envs = lambda: gymnasium.register(name, lambda **_: Grid())  # type: ignore[attr-defined]  # as the package has it
     monkeypatch.setitem(sys.modules, "minatar", ModuleType("minatar"))
     monkeypatch.setitem(sys.modules, "minatar.gym", module)
     yield name

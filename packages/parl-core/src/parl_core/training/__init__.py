@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from parl_core.training.curve import LearningCurve as LearningCurve
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
+    from parl_core.training.evaluation import EvaluateInActor as EvaluateInActor
     from parl_core.training.evaluation import RecordVideo as RecordVideo
     from parl_core.training.evaluation import evaluate as evaluate
     from parl_core.training.events import Callback as Callback
@@ -96,6 +97,7 @@ _HOMES = {
     "OpponentPool": "parl_core.training.self_play",
     "Progress": "parl_core.training.callbacks",
     "Recipe": "parl_core.training.recipes",
+    "EvaluateInActor": "parl_core.training.evaluation",
     "RecordVideo": "parl_core.training.evaluation",
     "Results": "parl_core.training.self_play",
     "Run": "parl_core.training.run",
@@ -139,6 +141,7 @@ __all__ = [
     "CsvTables",
     "Ended",
     "Episode",
+    "EvaluateInActor",
     "Evaluation",
     "JsonLines",
     "KeepBest",

@@ -1,11 +1,12 @@
 """Episodes played without exploration: evaluations, many at a time, with seeds of their own, and videos."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ import numpy as np
 
 from parl_core import logger
 from parl_core._nested import map_nested
+from parl_core.actors import ActorFuture, ActorSystem
 from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, as_reward, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
@@ -26,10 +28,10 @@ from parl_core.training.acting import (
     into_space,
     tell_dimensions,
 )
-from parl_core.training.events import Callback, Episode, Evaluation
+from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
 from parl_core.training.run import Run
 
-__all__ = ["Evaluator", "RecordVideo", "evaluate", "warn_of_cut"]
+__all__ = ["EvaluateInActor", "Evaluator", "RecordVideo", "evaluate", "warn_of_cut"]
 
 
 Evaluator = Callable[[], Evaluation]
@@ -151,6 +153,109 @@ class _Slot:
         if not (self.playing or terminated or truncated):
             warn_of_cut(self.number, max_steps)
         return not self.playing
+
+
+class EvaluateInActor(Callback):
+    """Evaluates in an actor while the loop goes on: the learner stops only to copy its weights.
+
+        with open_actors("remote", cpu_num=1) as system:
+            watching = EvaluateInActor(agent, make_agent, "CartPole-v1", system, every=5_000)
+            train_on_policy(agent, envs, settings, callbacks=[watching])
+
+    One evaluation runs at a time: where the next one is due before, it begins when the actor is free, with the weights
+    of then. `on_evaluation` of other callbacks is called by this one, in the loop's own process, when the result is
+    there; it has the step at which the weights were copied. What keeps the agent of now, such as `KeepBest`, would keep
+    later weights than were evaluated: `best_weights` are those of the best evaluation.
+
+    In actors of this process (`open_actors()`) evaluations are played at once, and the loop waits for them.
+
+    Args:
+        agent: learns in this process.
+        make_agent: makes another one with the same model, in the actor.
+        env: a registered id, or a function that returns an environment; it is made in the actor.
+        actors: where one actor is made.
+        every: steps of the loop between evaluations.
+        episodes: of one evaluation.
+        seed: of the episodes.
+        callbacks: told of evaluations; a reason to stop ends the loop.
+        max_steps: of one episode; see `evaluate`.
+
+    Attributes:
+        evaluations: those that are over.
+        best_weights: of the best of them, as `agent.set_weights` takes them; None before.
+
+    Raises:
+        HyperparameterError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        make_agent: Callable[[], Any],
+        env: EnvMaker,
+        actors: ActorSystem,
+        *,
+        every: int = 10_000,
+        episodes: int = 10,
+        seed: int = 0,
+        callbacks: Sequence[Callback] = (),
+        max_steps: int = 100_000,
+    ) -> None:
+        self._agent, self._callbacks = agent, callbacks
+        self._every = self._next = check_int("every", every)
+        how = {"episodes": check_int("episodes", episodes), "seed": seed, "max_steps": max_steps}
+        self._actor = actors.create(_Evaluating, make_agent, env, how)
+        self._running: tuple[ActorFuture, Any, int, float] | None = None
+        self.evaluations: list[Evaluation] = []
+        self.best_weights: Any = None
+
+    def on_update(self, update: Update) -> str | None:
+        """Take a result that is there, and begin an evaluation that is due."""
+        reason = self._taken() if self._running is not None and self._running[0].done() else None
+        if self._running is None and update.step >= self._next:
+            self._next += self._every * ((update.step - self._next) // self._every + 1)
+            weights = self._agent.get_weights()
+            self._running = self._actor.submit("play", weights), weights, update.step, update.seconds
+        return reason
+
+    def on_end(self, ended: Ended) -> None:
+        """Wait for the evaluation that is still running, where the loop has not failed, and close the actor."""
+        try:
+            if self._running is not None and ended.stop is not Stop.FAILED:
+                self._taken()
+        finally:
+            self._actor.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint; an evaluation that is running is not part of it."""
+        return {"next": self._next, "evaluations": [one.get_state() for one in self.evaluations]}
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned; `best_weights` are None until the next evaluation that is better."""
+        self._next = int(state["next"])
+        self.evaluations = [Evaluation.from_state(one) for one in state["evaluations"]]
+
+    def _taken(self) -> str | None:
+        assert self._running is not None
+        future, weights, step, seconds = self._running
+        self._running = None
+        evaluation = replace(future.result(), step=step, seconds=seconds)
+        if evaluation.mean > max((one.mean for one in self.evaluations), default=-inf):
+            self.best_weights = weights
+        self.evaluations.append(evaluation)
+        reasons = [callback.on_evaluation(evaluation) for callback in self._callbacks]
+        return next((reason for reason in reasons if reason), None)
+
+
+class _Evaluating:
+    """The actor of `EvaluateInActor`."""
+
+    def __init__(self, make_agent: Callable[[], Any], env: EnvMaker, how: Mapping[str, Any]) -> None:
+        self._agent, self._env, self._how = make_agent(), env, how
+
+    def play(self, weights: Any) -> Evaluation:
+        self._agent.set_weights(weights)
+        return evaluate(self._agent, self._env, **self._how)
 
 
 class RecordVideo(Callback):
