@@ -37,7 +37,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Normalization:
-    """How observations were normalised.
+    """The normalisation of observations in training.
 
     Attributes:
         mean: of observations, `[*obs]`.

@@ -1,4 +1,4 @@
-"""What training loops and vector environments need of actors, and the implementations that need no other process.
+"""The interface between training loops and actors, and the implementations that need no other process.
 
     loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
 

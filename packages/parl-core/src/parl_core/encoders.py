@@ -22,7 +22,7 @@ from parl_core.layers import Orthogonal
 __all__ = ["Channels", "ImageEncoder", "ImageFormat", "Layer", "SpaceEncoder", "SpacePart", "parts_of"]
 
 Channels = Literal["auto", "first", "last"]
-"""Where images have their channels."""
+"""The axis on which images have their channels."""
 
 LARGEST_ONE_HOT = 1024  # choices; beyond, a row of zeros costs more than a look-up
 EMBEDDED = 64

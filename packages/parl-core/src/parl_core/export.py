@@ -139,7 +139,7 @@ class ExportError(ParlError):
 
 
 class Format(NamedTuple):
-    """How a backend writes files of a format.
+    """A backend's way to write files of one format.
 
     Attributes:
         write: takes pipeline, observations (arrays of several rows by name) and the path.
@@ -152,7 +152,7 @@ class Format(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """The result of an export.
 
     Attributes:
         path: of the file, or the folder.

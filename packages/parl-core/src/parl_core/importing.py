@@ -49,7 +49,7 @@ _ACTIVATIONS = {
 
 
 class Imported(NamedTuple):
-    """What was imported.
+    """The result of an import.
 
     Attributes:
         folder: with `agent.json` and `best.ckpt`.

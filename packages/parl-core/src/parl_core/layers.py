@@ -1,4 +1,4 @@
-"""What `parl.layers` is on either framework: the lazily shaped layers, and functions that need no framework's own name.
+"""The parts of `parl.layers` that both frameworks share: lazily shaped layers, and functions of arrays.
 
     LazyLayer                                   takes its shapes from the first batch, or from weights set before it
       ├─ Fc, Conv2d, Embedding, BatchNorm, …    arguments, shapes and initial values, here

@@ -1,4 +1,4 @@
-"""What of PARL 1.x and 2.x has another name here, or none: for messages of the facade, and for `parl migrate`.
+"""Names of PARL 1.x and 2.x with their replacements, for messages of the facade and for `parl migrate`.
 
     programs = [read(path, text) for path, text in ...]
     report(programs)[path]      lines that have to change, and what to write instead
@@ -129,7 +129,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Program:
-    """What `read` found in one file.
+    """The findings of `read` in one file.
 
     Attributes:
         source: its text.

@@ -242,7 +242,7 @@ def _fc(layers: Any, size: int, act: str | None, noisy: float | None, initial_we
 
 @dataclass(frozen=True)
 class Parts:
-    """What the models below are made of on one framework.
+    """The building blocks of the models below, on one framework.
 
     Attributes:
         layers: the backend's `parl.layers`.
@@ -273,7 +273,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Body:
-    """What lies between observations and heads.
+    """The part of a network between observations and heads.
 
     Attributes:
         hidden: sizes of the hidden layers.

@@ -40,7 +40,7 @@ class MemoryGone(Exception):
 
 
 class MemoryAddress(NamedTuple):
-    """Where other processes of this host find memory, as long as its process has it open.
+    """An address by which other processes of this host find memory, as long as its process has it open.
 
     Attributes:
         pid: A process that has the file open.

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
-"""What an observation of Gymnasium's GoalEnv has: what is seen, where that is, where it should be."""
+"""Keys of an observation of Gymnasium's GoalEnv: what is seen, the goal achieved, the goal desired."""
 
 _COMPOSITE = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 

@@ -348,7 +348,7 @@ def bootstrap_difference(
 
 
 class Improvement(NamedTuple):
-    """How likely it is that one algorithm is better than another."""
+    """The probability that one algorithm is better than another, with its interval."""
 
     probability: float
     """That a run of the first scores above a run of the second, a tie counted as half; the mean over tasks."""

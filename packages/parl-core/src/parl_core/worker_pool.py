@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of a piece of work."""
+    """The outcome of a piece of work."""
 
     work: Work
     value: Any
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 class RestartPolicy(Protocol):
-    """How often workers may be lost and replaced; either method ends that by raising."""
+    """A limit on lost workers; a method raises when it is passed."""
 
     def lost(self, slot: int, work: Work | None, error: LostActor) -> None:
         """Count the loss of a worker, also of one that was lost while it was spawned.

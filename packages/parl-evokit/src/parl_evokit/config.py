@@ -127,7 +127,7 @@ class RestartKind(Enum):
 
 
 class ScheduleKind(Enum):
-    """How a setting goes from its value to a part of it, update by update."""
+    """The course of a setting from its value to a part of it, update by update."""
 
     CONSTANT = "CONSTANT"
     LINEAR = "LINEAR"
@@ -143,7 +143,7 @@ class KeyKind(Enum):
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """What the value beside it is multiplied with; the same bits on every machine.
+    """A factor for the value beside it, by update; the same bits on every machine.
 
     Attributes:
         type: CONSTANT for 1 always; LINEAR, or EXPONENTIAL (by the same factor each update).

@@ -1,4 +1,4 @@
-"""What this machine is and has, at home in `parl_core.hosts`."""
+"""Facts about this machine, at home in `parl_core.hosts`."""
 
 from parl_core.hosts import (
     get_free_tcp_port,

@@ -289,7 +289,7 @@ def _numbers(name: str, column: Any, limit: tuple[float, str] | None = None) -> 
 
 @dataclass(frozen=True)
 class Transitions(Batch):
-    """What off-policy algorithms and those of logged data learn from.
+    """A batch of transitions, for off-policy algorithms and those that learn from logged data.
 
     Attributes:
         obs: `[n, ...]`, or a dictionary of such.

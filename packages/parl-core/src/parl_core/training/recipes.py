@@ -100,7 +100,7 @@ _LOOPS: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a run needs besides the environment and a seed.
+    """The settings of a run, apart from environment and seed.
 
     Attributes:
         loop: settings of the loop, with the steps of a run.

@@ -82,7 +82,7 @@ def report_seeds(backend: str, cpu_minutes: float) -> tuple[int, ...]:
 
 @dataclass
 class Measured:
-    """What came out of a run.
+    """The measurements of a run.
 
     Attributes:
         curve: evaluations while training, `[(step, mean return)]`.

@@ -46,14 +46,14 @@ __all__ = [
 ]
 
 MATCHMAKING = ("uniform", "rating", "hardest")
-"""How opponents are drawn, see `OpponentPool`."""
+"""The ways to draw opponents; see `OpponentPool`."""
 
 ELO_SCALE = 400.0
 """Points of rating that make the odds ten to one, as in chess (Elo 1978)."""
 
 
 class Chooses(Protocol):
-    """What plays: a `parl_core.policy.Policy` is one."""
+    """A player; a `parl_core.policy.Policy` is one."""
 
     def sample(self, observation: Any, rng: np.random.Generator, /) -> Any:
         """Draw an action."""
@@ -68,7 +68,7 @@ def expected_score(rating: float, other: float) -> float:
 
 
 class Results(NamedTuple):
-    """What came of some games between two players, from the first one's side."""
+    """The results of some games between two players, from the first one's side."""
 
     wins: int = 0
     draws: int = 0

@@ -89,7 +89,7 @@ TEAM_KINDS: Mapping[str, TeamKind] = MappingProxyType(
         "MADDPG": "actor-critic",
     }
 )
-"""What `for_team` calls the networks of algorithms for several agents."""
+"""Kinds of networks that `for_team` makes for algorithms of several agents."""
 
 
 def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:

@@ -36,7 +36,7 @@ BEST_FILE = "best.toml"
 
 @dataclass(frozen=True)
 class Range:
-    """What a setting is drawn from: numbers between two bounds, or one of some values.
+    """The values of a setting in a search: numbers between two bounds, or a list.
 
     Attributes:
         low: smallest number.
