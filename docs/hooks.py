@@ -1,4 +1,7 @@
-"""Pages of the site that something else in the repository writes, and the folders of the navigation."""
+"""Pages of the site that something else in the repository writes, and the folders of the navigation.
+
+The tables of `benchmarks`, the gallery of the examples' pictures, the course's notebooks, and the Python reference.
+"""
 
 import logging
 import re
@@ -7,8 +10,10 @@ from typing import Any
 
 import reference_pages
 from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[1]
+_EXAMPLES = ROOT / "examples"
 _LEARNING = ROOT / "benchmarks" / "learning" / "results"
 _ABOVE = """# How well the algorithms learn
 
@@ -19,6 +24,7 @@ runs of the rows, and as long as there are none those of the earlier results.
 
 """
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")  # to results that the site does not have
+_OF_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")  # links of notebooks to examples
 _PYTHON_API = "reference/api/*"
 
 
@@ -29,13 +35,38 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "reference/learning-curves.png", abs_src_path=str(_LEARNING / "curves.png")))
     speed = _LINK.sub(r"\1", (ROOT / "benchmarks" / "SPEED.md").read_text())
     files.append(File.generated(config, "reference/speed.md", content=speed))
-    curve = ROOT / "examples" / "quickstart" / "learning-curve.png"
+    curve = _EXAMPLES / "quickstart" / "learning-curve.png"
     files.append(File.generated(config, "pictures/quickstart.png", abs_src_path=str(curve)))
+    _add_gallery(files, config)
+    _add_course(files, config)
     reference_pages.add(files, config)
     if config.nav:
         pages = sorted(page.src_uri for page in files.documentation_pages())
         config.nav = _filled(config.nav, pages, set(_named(config.nav)))
     return files
+
+
+def _add_gallery(files: Files, config: Any) -> None:
+    """Add a page with the pictures of the examples, in which their programs wrote how they learned."""
+    lines = ["# Gallery", "", "Each picture was made by the example beside it, as its page in the repository says.", ""]
+    for picture in sorted(_EXAMPLES.glob("*/*.png")):
+        folder = picture.parent.name
+        title = (picture.parent / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        files.append(File.generated(config, f"gallery/{folder}-{picture.name}", abs_src_path=str(picture)))
+        lines += [f"## {title}", "", f"`examples/{folder}`", "", f"![{title}](gallery/{folder}-{picture.name})", ""]
+    files.append(File.generated(config, "gallery.md", content="\n".join(lines)))
+
+
+def _add_course(files: Files, config: Any) -> None:
+    """Add the course's notebooks, with the outputs that they hold."""
+    exporter = MarkdownExporter()
+    for notebook in sorted((_EXAMPLES / "course").glob("*.ipynb")):
+        content, resources = exporter.from_filename(str(notebook))
+        for name, data in resources["outputs"].items():
+            content = content.replace(f"]({name})", f"]({notebook.stem}-{name})")
+            files.append(File.generated(config, f"course/{notebook.stem}-{name}", content=data))
+        content = _OF_THE_REPOSITORY.sub(r"\1", content.replace("](../../docs/", "](<../>/"))
+        files.append(File.generated(config, f"course/{notebook.stem}.md", content=content.replace("](<../>/", "](../")))
 
 
 def on_post_build(config: Any) -> None:

@@ -13,6 +13,8 @@ MADE_BY_THE_BUILD = (
     DOCS / "reference" / "learning.md",
     DOCS / "reference" / "speed.md",
     DOCS / "reference" / "api",
+    DOCS / "course",
+    DOCS / "gallery.md",
     DOCS / "pictures" / "quickstart.png",
 )
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
