@@ -101,3 +101,14 @@ def test_a_module_is_looked_for_again_once_the_path_has_changed(
     assert not importable_elsewhere(module)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert importable_elsewhere(module)
+
+
+def test_what_a_process_expects_elsewhere_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "_looked_at", set())
+    before, after = (types.ModuleType(name) for name in ("not importable: before", "not importable: after"))
+    before.__file__ = after.__file__ = "/nowhere/of_a_test_runner.py"
+    monkeypatch.setitem(sys.modules, before.__name__, before)
+    ownership.expect_elsewhere()
+    monkeypatch.setitem(sys.modules, after.__name__, after)
+    assert ownership.new_unshared_modules() == [after]
+    assert ownership.new_unshared_modules() == []

@@ -26,6 +26,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -196,7 +197,9 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         processes.set_name("parl:zygote")
         if not chosen_by_user(os.environ):
             set_variables(os.environ, 1)
-        failed = _import_and_freeze((*_WARM, *preload))
+        failed = _import_and_freeze(_WARM)
+        _expect_elsewhere()
+        failed |= _import_and_freeze(preload)
         _tell_place(directory)
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
@@ -214,7 +217,14 @@ def _tell_place(directory: str) -> None:
     object_memory.look_in(directory)
 
 
-def _import_and_freeze(names: tuple[str, ...]) -> dict[str, str]:
+def _expect_elsewhere() -> None:
+    """Note, once for all actors, that what was imported so far needs no look: it would copy 2 MB in each."""
+    from parl_remote._data import ownership  # imported by then, see `_WARM`
+
+    ownership.expect_elsewhere()
+
+
+def _import_and_freeze(names: Sequence[str]) -> dict[str, str]:
     """Import modules for all later actors; return those that failed, with the reasons."""
     gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
     failed = {}
