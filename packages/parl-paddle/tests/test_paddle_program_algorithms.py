@@ -15,6 +15,7 @@ from parl_paddle import distributions, layers
 from parl_paddle.agent import Agent
 from parl_paddle.algorithms import (
     A2C,
+    AWAC,
     CQL,
     DDPG,
     DDQN,
@@ -23,14 +24,24 @@ from parl_paddle.algorithms import (
     IQL,
     OAC,
     PPO,
+    REDQ,
     SAC,
     TD3,
+    TD3BC,
+    TQC,
     BootstrappedDDPG,
     DecisionTransformer,
     OfflineQ,
 )
 from parl_paddle.model import Model
-from parl_paddle.networks import ActorCritic, QNetwork
+from parl_paddle.networks import (
+    ActorCritic,
+    EnsembleActorCritic,
+    GaussianActorCritic,
+    QNetwork,
+    QuantileActorCritic,
+    TwinActorCritic,
+)
 
 ROWS, OBS_DIM, ACT_DIM, STEPS = 8, 3, 2, 4
 RNG = np.random.default_rng(5)
@@ -172,6 +183,10 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "sac": lambda: (SAC(Critics(gaussian=True, twins=True), tau=0.1, alpha=0.2), CONTINUOUS),
     "sac_with_learned_alpha": lambda: (SAC(Critics(gaussian=True, twins=True), alpha_lr=0.1), CONTINUOUS),
     "oac": lambda: (OAC(Critics(gaussian=True, twins=True), tau=0.1), CONTINUOUS),
+    "td3_bc": lambda: (TD3BC(TwinActorCritic(ACT_DIM, (8,)), tau=0.1), CONTINUOUS),
+    "awac": lambda: (AWAC(GaussianActorCritic(ACT_DIM, (8,)), tau=0.1), CONTINUOUS),
+    "tqc": lambda: (TQC(QuantileActorCritic(ACT_DIM, (8,)), tau=0.1), CONTINUOUS),
+    "redq": lambda: (REDQ(EnsembleActorCritic(ACT_DIM, (8,), critics=3), tau=0.1, policy_freq=2), CONTINUOUS),
     "cql": lambda: (CQL(Critics(gaussian=True, twins=True), tau=0.1, policy_eval_start=2), CONTINUOUS),
     "cql_with_lagrange": lambda: (CQL(Critics(gaussian=True, twins=True), with_lagrange=True), CONTINUOUS),
     "iql": lambda: (IQL(Critics(gaussian=True, twins=True), 10, linear(1e-2, 1e-3, 4)), CONTINUOUS),
