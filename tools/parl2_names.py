@@ -45,6 +45,7 @@ CHANGED = {
     r"\.(SAC|TD3)\.(actor|critic)_learn$": _ONE_UPDATE,
     r"fluid.*\.(model_ids|get_model_ids|get_weights|set_weights|model_id)$": "an algorithm knows its models by name",
     r"Agent\.build_program$": _STATIC,
+    r"\.(MADDPG\.(Q|Q_next|learn|predict_next)|SoftPDistribution)$": "one algorithm learns for all agents of a team",
     r"\.PolicyDistribution\.kl$": "each distribution has it",
     r"\.exceptions\.\w+Error$": "raised by parl-remote, not made by programs",
     r"\.(get_wrapper_by_cls|set_weights|IQL\.predict)$": _BY_POSITION,

@@ -71,7 +71,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
 """The modules that an old path stands for; one with several has the public names of all of them."""
 
 _PACKAGES = ("parl.core", "parl.remote")
-_GONE = re.compile(r"parl\.(algorithms|core|env|remote|utils)\.")
+_GONE = re.compile(r"parl\.(core|env|remote|utils)\.")
 
 _OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
 _RENAMED = {"a3c": "a2c", "ddqn": "dqn", "dt": "decision_transformer", "impala.impala": "impala"}

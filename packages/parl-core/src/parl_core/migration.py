@@ -16,8 +16,6 @@ from types import MappingProxyType
 __all__ = ["REMOVED_MODULES", "REMOVED_NAMES", "Edit", "Finding", "Program", "read", "report", "rewrite"]
 
 _CLUSTER = "a part of the cluster's own processes; tests of programs use parl_remote.testing.LoopbackCluster"
-_TEAMS = "it is not among the algorithms; see docs/how-to/several-agents.md for environments of several agents"
-_FRAMEWORKS = ("fluid", "paddle", "torch")
 _FLUID = "write the update eagerly, or see the table for static programs in docs/how-to/migrate.md"
 
 REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
@@ -48,7 +46,6 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
         "parl.remote.worker_manager": _CLUSTER,
         "parl.utils.exceptions": "use parl.remote.exceptions",
         "parl.utils.path_utils": "use pathlib",
-        **{f"parl.algorithms.{each}.maddpg": _TEAMS for each in _FRAMEWORKS},
     }
 )
 """Modules of PARL 2.x that have no counterpart, with what to use instead."""
