@@ -169,7 +169,9 @@ def test_a_numpy_file_gives_any_action(action: str, tmp_path: Path) -> None:
 def test_a_numpy_file_chooses_as_the_algorithm(algorithm: str, tmp_path: Path) -> None:
     kind, action = ALGORITHMS[algorithm]
     space = ACTIONS[action]
-    options: dict[str, Any] = {"dueling": True} if kind == "q" else {}
+    options: dict[str, Any] = {"dueling": True} if kind in ("q", "categorical") else {}
+    if algorithm == "Rainbow":
+        options["noisy"] = 0.5  # of which a file has nothing
     model = parl.networks.for_spaces(VECTOR, space, kind, hidden=(8,), normalisation="layer", **options)
     policy = _written(_agent(algorithm, model), VECTOR, space, tmp_path / "agent.policy")
     assert policy.description["algorithm"] == algorithm
