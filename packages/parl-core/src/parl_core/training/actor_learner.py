@@ -246,6 +246,7 @@ LOOSE = (
     "fragments are learned from as they come, so a resumed run begins new episodes; set deterministic=True, or leave "
     'environments at "auto"'
 )
+"""The reason why a run without `deterministic=True` cannot continue its environments, for error messages."""
 
 
 def train_actor_learner(
