@@ -534,7 +534,7 @@ def _require_equal_targets(agent: Any, settings: OnPolicySettings) -> None:
 
 
 def _learnable(
-    rollout: RolloutSteps, settings: OnPolicySettings, novelty: NoveltyReward | None, last_obs: Any
+    rollout: RolloutSteps, settings: OnPolicySettings, novelty: NoveltyReward | None = None, last_obs: Any = None
 ) -> batches.Rollout:
     advantage = gae(
         rollout.reward,
