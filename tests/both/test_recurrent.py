@@ -117,9 +117,9 @@ def test_sequences_together_are_what_each_is_alone(memory: str) -> None:
     features, after = unrolled(agent, obs, begins)
     for i in range(4):
         alone, after_alone = unrolled(agent, obs[i : i + 1], begins[i : i + 1])
-        np.testing.assert_allclose(alone[0], features[i], atol=1e-6)
+        np.testing.assert_allclose(alone[0], features[i], atol=1e-5)
         for name, array in after.items():
-            np.testing.assert_allclose(after_alone[name][0], array[i], atol=1e-6)
+            np.testing.assert_allclose(after_alone[name][0], array[i], atol=1e-5)
 
 
 @pytest.mark.parametrize(("algorithm", "settings"), [("PPO", {}), ("IMPALA", {"sample_batch_steps": 4}), ("DQN", {})])
@@ -174,7 +174,7 @@ def test_a_rollout_learned_from_is_what_was_acted(memory: str) -> None:
         rollout = collector.collect()
     assert rollout.terminated.any()
     assert rollout.truncated.any()
-    batch = _learnable(rollout, settings)
+    batch = _learnable(rollout, settings, None, collector.observations)
     assert batch.sequence_count == 6
     features, _ = agent.run(agent.alg.model.remember, batch.obs, batch.state, batch.begins)
     np.testing.assert_allclose(agent.run(agent.alg.value, features), batch.value, atol=1e-5)
