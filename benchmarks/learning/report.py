@@ -86,7 +86,7 @@ def scores(rows: Rows) -> dict[str, dict[str, Any]]:
             continue
         low, high = bootstrap_interval(_means(results))
         found[f"{gate.algorithm} {gate.env}"] = {
-            "mean": round(interquartile_mean(_means(results)), 1),
+            "mean": round(float(interquartile_mean(_means(results))), 1),
             "low": round(low, 1),
             "high": round(high, 1),
             "seeds": len(results),
