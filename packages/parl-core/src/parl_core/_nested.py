@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Observations", "holds_tensors", "leaves", "map_nested", "rows_of"]
+__all__ = ["GOAL_KEYS", "Observations", "holds_tensors", "leaves", "map_nested", "rows_of"]
 
+GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
+"""Keys of an observation of Gymnasium's GoalEnv: what is seen, the goal achieved, the goal desired."""
 Observations = Any
 """An array `[n, ...]`, or a dictionary of such (or of such dictionaries)."""
 

@@ -25,11 +25,11 @@ import numpy as np
 from gymnasium.vector import VectorWrapper
 from numpy.typing import NDArray
 
+from parl_core._nested import GOAL_KEYS
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 
 __all__ = [
-    "GOAL_KEYS",
     "NamedParts",
     "NamedPartsVector",
     "action_size",
@@ -42,9 +42,6 @@ __all__ = [
     "split_action",
     "with_named_parts",
 ]
-
-GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
-"""Keys of an observation of Gymnasium's GoalEnv: what is seen, the goal achieved, the goal desired."""
 
 _COMPOSITE = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from parl_core._nested import GOAL_KEYS
 from parl_core.checks import check_fraction
 from parl_core.errors import HyperparameterError
 from parl_core.replay._memory import ReplayMemory
 from parl_core.replay._sampled_ring import ReplayBatch
-from parl_core.spaces import GOAL_KEYS
 
 __all__ = ["HindsightReplayMemory", "Outcome", "outcome_of"]
 

@@ -27,7 +27,7 @@ import numpy as np
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
-from parl_core._nested import Observations, map_nested, rows_of
+from parl_core._nested import GOAL_KEYS, Observations, map_nested, rows_of
 from parl_core.checks import check_fraction, check_int
 from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.batches import Batch, Sequences, Transitions
@@ -45,7 +45,7 @@ from parl_core.replay import (
 from parl_core.replay._hindsight import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
-from parl_core.spaces import GOAL_KEYS, action_size, has_goals, kind_of, named_space, with_named_parts
+from parl_core.spaces import action_size, has_goals, kind_of, named_space, with_named_parts
 from parl_core.training._requirements import require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
