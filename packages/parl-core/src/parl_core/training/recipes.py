@@ -225,8 +225,15 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
     found = kind()
     if (algorithm, found) in RECIPES:
         return RECIPES[algorithm, found]
-    known = ", ".join(key for name, key in RECIPES if name == algorithm) or "nothing"
-    raise HyperparameterError(f"there is no recipe of {algorithm} for {env} ({found}); there are some for {known}")
+    known = [key for name, key in RECIPES if name == algorithm]
+    if not known:
+        raise HyperparameterError(
+            f"there is no recipe of {algorithm}: train it by a program (docs/reference/algorithms has an example), or "
+            "choose an algorithm of `parl list`"
+        )
+    raise HyperparameterError(
+        f"there is no recipe of {algorithm} for {env} ({found}); there are some for {', '.join(known)}"
+    )
 
 
 # DQN
