@@ -44,6 +44,7 @@ def model(make: Any, kind: Any) -> Any:
     return parl.networks.for_spaces(env.observation_space, env.action_space, kind, hidden=(64, 64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hindsight", [0.8, None])
 def test_dqn_flips_bits_with_hindsight_alone(hindsight: float | None) -> None:
     algorithm = parl.algorithms.DQN(model(bits, "q"), gamma=0.95, lr=1e-3, sync_every=1, tau=0.02)

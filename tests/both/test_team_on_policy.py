@@ -268,6 +268,7 @@ def test_the_identity_of_a_team_is_learned(name: str) -> None:
     assert evaluate(agent, Shown, 50).mean > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_memory_solves_what_needs_one() -> None:
     make = partial(make_joint_env, "cued_two_step")

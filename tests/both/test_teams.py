@@ -96,6 +96,7 @@ def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> 
         train_off_policy(agent, envs, settings(steps, **own), seed=1, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "found"), [("QMIX", 8.0), ("VDN", 7.0)])
 def test_the_two_step_game_ends_as_published(kind: str, found: float) -> None:
     """Rashid et al. 2018, table 1: QMIX finds the 8, and VDN, whose sum cannot tell, the safe 7."""
@@ -146,6 +147,7 @@ def test_a_resumed_run_of_maddpg_is_the_one_that_was_never_stopped(tmp_path: Pat
         np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_maddpg_learns_numbers_of_agents_of_different_kinds() -> None:
     """Acting 0 costs 2.5 on average, half for each of five actions; whoever repeats what it sees pays nothing."""
     agent = made_maddpg(make_meeting)
@@ -164,6 +166,7 @@ def test_where_environments_live_changes_nothing() -> None:
         np.testing.assert_array_equal(there.get_weights()[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_it_learns_from_pieces_of_episodes() -> None:
     agent = made("QMIX")
     train(agent, 4_000, own={"sequence_length": 4, "batch_size": 64})

@@ -147,6 +147,7 @@ class ApexConformance(Conformance):
         _, ended = self.trained(env=_Failing, callbacks=[metrics])
         assert (ended.step, metrics.failed) == (320, 2.0)
 
+    @pytest.mark.slow
     def test_a_corridor_is_learned_that_needs_exploration(self) -> None:
         settings = ApexSettings(
             total_steps=12_000,

@@ -121,6 +121,7 @@ class RNDConformance(Conformance):
         np.testing.assert_allclose(found[0.0, 3.0], 3.0 * own, rtol=1e-6)
         np.testing.assert_allclose(found[2.0, 3.0], 3.0 * own + 2.0 * found[1.0, 0.0], rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.slow
     def test_a_grid_that_ppo_does_not_find_the_corner_of_is_learned_with_novelty(self) -> None:
         assert self._played(novel=False) == 0.0
         assert self._played(novel=True) > 0.9
