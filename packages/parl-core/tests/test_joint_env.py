@@ -443,10 +443,12 @@ def test_agents_that_take_turns_are_converted() -> None:
 
     env = JointEnv(Counting(), team_reward="sum")
     obs, _ = env.reset(seed=0)
-    assert obs["action_mask"].tolist() == [[0, 1, 1], [1, 1, 1]]  # the other one waits: what it chooses is ignored
-    rewards = []
-    for _ in range(4):
-        obs, reward, terminated, truncated, _ = env.step([1, 2])
+    assert obs["action_mask"].tolist() == [[0, 1, 1], [1, 0, 0]]  # the other one waits: what it chooses is ignored
+    rewards, masks = [], []
+    for action in ([1, 0], [0, 2], [1, 0], [0, 2]):
+        obs, reward, terminated, truncated, _ = env.step(action)
         rewards.append(reward)
+        masks.append(obs["action_mask"].tolist())
     assert rewards == [1.0, 2.0, 1.0, 2.0]
+    assert masks[:3] == [[[1, 0, 0], [0, 1, 1]], [[0, 1, 1], [1, 0, 0]], [[1, 0, 0], [0, 1, 1]]]
     assert (terminated, truncated) == (True, False)

@@ -9,7 +9,7 @@ from. The observation is a dictionary:
 
     obs           [n, obs_dim], or [n, *shape] where all agents observe arrays of one shape; zeros of absent agents
     state         [state_dim]: the environment's own `state()`, else all observations side by side
-    alive         [n]: 1 where an agent is in the episode and acts in the next step
+    alive         [n]: 1 where an agent is in the episode
     rewards       [n]: each agent's reward of the step that led here; 0 after `reset` and of absent agents
     terminated    [n]: 1 where an agent has terminated, in this step or before; 0 where it was truncated
     action_mask   [n, act_dim]: 1 where an action is possible; only with discrete actions
@@ -21,6 +21,10 @@ terminated; it is truncated when all have left and one of them was truncated.
 
 Smaller observations and actions than the largest are padded: observations by zeros, choices by impossible ones (the
 mask says so), numbers of an action by ones that are ignored. Nothing else differs between agents of different kinds.
+
+Where agents take turns (PettingZoo's AEC API, unless it says that it is parallelizable), a step is one turn. Agents
+that wait stay alive and get their rewards; their actions are ignored, and their masks have one choice, so that no
+policy learns from it.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,6 +102,8 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 f'{type(self.parallel_env).__name__} has no state_space: use state="obs", all observations side by side'
             )
         self.observation_space = self._observed(sum(self.obs_sizes) if not self._own_state else _size(own))
+        turns = getattr(self.parallel_env, "aec_env", None)
+        self._turns = None if (getattr(turns, "metadata", None) or {}).get("is_parallelizable", False) else turns
         self._alive = np.zeros(len(self.agents), np.int8)
         self._terminated = np.zeros(len(self.agents), np.int8)
         self._left_cut = False
@@ -227,7 +233,9 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         return joint
 
     def _mask(self, row: int, name: str, found: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
-        """Return which of an agent's choices are possible; all, where it observes nothing or waits for its turn."""
+        """Return which of an agent's choices are possible: all where it observes nothing, one where it waits."""
+        if self._turns is not None and self._alive[row] and name != self._turns.agent_selection:
+            return np.arange(self.act_sizes[row]) == 0  # whatever it chooses is ignored: nothing is learned of it
         given = None
         if name in found:
             given = found[name]["action_mask"] if self._with_mask[row] else infos.get(name, {}).get("action_mask")
