@@ -9,23 +9,14 @@ JSON for each run goes to results/<env>.jsonl: the mean team's return of 100 gre
 training, and of 20 while training.
 """
 
-import argparse
-import json
-import os
-import platform
-import time
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from runs import Row, main, measured
 
 import parl
 from parl import training
 from parl.env import make_joint_env
 from parl_core.training.trained import Trained
-
-FOLDER = Path(__file__).parent / "results"
 
 
 def independent(agent: parl.Agent, env: str, hidden: tuple[int, ...], seed: int, arguments: dict[str, Any]) -> Any:
@@ -44,7 +35,7 @@ def independent(agent: parl.Agent, env: str, hidden: tuple[int, ...], seed: int,
     return parl.Agent(parl.algorithms.MADDPG(model, **arguments), seed=seed)
 
 
-def run(name: str, env: str, steps: int | None, seed: int, backend: str) -> dict[str, object]:
+def run(name: str, env: str, steps: int | None, seed: int, backend: str) -> Row:
     algorithm = "MADDPG" if name == "independent" else name
     recipe = training.find_recipe(algorithm, env)
     if steps is not None:
@@ -53,50 +44,8 @@ def run(name: str, env: str, steps: int | None, seed: int, backend: str) -> dict
     agent = Trained(algorithm, env, backend, arguments=arguments, seed=seed, network=sizes).make_agent()
     if name == "independent":
         agent = independent(agent, env, sizes["hidden"], seed, arguments)
-    make = partial(make_joint_env, env)
-    began = time.monotonic()
-    with training.make_vector_env(make, recipe.num_envs) as envs:
-        ended = training.train_off_policy(
-            agent,
-            envs,
-            recipe.loop,
-            evaluator=lambda: training.evaluate(agent, make, 20, seed=2),
-            evaluate_every=max(recipe.steps // 10, 1),
-            seed=seed,
-        )
-    seconds = time.monotonic() - began
-    final = training.evaluate(agent, make, 100, seed=1)
-    return {
-        "algorithm": name,
-        "env": env,
-        "backend": backend,
-        "steps": ended.step,
-        "seed": seed,
-        "return": final.mean,
-        "curve": [[evaluation.step, evaluation.mean] for evaluation in ended.evaluations],
-        "seconds": round(seconds, 1),
-        "python": platform.python_version(),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("envs", nargs="+")
-    parser.add_argument("--algorithms", nargs="+", default=["QMIX", "VDN"])
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--backend", default="torch")
-    given = parser.parse_args()
-    parl.set_backend(given.backend)
-    FOLDER.mkdir(exist_ok=True)
-    for env in given.envs:
-        for seed in range(100, 100 + given.seeds):
-            for algorithm in given.algorithms:
-                row = run(algorithm, env, given.steps, seed, given.backend)
-                with (FOLDER / f"{env.replace(':', '-')}.jsonl").open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(f"{env} {algorithm} seed {seed}: {row['return']:.2f} in {row['seconds']} s", flush=True)
+    return measured(name, env, agent, recipe, training.train_off_policy, backend=backend, seed=seed)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, ["QMIX", "VDN"], 3, None, run)
