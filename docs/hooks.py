@@ -69,6 +69,12 @@ def _add_course(files: Files, config: Any) -> None:
         files.append(File.generated(config, f"course/{notebook.stem}.md", content=content.replace("](<../>/", "](../")))
 
 
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Name the language of Chinese pages, for fonts and screen readers; the theme has one for the whole site."""
+    chinese = page.file.src_uri.endswith(".cn.md")
+    return output.replace('<html lang="en"', '<html lang="zh-CN"', 1) if chinese else output
+
+
 def on_post_build(config: Any) -> None:
     """Check that the reference has a place for every public name."""
     logging.getLogger("mkdocs.hooks").info(reference_pages.check(Path(config.site_dir)))

@@ -12,6 +12,8 @@ page, which a reader does not see, say how they run:
     <!-- not run: it needs a second machine -->         the next block does not run, for this reason
 
 A block with a title (```python title="conftest.py") is a file of this name beside the program.
+
+Chinese pages are left out: tests/base/test_chinese_pages.py holds their code equal to that of the English pages.
 """
 
 import os
@@ -116,7 +118,7 @@ def pages() -> list[str]:
     """Return the pages with code for readers, relative to the repository."""
     found = [ROOT / "README.md", *ROOT.glob("packages/*/README.md")]
     found += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    return sorted(str(page.relative_to(ROOT)) for page in found)
+    return sorted(str(page.relative_to(ROOT)) for page in found if not page.name.endswith(".cn.md"))
 
 
 def blocks_of(page: str) -> Iterator[Program | Left]:
