@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 MUST_EXIST = [
     DOCS / "README.cn.md",
     DOCS / "index.cn.md",
+    ROOT / "packages" / "parl-evokit" / "README.cn.md",
     *(page.with_suffix(".cn.md") for page in (DOCS / "tutorials").glob("*.md") if not page.stem.endswith(".cn")),
 ]
 _HTML_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
