@@ -72,7 +72,7 @@ class StepAgent:
     """Values are 100 times what is seen, plus 1 for the second agent; log-probabilities are 0."""
 
     class alg:  # noqa: N801 - an attribute of agents
-        ACTS_FOR_TEAMS = True
+        TEAM = "central"
 
     def explore(self, obs: Any) -> tuple[Any, Any, Any]:
         value = self.value(obs)
@@ -206,15 +206,6 @@ def test_continuous_agents_and_those_that_share_nothing_learn() -> None:
         observation, _ = env.reset(seed=0)
         agent.obs_ndim = model.obs_ndim
         assert np.shape(agent.predict(observation)) == (2, 2)
-
-
-def test_environments_of_one_agent_are_refused() -> None:
-    agent = make_agent(partial(make_joint_env, "two_step"), "MAPPO")
-    with (
-        make_vector_env("CartPole-v1", 1) as envs,
-        pytest.raises(HyperparameterError, match="MAPPO is for several agents, and these environments observe Box"),
-    ):
-        train_on_policy(agent, envs, SMALL)
 
 
 def test_a_loop_with_other_targets_than_coma_was_made_with_is_refused() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -11,13 +12,14 @@ import parl
 from parl_core.actors import open_actors
 from parl_core.env.joint import JointEnv, make_joint_env
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.seeding import seed_everything
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
+from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 from parl_core.training.run import Run
 
 
@@ -181,3 +183,55 @@ def test_what_does_not_suit_is_refused() -> None:
         train(made("QMIX"), 100, own={"prioritized": Prioritized()})
     with pytest.raises(HyperparameterError, match="EpisodeReplayMemory"):
         train(made("QMIX"), 100, memory=ReplayMemory(100, 3, 2))
+
+
+_KINDS: dict[str, Any] = {
+    **{"MAPPO": "central", "IPPO": "independent", "COMA": "counterfactual"},
+    **{"MADDPG": "actor-critic", "QMIX": "q", "VDN": "q"},
+}
+
+
+def trained(kind: str, model: Any, make: Any) -> None:
+    sizes = (2, 2) if kind == "COMA" else (parl.networks.QMixer(2),) if kind == "QMIX" else ()
+    agent = parl.Agent(getattr(parl.algorithms, kind)(model, *sizes))
+    with make_vector_env(make, 1) as envs:
+        if kind in ("MAPPO", "IPPO", "COMA", "PPO"):
+            train_on_policy(agent, envs, OnPolicySettings(total_steps=4, n_steps=4, gae_lambda=0.8), seed=0)
+        else:
+            train_off_policy(agent, envs, OffPolicySettings(total_steps=4, batch_size=2), seed=0)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_algorithms_for_teams_refuse_one_agent_and_models_for_others(kind: str) -> None:
+    env = make_two_step()
+    spaces_of_team = env.observation_space, env.action_space
+
+    def make_one() -> Any:
+        return gymnasium.make("CartPole-v1")
+
+    with pytest.raises(HyperparameterError, match=rf"{kind} is for several agents.*PPO or DQN"):
+        trained(kind, parl.networks.for_team(*spaces_of_team, _KINDS[kind]), make_one)
+    others = [parl.networks.for_team(*spaces_of_team, other) for other in {*_KINDS.values()} - {_KINDS[kind]}]
+    for model in (parl.networks.ActorCritic(2), parl.networks.QNetwork(2), *others):
+        if (kind, type(model).__name__) != ("MAPPO", "CentralActorCritic"):  # whose critics only see less
+            with pytest.raises(ModelContractError, match=rf'for_team.*"{_KINDS[kind]}"'):
+                trained(kind, model, make_two_step)
+
+
+def test_algorithms_for_one_agent_refuse_teams_that_choose() -> None:
+    env, one = make_two_step(), gymnasium.make("CartPole-v1")
+    network: Any
+    for kind, network in (("PPO", "actor-critic"), ("DQN", "q")):
+        model = parl.networks.for_spaces(one.observation_space, one.action_space, network)
+        with pytest.raises(HyperparameterError, match=r"for one agent.*MAPPO.*QMIX"):
+            trained(kind, model, make_two_step)
+        with pytest.raises(HyperparameterError, match=r"for one agent.*MAPPO.*QMIX"):
+            parl.networks.for_spaces(env.observation_space, env.action_space, network)
+
+
+def test_an_algorithm_for_another_number_of_agents_is_refused() -> None:
+    env = make_two_step()
+    model = parl.networks.for_team(env.observation_space, env.action_space)
+    agent = parl.Agent(parl.algorithms.QMIX(model, parl.networks.QMixer(3)))
+    with make_vector_env(make_two_step, 1) as envs, pytest.raises(HyperparameterError, match=r"3 agents.*have 2"):
+        train_off_policy(agent, envs, OffPolicySettings(total_steps=4, batch_size=2), seed=0)

@@ -280,9 +280,10 @@ class Algorithm:
     NEEDS_HISTORY: ClassVar[bool] = False
     """Whether `predict` takes the steps before as well, so that an agent cannot act on an observation alone."""
 
-    ACTS_FOR_TEAMS: ClassVar[bool] = False
-    """Whether the on-policy loop shows it joint observations (`parl_core.env.joint`) for an action of each agent, and
-    gives it rollouts with a column an agent (`parl_core.contracts.batches.TeamRollout`)."""
+    TEAM: ClassVar[str | None] = None
+    """Of an algorithm for several agents, the kind of `parl.networks.for_team` whose models it trains. Loops show it
+    joint observations (`parl_core.env.joint`) for an action of each agent; rollouts have a column an agent
+    (`parl_core.contracts.batches.TeamRollout`)."""
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
     """Whether models with a memory (`parl_core.recurrent`) can be learned with; others are refused."""

@@ -131,8 +131,14 @@ def check_model_method(model: Implements, method: str, algo: str) -> None:
     first_method(model, (method,), algo)
 
 
-def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
+def first_method(model: Implements, methods: Sequence[str], algo: str, team: str | None = None) -> str:
     """Return the first of `methods` that the model implements.
+
+    Args:
+        model: of the algorithm.
+        methods: of which it needs one.
+        algo: name of the algorithm.
+        team: of an algorithm for several agents, the kind of `parl.networks.for_team` that makes such a model.
 
     Raises:
         ModelContractError: it implements none of them, or is no model at all.
@@ -146,7 +152,13 @@ def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
     raise ModelContractError(
         f"`{algo}`'s model needs to implement {wanted} method; {type(model).__name__} does not: "
         f"add `def {methods[0]}(self, obs)` to the class"
+        + (f", or make a model by {for_team_of(team)}" if team else "")
     )
+
+
+def for_team_of(kind: str) -> str:
+    """Return the call that makes a model of a kind for several agents."""
+    return f'parl.networks.for_team(env.observation_space, env.action_space, "{kind}")'
 
 
 def listed_parameters(model: Any, method: str) -> list[Any]:

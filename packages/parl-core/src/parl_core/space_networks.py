@@ -20,7 +20,7 @@ from parl_core.encoders import Channels, parts_of
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body
 from parl_core.recurrent import MemoryKind
-from parl_core.spaces import action_size, dimensions_of, kind_of
+from parl_core.spaces import action_size, dimensions_of, kind_of, require_one_agent
 
 __all__ = ["Kind", "for_spaces"]
 
@@ -169,6 +169,7 @@ def for_spaces(
         raise HyperparameterError(f"noisy={noisy} is for networks of action values (DQN and its kin), got {kind!r}")
     options = {"quantiles": quantiles, "critics": critics, "dropout": dropout}
     _own(kind, options)
+    require_one_agent(f"a network of the kind {kind!r}", observation_space)
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
     masked = bool(choices) and _has_mask(observation_space, choices)

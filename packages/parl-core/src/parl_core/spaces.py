@@ -34,16 +34,51 @@ __all__ = [
     "NamedPartsVector",
     "action_size",
     "dimensions_of",
+    "has_agents",
     "has_goals",
     "kind_of",
     "named",
     "named_space",
     "one_each",
+    "require_one_agent",
+    "require_several_agents",
     "split_action",
     "with_named_parts",
 ]
 
 _COMPOSITE = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
+
+
+def has_agents(space: Any) -> bool:
+    """Return whether observations of a space are the joint ones of several agents (`parl_core.env.joint`)."""
+    return isinstance(space, gymnasium.spaces.Dict) and {"obs", "alive"} <= space.spaces.keys()
+
+
+def require_one_agent(who: str, space: Any) -> None:
+    """Refuse joint observations of agents that choose; numbers of several may be the action of one.
+
+    Raises:
+        HyperparameterError: it names the algorithms for several agents.
+    """
+    if has_agents(space) and "action_mask" in space.spaces:
+        raise HyperparameterError(
+            f"{who} is for one agent, and these observations are those of {space['alive'].shape[0]} (parl.env.JointEnv"
+            "): learn with MAPPO, IPPO or COMA (train_on_policy) or QMIX, VDN or MADDPG (train_off_policy)"
+        )
+
+
+def require_several_agents(who: str, space: Any) -> None:
+    """Refuse observations of one agent.
+
+    Raises:
+        HyperparameterError: it says how several become one environment, and what learns from one.
+    """
+    if not has_agents(space):
+        raise HyperparameterError(
+            f"{who} is for several agents, and this environment has one: give one of PettingZoo's kind "
+            '(parl.env.make_joint_env("package:module"), or parl.env.JointEnv around its object), or learn with an '
+            "algorithm for one agent, such as PPO or DQN"
+        )
 
 
 def has_goals(space: Any) -> bool:

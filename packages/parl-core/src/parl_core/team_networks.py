@@ -17,6 +17,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -28,8 +29,8 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Layer
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body, _Network, _Policy
-from parl_core.recurrent import MemoryKind, State, zeros_of
-from parl_core.spaces import dimensions_of, kind_of
+from parl_core.recurrent import State, zeros_of
+from parl_core.spaces import dimensions_of, kind_of, require_several_agents
 
 __all__ = [
     "CentralActorCritic",
@@ -49,6 +50,8 @@ __all__ = [
 
 Groups = Literal["shared", "independent"] | Sequence[int]
 """Which agents share their weights: see above."""
+
+TeamMemory = Literal["gru", "lstm"]
 
 
 def groups_of(groups: Any, agents: int) -> tuple[tuple[int, ...], ...]:
@@ -240,7 +243,7 @@ class RecurrentTeamQNetwork(_TeamNetwork):
         self,
         agents: int,
         act_dim: int,
-        memory: MemoryKind = "gru",
+        memory: TeamMemory = "gru",
         memory_size: int = 64,
         *,
         groups: Groups = "shared",
@@ -443,7 +446,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         self,
         agents: int,
         act_dim: int,
-        memory: MemoryKind = "gru",
+        memory: TeamMemory = "gru",
         memory_size: int = 64,
         *,
         continuous: bool = False,
@@ -543,6 +546,9 @@ class CounterfactualActorCritic(_TeamNetwork):
 
 TeamKind = Literal["q", "actor-critic", "central", "independent", "counterfactual"]
 
+WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG", "counterfactual": "COMA"})
+"""Kinds whose networks have no memory, and what trains them."""
+
 
 def for_team(
     observation_space: Any,
@@ -551,7 +557,7 @@ def for_team(
     *,
     hidden: Sequence[int] = (64, 64),
     groups: Groups | None = None,
-    memory: MemoryKind | None = None,
+    memory: TeamMemory | None = None,
     memory_size: int = 64,
     networks: Any = None,
 ) -> Any:
@@ -576,11 +582,12 @@ def for_team(
             memory.
     """
     networks = networks or backends.current().networks
-    parts = getattr(observation_space, "spaces", {})
-    if "alive" not in parts or "obs" not in parts:
+    require_several_agents(f"a network of the kind {kind!r}", observation_space)
+    if memory is not None and kind in WITHOUT_MEMORY:
         raise HyperparameterError(
-            f"for_team makes networks for the joint observations of parl.env.JointEnv, got {observation_space}"
+            f"networks of the kind {kind!r} ({WITHOUT_MEMORY[kind]}) have no memory: leave it out"
         )
+    parts = observation_space.spaces
     agents, found = int(parts["obs"].shape[0]), kind_of(action_space)
     if kind == "q":
         if found.nvec is None:
@@ -593,8 +600,6 @@ def for_team(
         else:
             model = networks.RecurrentTeamQNetwork(agents, max(found.nvec), memory, memory_size, **shared)
     elif kind == "actor-critic":
-        if memory is not None:
-            raise HyperparameterError("networks of the kind 'actor-critic' (MADDPG) have no memory: leave it out")
         width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
         model = networks.TeamActorCritic(
             agents, width, hidden, continuous=found.nvec is None, groups=groups or "independent"
@@ -611,10 +616,10 @@ def for_team(
         else:
             model = networks.RecurrentCentralActorCritic(agents, width, memory, memory_size, **options)
     elif kind == "counterfactual":
-        if found.nvec is None or memory is not None:
+        if found.nvec is None:
             raise HyperparameterError(
-                "networks of the kind 'counterfactual' (COMA) choose discrete actions and have no memory, got "
-                f"{action_space} and memory={memory!r}"
+                f"networks of the kind 'counterfactual' (COMA) choose discrete actions, got {action_space}: use "
+                "'central'"
             )
         model = networks.CounterfactualActorCritic(agents, max(found.nvec), hidden, groups=groups or "shared")
     else:

@@ -61,7 +61,7 @@ class COMA(OnPolicy):
         ModelContractError: the model lacks a method.
     """
 
-    ACTS_FOR_TEAMS: ClassVar[bool] = True
+    TEAM: ClassVar[str | None] = "counterfactual"
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
 
     actor_optimizer: Optimizer
@@ -91,7 +91,7 @@ class COMA(OnPolicy):
         self.target_update_interval = check_int("target_update_interval", target_update_interval)
         self.actions = ActionKind()
         for method in ("policy", "values", "get_actor_params", "get_critic_params"):
-            first_method(model, (method,), "COMA")
+            first_method(model, (method,), "COMA", self.TEAM)
         super().__init__(model, device=device)
         self.target_model = self._new_target()
         self._until_sync = self.target_update_interval

@@ -73,7 +73,7 @@ class ContinuousActorCritic(CountingUpdates):
         self.actor_lr: Any = check_schedule("actor_lr", settings["actor_lr"], check_positive)
         self.critic_lr: Any = check_schedule("critic_lr", settings["critic_lr"], check_positive)
         for method in self.METHODS:
-            first_method(model, (method,), name)
+            first_method(model, (method,), name, self.TEAM)
         super().__init__(model, device=device, compile=compile)
         if self.HAS_TARGET:
             self.target_model = self._new_target()

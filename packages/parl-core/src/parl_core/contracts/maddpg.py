@@ -67,7 +67,7 @@ class MADDPG(ContinuousActorCritic):
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.95, "tau": 0.01, "actor_lr": 1e-2, "critic_lr": 1e-2}
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params", "get_critic_params")
-    LEARNS_TEAMS: ClassVar[bool] = True
+    TEAM: ClassVar[str | None] = "actor-critic"
     ONE_AGENT_FORM: "ClassVar[type[Any] | None]" = None
     """The class of PARL 2.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
 

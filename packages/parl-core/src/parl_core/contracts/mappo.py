@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import holds_tensors
-from parl_core.checks import check_fraction, check_positive
+from parl_core.checks import check_fraction, check_positive, for_team_of
 from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
 from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
 from parl_core.contracts.ppo import PPO
@@ -121,7 +121,7 @@ class MAPPO(PPO):
         ModelContractError: the model lacks `policy` or `value`, or with PopArt a `value_head`.
     """
 
-    ACTS_FOR_TEAMS: ClassVar[bool] = True
+    TEAM: ClassVar[str | None] = "central"
     CENTRAL: ClassVar[bool] = True
     """Whether the critic sees the global state."""
 
@@ -165,7 +165,8 @@ class MAPPO(PPO):
         if self.use_popart and not hasattr(model, "value_head"):
             raise ModelContractError(
                 f"{type(model).__name__} has no value_head, the critic's last layer, which PopArt changes with its "
-                "units: call it self.value_head, or give use_popart=False"
+                "units: call it self.value_head, or give use_popart=False; or make a model by "
+                f"{for_team_of(str(self.TEAM))}"
             )
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
@@ -344,6 +345,7 @@ class IPPO(MAPPO):
     `parl.networks.for_team(..., "independent")` makes one.
     """
 
+    TEAM: ClassVar[str | None] = "independent"
     CENTRAL: ClassVar[bool] = False
 
 

@@ -212,7 +212,7 @@ class PPO(_SeparateMethods, OnPolicy):
         self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"], model)
         self.continuous_action = self.actions.continuous
         for method in ("policy", "value"):
-            first_method(model, (method,), "PPO")
+            first_method(model, (method,), type(self).__name__, self.TEAM)
         self._one_pass = model.implements("policy_and_value")
         limit = settings["max_grad_norm"]
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)

@@ -178,7 +178,7 @@ class QMIX(DQN):
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss", "mean_td_error")
-    LEARNS_TEAMS: ClassVar[bool] = True
+    TEAM: ClassVar[str | None] = "q"
     NEEDS_SEQUENCES: ClassVar[bool] = True
 
     def __init__(
@@ -198,7 +198,7 @@ class QMIX(DQN):
     ) -> None:
         name = type(self).__name__
         if not agent_model.implements("init_hidden"):
-            first_method(agent_model, ("value",), name)
+            first_method(agent_model, ("value",), name, self.TEAM)
         first_method(qmixer_model, ("forward",), f"{name} (qmixer_model)")
         super().__init__(
             self._team(agent_model, qmixer_model),

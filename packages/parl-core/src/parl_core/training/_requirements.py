@@ -10,17 +10,21 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector.utils import create_empty_array
 
 from parl_core._nested import rows_of
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
+from parl_core.checks import for_team_of
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.errors import HyperparameterError, ModelContractError
-from parl_core.training.acting import Acting
+from parl_core.spaces import require_one_agent, require_several_agents
+from parl_core.training.acting import Acting, tell_dimensions
 
 __all__ = [
     "check_outputs",
     "refuse_uncarried_state",
+    "require_agents",
     "require_off_policy",
     "require_offline",
     "require_on_policy",
@@ -30,9 +34,9 @@ __all__ = [
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask")
 _LOOPS = (
-    "DQN, DDPG, TD3, SAC, OAC, TQC, REDQ, DroQ, CrossQ, QMIX and MADDPG learn with train_off_policy; PPO, A2C and "
-    "PolicyGradient with train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and DecisionTransformer with "
-    "train_offline; IMPALA with train_actor_learner; ApeX with train_apex"
+    "DQN, DDPG, TD3, SAC, OAC, TQC, REDQ, DroQ, CrossQ, QMIX, VDN and MADDPG learn with train_off_policy; PPO, A2C, "
+    "PolicyGradient, MAPPO, IPPO and COMA with train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and "
+    "DecisionTransformer with train_offline; IMPALA with train_actor_learner; ApeX with train_apex"
 )
 
 
@@ -64,7 +68,7 @@ def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: It
     if not isinstance(agent, Agent):
         return
     if type(agent).learn is Agent.learn:
-        is_team = getattr(agent.alg, "LEARNS_TEAMS", False)
+        is_team = agent.alg.TEAM is not None and not isinstance(agent.alg, OnPolicy)
         if not is_team and not _takes(agent.alg, *_TRANSITION, weights=None, discount=None):
             raise _unsuited("train_off_policy", agent.alg, "does not learn from transitions of a replay memory")
         known = _parameters(agent.alg.learn)
@@ -86,6 +90,48 @@ def require_offline(agent: object) -> None:
         return
     if not _takes(agent.alg, **dict.fromkeys(_TRANSITION)):
         raise _unsuited("train_offline", agent.alg, "does not learn from logged transitions")
+
+
+def require_agents(agent: Any, space: Any) -> int | None:
+    """Return for how many agents an algorithm for several acts, after trying it out; None of any other.
+
+    Args:
+        agent: with an `explore` or `predict` of its own it is not tried out.
+        space: of an observation.
+
+    Raises:
+        HyperparameterError: an algorithm for several agents is to learn from one, or one for one agent from several
+            that choose, or it was made for another number of agents.
+        ModelContractError: its model does not act on joint observations.
+    """
+    algorithm: Any = getattr(agent, "alg", None)
+    name, kind = type(algorithm).__name__, getattr(algorithm, "TEAM", None)
+    if kind is None:
+        if isinstance(agent, Agent):
+            require_one_agent(name, space)
+        return None
+    require_several_agents(name, space)
+    agents = int(space["alive"].shape[0])
+    acting = "explore" if isinstance(algorithm, OnPolicy) else "predict"
+    if not isinstance(agent, Agent) or getattr(type(agent), acting) is not getattr(Agent, acting):
+        return agents
+    made_for = getattr(getattr(algorithm, "qmixer_model", algorithm), "n_agents", None)
+    if made_for not in (None, agents):
+        raise HyperparameterError(f"{name} was made for {made_for} agents, and these environments have {agents}")
+    obs: Any = create_empty_array(space, n=2, fn=np.ones)  # ones: every choice is possible
+    tell_dimensions(agent, space)
+    model = type(getattr(algorithm, "agent_model", algorithm.model)).__name__
+    wrong = (
+        f"{model} of {name} does not act on joint observations of {agents} agents: make a model by {for_team_of(kind)}"
+    )
+    try:
+        with agent.drawing_from(0):
+            found = getattr(Acting(agent, 2), acting)(obs)
+    except Exception as error:
+        raise ModelContractError(f"{wrong} ({error})") from error
+    if acting == "explore" and {np.shape(part)[:2] for part in found} != {(2, agents)}:
+        raise ModelContractError(wrong)
+    return agents
 
 
 def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:

@@ -59,6 +59,7 @@ from parl_core.training._fragment_source import (
     LooseCollector,
 )
 from parl_core.training._group_actor import CollectingActor, GroupActor
+from parl_core.training._requirements import require_agents
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
@@ -430,6 +431,7 @@ def _source(
 ) -> FragmentSource:
     spaces: GroupSpaces = workers.call(0, "spaces")
     tell_dimensions(agent, spaces.observation)
+    require_agents(agent, spaces.observation)
     if settings.inference == "learner":
         wait_s = None if settings.deterministic else settings.max_wait_s
         return CentralInference(

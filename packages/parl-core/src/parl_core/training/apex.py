@@ -42,7 +42,7 @@ from parl_core.training._environment_workers import EnvironmentWorkers
 from parl_core.training._experience import Choice
 from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors
 from parl_core.training._group_actor import CollectingActor
-from parl_core.training._requirements import require_off_policy, try_out
+from parl_core.training._requirements import require_agents, require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import into_space, tell_dimensions
 from parl_core.training.actor_learner import (
@@ -372,6 +372,7 @@ def train_apex(
         ) as workers:
             spaces: GroupSpaces = workers.call(0, "spaces")
             tell_dimensions(agent, spaces.observation)
+            require_agents(agent, spaces.observation)
             try_out(agent, _no_observations(spaces), spaces.action, into_space(spaces.action))
             seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
             memory = make_memory(agent, seen, learning, rng) if memory is None else memory

@@ -46,7 +46,7 @@ from parl_core.replay._hindsight import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, has_goals, kind_of, named_space, with_named_parts
-from parl_core.training._requirements import require_off_policy, try_out
+from parl_core.training._requirements import require_agents, require_off_policy, try_out
 from parl_core.training._targets import TargetWatch
 from parl_core.training.acting import (
     Acting,
@@ -418,6 +418,7 @@ def train_off_policy(
     """
     require_vector(envs)
     require_off_policy(agent, settings.exploration, settings.rates)
+    require_agents(agent, envs.single_observation_space)
     rng = make_generator(seed)
     exploration = {name: as_schedule(value) for name, value in settings.exploration.items()}
     rates = {name: as_schedule(value) for name, value in settings.rates.items()}
@@ -578,7 +579,7 @@ def _outcome_in(envs: Any) -> Outcome:
 
 def _learns_teams(agent: Any) -> bool:
     """Return whether the algorithm learns from joint observations of several agents."""
-    return bool(getattr(agent.alg, "LEARNS_TEAMS", False))
+    return bool(getattr(agent.alg, "TEAM", None))
 
 
 def _learns_sequences(agent: Any) -> bool:

@@ -34,7 +34,7 @@ from parl_core.returns import gae
 from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
 from parl_core.spaces import with_named_parts
-from parl_core.training._requirements import check_outputs, require_on_policy
+from parl_core.training._requirements import check_outputs, require_agents, require_on_policy
 from parl_core.training.acting import (
     Acting,
     ExploringAgent,
@@ -135,7 +135,7 @@ class RolloutCollector:
         self._running = RunningEpisodes(envs.num_envs)
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs = first_reset(envs, seed)
-        self._agents = _agents_of(agent, envs.single_observation_space)
+        self._agents = require_agents(agent, envs.single_observation_space)
         check_outputs(agent, self._obs, envs.single_action_space)
         self._acting = Acting(agent, envs.num_envs)
         self._alg: Any = None
@@ -321,24 +321,6 @@ class RolloutCollector:
         if any(map(np.isnan, sums)):
             when = "of the rollout" if leading > 1 else "after the rollout"
             check_observations(map_nested(self._alg._array, obs), when, leading=leading)
-
-
-def _agents_of(agent: Any, space: Any) -> int | None:
-    """Return how many agents an algorithm for several acts for; None of any other.
-
-    Raises:
-        HyperparameterError: the observations are not those of several agents.
-    """
-    algorithm = getattr(agent, "alg", None)
-    if not getattr(algorithm, "ACTS_FOR_TEAMS", False):
-        return None
-    if not isinstance(space, gymnasium.spaces.Dict) or "alive" not in space.spaces:
-        raise HyperparameterError(
-            f"{type(algorithm).__name__} is for several agents, and these environments observe {space}: make them with "
-            'parl.env.JointEnv or make_joint_env("package:module"), or learn with PPO'
-        )
-    (agents,) = space["alive"].shape or (0,)
-    return int(agents)
 
 
 def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -27,13 +27,13 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import for_spaces
-from parl_core.team_networks import for_team
+from parl_core.team_networks import WITHOUT_MEMORY, for_team
 from parl_core.training.actor_learner import ActorLearnerSettings
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipes import Recipe
-from parl_core.training.trained import TEAM_KINDS, model_kind
+from parl_core.training.trained import model_kind
 
 __all__ = ["Setting", "algorithm_named", "as_text", "contract_of", "read_setting", "settings_of", "with_settings"]
 
@@ -404,10 +404,11 @@ def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str,
 
 def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
     kind = model_kind(algorithm)
-    if algorithm in TEAM_KINDS:
+    if team := contract_of(algorithm).TEAM:
         texts = _texts(for_team, "Args")
         for name, parameter in inspect.signature(for_team).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY and name != "networks":
+            forgets = name.startswith("memory") and team in WITHOUT_MEMORY
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "networks" and not forgets:
                 kinds, choices = _kinds(parameter.annotation)
                 value = recipe.sizes.get(name, parameter.default)
                 yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))

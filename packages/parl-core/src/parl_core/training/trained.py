@@ -42,11 +42,9 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
 from parl_core.spaces import has_goals, kind_of
-from parl_core.team_networks import TeamKind
 from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
 
 __all__ = [
-    "TEAM_KINDS",
     "EnvKind",
     "StandardEnv",
     "Trained",
@@ -78,18 +76,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 """What `for_spaces` calls these networks."""
-
-TEAM_KINDS: Mapping[str, TeamKind] = MappingProxyType(
-    {
-        "MAPPO": "central",
-        "IPPO": "independent",
-        "COMA": "counterfactual",
-        "QMIX": "q",
-        "VDN": "q",
-        "MADDPG": "actor-critic",
-    }
-)
-"""Kinds of networks that `for_team` makes for algorithms of several agents."""
 
 
 def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
@@ -210,7 +196,7 @@ class Trained:
         spaces = env.observation_space, env.action_space
         env.close()
         seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
-        if self.algorithm in TEAM_KINDS:
+        if getattr(backend.algorithms, self.algorithm).TEAM:
             return backend.Agent(self._make_team(backend, *spaces), seed=self.seed)
         kind = model_kind(self.algorithm)
         model = self._make_transformer(backend, *spaces) if kind is None else self._make_model(backend, kind, *spaces)
@@ -255,8 +241,9 @@ class Trained:
 
     def _make_team(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
         """Return an algorithm for several agents."""
+        made = getattr(backend.algorithms, self.algorithm)
         try:
-            model = backend.networks.for_team(observation, action, TEAM_KINDS[self.algorithm], **self.network)
+            model = backend.networks.for_team(observation, action, made.TEAM, **self.network)
         except HyperparameterError as error:
             raise HyperparameterError(f"{self.algorithm} on {self.env}: {error}") from error
         sizes: dict[str, Any] = {}
@@ -264,7 +251,7 @@ class Trained:
             sizes = {"n_actions": int(action.nvec.max()), "n_agents": len(action.nvec)}
         elif self.algorithm == "QMIX":
             sizes = {"qmixer_model": backend.networks.QMixer(len(action.nvec))}
-        return getattr(backend.algorithms, self.algorithm)(model, **sizes, **self.arguments)
+        return made(model, **sizes, **self.arguments)
 
     def _make_transformer(self, backend: backends.Backend, observation: Any, action: Any) -> Any:
         if NETWORKS.get(self.algorithm) != "TrajectoryTransformer":
