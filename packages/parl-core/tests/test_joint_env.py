@@ -1,5 +1,6 @@
 """Several agents as one environment: joint observations, agents that leave, masks, padding, other interfaces."""
 
+import re
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,9 @@ from parl_core.env.matrix_games import GAMES, MatrixGame, TwoStepGame, climbing,
 from parl_core.env.team_games import SMACGame, TupleGame
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training.recipe_run import preset
+from parl_core.training.settings import settings_of
+from parl_core.training.trained import make_flat_env
 
 # MPE gives bounds of its spaces in float64, and Gymnasium says that it rounds them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
@@ -380,8 +384,28 @@ def test_names() -> None:
     assert is_joint("two_step")
     assert not is_joint("CartPole-v1")
     assert not is_joint("gymnasium:CartPole-v1")
-    with pytest.raises(HyperparameterError, match="two_step"):
-        make_joint_env("nothing:at_all")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("two_stp", HyperparameterError, "did you mean two_step?"),
+        ("simple_spread_v3", HyperparameterError, "lbforaging:ID"),
+        ("lbforaging:Foraging-8x8-2p-1f-v3", ImportError, "pip install lbforaging"),
+        ("petingzoo.classic:chess_v6", ImportError, "did you mean pettingzoo?"),
+        ("mpe2:simple_spread_v33", HyperparameterError, "did you mean mpe2:simple_spread_v3?"),
+        ("gymnasium:CartPole-v11", HyperparameterError, "did you mean gymnasium:CartPole-v1?"),
+    ],
+)
+def test_what_is_wrong_with_a_name_is_told(name: str, error: type[Exception], told: str) -> None:
+    if name.startswith("mpe2"):
+        pytest.importorskip("mpe2")
+    if name != "gymnasium:CartPole-v11":
+        with pytest.raises(error, match=re.escape(told)):
+            make_joint_env(name)
+    if ":" in name:
+        with pytest.raises(error, match=re.escape(told)):
+            make_flat_env(name)
 
 
 def test_particle_environments_by_name() -> None:
@@ -452,3 +476,13 @@ def test_agents_that_take_turns_are_converted() -> None:
     assert rewards == [1.0, 2.0, 1.0, 2.0]
     assert masks[:3] == [[[1, 0, 0], [0, 1, 1]], [[0, 1, 1], [1, 0, 0]], [[1, 0, 0], [0, 1, 1]]]
     assert (terminated, truncated) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "remembers"), [("MAPPO", True), ("QMIX", True), ("COMA", False), ("MADDPG", False)]
+)
+def test_settings_of_a_team_s_network_are_those_that_its_kind_has(algorithm: str, remembers: bool) -> None:
+    found = settings_of(algorithm, preset(algorithm, "two_step"))
+    memory = {"network.memory", "network.memory_size"} if remembers else set()
+    assert {name for name in found if name.startswith("network.")} == {"network.groups", "network.hidden", *memory}
+    assert not remembers or found["network.memory"].choices == ("gru", "lstm")

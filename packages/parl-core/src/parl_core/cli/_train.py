@@ -16,7 +16,7 @@ from parl_core.training.recipe_run import RecipeRun, preset
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
 from parl_core.training.seeds import seeds_of, summary_of, train_seeds
-from parl_core.training.settings import algorithm_named, as_text, settings_of
+from parl_core.training.settings import algorithm_named, as_text, contract_of, settings_of
 from parl_core.training.trackers import TRACKERS, tracker
 
 __all__ = ["resume", "settings", "train"]
@@ -166,5 +166,7 @@ def settings(algorithm: str, env: str | None, module: str, toml: bool, as_json: 
 
 
 def _usual_env(algorithm: str) -> str:
+    if contract_of(algorithm).TEAM:
+        return "two_step"
     kinds = {kind for name, kind in RECIPES if name == algorithm}
     return "CartPole-v1" if kinds & {"CartPole-v1", "discrete"} else "Pendulum-v1"

@@ -28,8 +28,10 @@ policy learns from it.
 """
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Any, Literal
 
 import gymnasium
@@ -39,13 +41,14 @@ from gymnasium import spaces
 from parl_core.env.matrix_games import GAMES
 from parl_core.errors import HyperparameterError, ParlError
 
-__all__ = ["JointEnv", "is_joint", "make_joint_env", "parallel_of"]
+__all__ = ["JointEnv", "is_joint", "make_joint_env", "misnamed", "parallel_of"]
 
 TeamReward = Literal["mean", "sum"]
 StateSource = Literal["auto", "env", "obs"]
 
 _PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
 _SEEDS = 2**31 - 1
+_PACKAGES = ("mpe2", "pettingzoo", "lbforaging", "smac")
 
 
 class JointEnv(gymnasium.Env[dict[str, Any], Any]):
@@ -288,16 +291,40 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
     own = {name: options.pop(name) for name in ("team_reward", "state") if name in options}
     maker = _maker(env_id)
     if maker is None:
-        raise HyperparameterError(
-            f"{env_id!r} names no environment with several agents: use package:module of PettingZoo's kind, such as "
-            f"mpe2:simple_spread_v3, or smac:MAP, or one of {', '.join(sorted(GAMES))}"
-        )
+        raise misnamed(env_id)
     return JointEnv(maker(**options), **own)
 
 
 def is_joint(env_id: str) -> bool:
     """Return whether `make_joint_env` knows a name."""
     return _maker(env_id) is not None
+
+
+def misnamed(env_id: str) -> Exception:
+    """Return the error that says what is wrong with a name that `make_joint_env` does not know."""
+    package, _, name = env_id.partition(":")
+    root = package.partition(".")[0]
+    if name and find_spec(root) is None:
+        meant = get_close_matches(root, _PACKAGES, 1)
+        hint = f"did you mean {meant[0]}?" if meant and root not in _PACKAGES else f"pip install {root}"
+        return ImportError(f"{env_id} is of the package {root}, which is not installed: {hint}", name=root)
+    if name:
+        paths = getattr(import_module(package), "__path__", ())
+        known = [f"{package}:{module.name}" for module in iter_modules(paths)]
+        known += [f"{package}:{one}" for one, spec in gymnasium.registry.items() if _is_of(spec, root)]
+    else:
+        known = list(GAMES)
+    near = [one for one in get_close_matches(env_id, known, 2, 0.75) if one != env_id]
+    hint = (
+        "use package:module of PettingZoo's kind, such as mpe2:simple_spread_v3, or lbforaging:ID, or smac:MAP, or one "
+        f"of {', '.join(sorted(GAMES))}"
+    )
+    hint = f"did you mean {near[0]}?" if near else hint
+    return HyperparameterError(f"{env_id!r} names no environment with several agents: {hint}")
+
+
+def _is_of(spec: Any, package: str) -> bool:
+    return isinstance(spec.entry_point, str) and spec.entry_point.partition(":")[0].partition(".")[0] == package
 
 
 def _maker(env_id: str) -> Callable[..., Any] | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -36,7 +37,7 @@ from parl_core.encoders import parts_of
 from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
 from parl_core.env.families import make_of_family, register
-from parl_core.env.joint import is_joint, make_joint_env
+from parl_core.env.joint import is_joint, make_joint_env, misnamed
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
@@ -95,7 +96,15 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
     if is_joint(env_id):
         return make_joint_env(env_id, **options)
     register(env_id)
-    env = make_of_family(env_id, make_env(env_id, options or None))
+    try:
+        made = make_env(env_id, options or None)
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        package = env_id.partition(":")[0].partition(".")[0]
+        missing = isinstance(error, ModuleNotFoundError)
+        if ":" not in env_id or (missing and find_spec(package) is not None):
+            raise
+        raise misnamed(env_id) from None
+    env = make_of_family(env_id, made)
     parts = parts_of(env.observation_space)
     kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
     if kept or has_goals(env.observation_space) or isinstance(env.observation_space, gymnasium.spaces.Box):
