@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from parl_core import backends
 from parl_core.cli._commands import parl
+from parl_core.training.trained import Trained
 
 pytest.importorskip("mpe2")
 
@@ -27,10 +28,11 @@ def test_an_algorithm_is_trained_on_simple_spread_and_evaluated(
     tmp_path: Path, algorithm: str, options: tuple[str, ...]
 ) -> None:
     folder = str(tmp_path / "run")
-    small = ("--steps", "100", "--set", "num_envs=2", *options)
+    small = ("--steps", "100", "--set", "num_envs=2", "--env-option", "N=2", *options)
     where = ("--backend", backends.current().name, "--run", folder)
     trained = CliRunner().invoke(parl, ("train", algorithm, "mpe2:simple_spread_v3", *small, *where))
     assert trained.exit_code == 0, trained.output
+    assert Trained.read(tmp_path / "run").make_env().observation_space["alive"].shape == (2,)
     resumed = CliRunner().invoke(parl, ("resume", folder, "--steps", "150"))
     assert resumed.exit_code == 0, resumed.output
     played = CliRunner().invoke(parl, ("evaluate", folder, "--episodes", "2", "--json"))

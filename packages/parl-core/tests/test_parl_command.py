@@ -335,3 +335,13 @@ def test_the_command_runs_on_one_thread_unless_told_otherwise(monkeypatch: pytes
         patch.setattr(os, "environ", dict(os.environ))
         cli.main()
     assert seen == ["1"]
+
+
+def test_options_of_environments_are_typed_and_unknown_ones_named() -> None:
+    asked = ("settings", "sac", "CartPole-v1", "--env-option")
+    refused = CliRunner().invoke(parl, (*asked, "gravity=9"))
+    assert "CartPole-v1 cannot be made with gravity=9" in refused.output
+    assert "its options are sutton_barto_reward, render_mode" in refused.output
+    with pytest.raises(HyperparameterError, match=r"two_step cannot be made with M=5.*its options are "):
+        make_flat_env("two_step", options={"M": 5})
+    assert make_flat_env("CartPole-v1", options={"sutton_barto_reward": True}).unwrapped._sutton_barto_reward is True

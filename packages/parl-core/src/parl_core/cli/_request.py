@@ -13,9 +13,9 @@ from parl_core import backends
 from parl_core.checks import check_all_known
 from parl_core.errors import HyperparameterError
 from parl_core.training.recipe_run import ACTING_APART, RecipeRun, preset, with_actors
-from parl_core.training.settings import algorithm_named, as_text
+from parl_core.training.settings import algorithm_named, as_text, read_setting
 
-__all__ = ["FILE", "SEED", "WHAT", "asked_by", "columns", "options", "pairs", "toml_value"]
+__all__ = ["ENV_OPTION", "FILE", "SEED", "WHAT", "asked_by", "columns", "options", "pairs", "toml_value"]
 
 SEED = click.IntRange(0, 2**31 - 1)
 FILE = click.Path(path_type=Path)
@@ -46,6 +46,20 @@ def pairs(_context: click.Context, _option: click.Parameter, given: Sequence[str
             raise click.BadParameter(f"{one!r} is no NAME=VALUE.")
     return {name.strip(): value for name, _, value in (one.partition("=") for one in given)}
 
+
+def _values(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
+    """Return NAME=VALUE options by name, numbers and flags as such."""
+    return {name: read_setting(value) for name, value in pairs(context, option, given).items()}
+
+
+ENV_OPTION = click.option(
+    "--env-option",
+    "env_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_values,
+    help="An option of ENV itself, such as continuous=true. May be repeated.",
+)
 
 WHAT = options(
     click.argument("algorithm", metavar="[ALGORITHM]", required=False),
@@ -81,6 +95,7 @@ WHAT = options(
     click.option("--device", help="cpu, cuda, cuda:1, …; default: a GPU if there is one."),
     click.option("--compile", "compiled", is_flag=True, help="Compile the updates."),
     click.option("--env-module", "module", help="Import this module first: it registers ENV."),
+    ENV_OPTION,
     click.option("--data", help="Logged transitions, FILE.npz or minari:NAME, for algorithms that learn from them."),
 )
 """What is trained, where and with which numbers; `asked_by` reads it."""
@@ -89,6 +104,7 @@ WHAT = options(
 def asked_by(
     *,
     given: Mapping[str, Any],
+    env_options: Mapping[str, Any],
     config: Path | None = None,
     device: str | None = None,
     compiled: bool = False,
@@ -107,6 +123,7 @@ def asked_by(
     for name in ("algorithm", "env"):
         if not values.get(name):
             raise click.UsageError(f"{name.upper()} is missing: parl train ALGORITHM ENV, or --config with both.")
+    values["env_options"] = {**read.get("env_options", {}), **env_options}
     settings = {**read.get("given", {}), **given}
     settings |= {"device": device} if device else {}
     settings |= {"compile": True} if compiled else {}
@@ -122,7 +139,7 @@ def asked_by(
 
 def _actors_as_settings(values: Mapping[str, Any], actors: int, given: Mapping[str, Any]) -> dict[str, int]:
     """Return the settings of loops whose actors are part of what is learned."""
-    loop = preset(values["algorithm"], values["env"], values.get("module", "")).loop
+    loop = preset(values["algorithm"], values["env"], values.get("module", ""), values["env_options"]).loop
     if not isinstance(loop, ACTING_APART) or "n_actors" in given:
         return {}
     changed = with_actors(loop, actors)
@@ -147,7 +164,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HyperparameterError(f"{path} is no TOML file: {error}") from error
-    known = ("algorithm", "env", "seed", "steps", "goal", "backend", "env_module", "data", "settings")
+    known = ("algorithm", "env", "seed", "steps", "goal", "backend", "env_module", "env_options", "data", "settings")
     check_all_known(str(path), values, known)
     found = {
         ("module" if name == "env_module" else name): value for name, value in values.items() if name != "settings"

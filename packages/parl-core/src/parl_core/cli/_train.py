@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from parl_core import backends
-from parl_core.cli._request import FILE, SEED, WHAT, asked_by, columns, options, toml_value
+from parl_core.cli._request import ENV_OPTION, FILE, SEED, WHAT, asked_by, columns, options, toml_value
 from parl_core.training.events import Callback
 from parl_core.training.logs import JsonOutput
 from parl_core.training.recipe_run import RecipeRun, preset
@@ -136,14 +136,17 @@ def resume(run: Path, steps: int | None, stop_after: int | None, backend: str | 
 @click.argument("env", required=False)
 @options(
     click.option("--env-module", "module", default="", help="Import this module first: it registers ENV."),
+    ENV_OPTION,
     click.option("--toml", is_flag=True, help="As a file for --config."),
     click.option("--json", "as_json", is_flag=True, help="As JSON."),
 )
-def settings(algorithm: str, env: str | None, module: str, toml: bool, as_json: bool) -> None:
+def settings(
+    algorithm: str, env: str | None, module: str, env_options: dict[str, Any], toml: bool, as_json: bool
+) -> None:
     """List what `--set` takes for ALGORITHM: name, value of the preset for ENV, type, and meaning."""
     name = algorithm_named(algorithm, tuple(NETWORKS))
     env = env or _usual_env(name)
-    recipe = preset(name, env, module)
+    recipe = preset(name, env, module, env_options)
     found = settings_of(name, recipe).values()
     if as_json:
         told = {one.name: {"value": as_text(one.value), "type": one.type, "text": one.text} for one in found}

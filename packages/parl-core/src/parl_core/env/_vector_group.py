@@ -13,8 +13,10 @@ fit); everything else is refused with the value that was found, because numpy wo
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -28,7 +30,7 @@ from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupSte
 from parl_core.env._recorded import RecordedEnv
 from parl_core.env._step_memory import Answer, StepArrays, StepMemory, StepTicket
 from parl_core.env.compat import as_gymnasium
-from parl_core.errors import EnvironmentContractError, ParlError
+from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 
 __all__ = [
     "EnvGroup",
@@ -40,6 +42,7 @@ __all__ = [
     "make_env",
     "make_envs",
     "require_equal_spaces",
+    "telling_options",
     "wrong_observation",
 ]
 
@@ -367,9 +370,40 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
         # The passive checker looks at the first step only, and costs a call on every other.
-        return gymnasium.make(env, disable_env_checker=True, **kwargs)
+        with telling_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
+            return gymnasium.make(env, disable_env_checker=True, **kwargs)
     made = env(**kwargs)
     return as_gymnasium(made) if isinstance(made, gymnasium.Env) else made  # a `CompatWrapper` speaks gym's API
+
+
+@contextlib.contextmanager
+def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], Any]) -> Iterator[None]:
+    """Provide a context in which an environment is made, and refuses options with the names of those that it has.
+
+    Args:
+        name: of the environment.
+        given: its options.
+        made_by: returns what takes them, or `module:name` of it.
+
+    Raises:
+        HyperparameterError: an option is unknown, or its value of a wrong type.
+    """
+    try:
+        yield
+    except TypeError as error:
+        if not given:
+            raise
+        known: list[str] = []
+        with contextlib.suppress(Exception):  # any: what cannot be looked at does not say its options
+            found = made_by()
+            if isinstance(found, str):
+                module, _, attribute = found.partition(":")
+                found = getattr(import_module(module), attribute)
+            parameters = inspect.signature(found).parameters.values()
+            known = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        told = ", ".join(f"{option}={value!r}" for option, value in given.items())
+        there = f"; its options are {', '.join(known)}" if known else ""
+        raise HyperparameterError(f"{name} cannot be made with {told} ({error}){there}") from error
 
 
 def as_reward(env: Any, reward: Any) -> float:

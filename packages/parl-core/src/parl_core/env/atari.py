@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int
+from parl_core.env._vector_group import make_env
 from parl_core.env.compat import AnyEnv, ApiWrapper, Step
 from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls
 from parl_core.errors import HyperparameterError
@@ -380,7 +381,13 @@ def wrap_deepmind(
     return TestEnv(wrapped, test_episodes) if test else wrapped
 
 
-def make_atari(env_id: str, *, whole_games: bool = False, render_mode: str | None = None) -> ApiWrapper:
+def make_atari(
+    env_id: str,
+    *,
+    whole_games: bool = False,
+    render_mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ApiWrapper:
     """Make a game as DQN and its successors play it: one frame of four, no repeated actions, `wrap_deepmind`.
 
     Args:
@@ -388,6 +395,7 @@ def make_atari(env_id: str, *, whole_games: bool = False, render_mode: str | Non
         whole_games: for evaluations: an episode is a whole game, with rewards as it gives them. In training a life is
             an episode, and rewards are -1, 0 or 1.
         render_mode: as of `gymnasium.make`.
+        options: of the game, such as its difficulty.
 
     Returns:
         the game with observations uint8 `[4, 84, 84]`.
@@ -401,8 +409,8 @@ def make_atari(env_id: str, *, whole_games: bool = False, render_mode: str | Non
     except ModuleNotFoundError:
         raise ImportError(f'{env_id} needs ale-py:\n    pip install "parl-core[atari]"', name="ale_py") from None
     gymnasium.register_envs(ale_py)
-    options: dict[str, Any] = {"disable_env_checker": True, "frameskip": 1, "repeat_action_probability": 0.0}
-    game = gymnasium.make(env_id, render_mode=render_mode, **options)
+    usual = {"render_mode": render_mode, "frameskip": 1, "repeat_action_probability": 0.0}
+    game = make_env(env_id, {**usual, **(options or {})})
     return wrap_deepmind(game, obs_format="NCHW", whole_games=whole_games)
 
 

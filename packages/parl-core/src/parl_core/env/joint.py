@@ -38,6 +38,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from parl_core.env._vector_group import telling_options
 from parl_core.env.matrix_games import GAMES
 from parl_core.errors import HyperparameterError, ParlError
 
@@ -292,7 +293,10 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
     maker = _maker(env_id)
     if maker is None:
         raise misnamed(env_id)
-    return JointEnv(maker(**options), **own)
+    package, _, name = env_id.partition(":")
+    with telling_options(env_id, options, lambda: GAMES.get(env_id) or f"{package}.{name}:raw_env"):
+        made = maker(**options)
+    return JointEnv(made, **own)
 
 
 def is_joint(env_id: str) -> bool:

@@ -83,6 +83,7 @@ class RecipeRun:
         module: imported before the environment is made, because it registers it.
         data: logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
             small tasks of `parl_core.training.results.logged`.
+        env_options: with which the environment is made.
     """
 
     FILE: ClassVar[str] = "run.json"
@@ -100,6 +101,7 @@ class RecipeRun:
     given: Mapping[str, Any] = field(default_factory=dict)
     module: str = ""
     data: str = ""
+    env_options: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -109,7 +111,7 @@ class RecipeRun:
             HyperparameterError: there are none, a setting is unknown, or a value is none of it.
             ImportError: the module is missing.
         """
-        recipe = preset(self.algorithm, self.env, self.module)
+        recipe = preset(self.algorithm, self.env, self.module, self.env_options)
         if self.steps is not None:
             recipe = recipe.with_steps(self.steps)
         recipe = with_settings(self.algorithm, recipe, self.given)
@@ -146,6 +148,7 @@ class RecipeRun:
             self.module,
             self.recipe.normalize,
             wanted,
+            self.env_options,
         )
 
     def dataset(self) -> OfflineDataset:
@@ -214,7 +217,7 @@ class RecipeRun:
             if system is not None:
                 stack.enter_context(system)
             if not offline and not isinstance(recipe.loop, ACTING_APART):
-                make = partial(make_standard_env, self.env, self.module, training=True)
+                make = partial(make_standard_env, self.env, self.module, training=True, options=self.env_options)
                 share = _envs_per_actor(recipe.num_envs, actors, cluster)
                 envs = make_vector_env(make, recipe.num_envs, actors=system, envs_per_actor=share)
                 stack.enter_context(envs)
@@ -265,7 +268,7 @@ class RecipeRun:
         if isinstance(loop, ACTING_APART):
             if actors:
                 loop = with_actors(loop, actors)
-            make = partial(make_standard_env, self.env, self.module, training=True)
+            make = partial(make_standard_env, self.env, self.module, training=True, options=self.env_options)
             like_it = partial(_in_actor, replace(trained, arguments={**trained.arguments, "device": "auto"}))
             if isinstance(loop, ActorLearnerSettings):
                 return train_actor_learner(agent, like_it, make, loop, actors=system, **watched)
@@ -364,13 +367,14 @@ def _defaults(recipe: Recipe) -> dict[str, Any]:
     return dict(json.loads(json.dumps(found)))
 
 
-def preset(algorithm: str, env: str, module: str = "") -> Recipe:
+def preset(algorithm: str, env: str, module: str = "", options: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe from which the command starts: its network is that of the environment's spaces.
 
     Args:
         algorithm: name of its class.
         env: registered id.
         module: imported first.
+        options: of the environment.
 
     Raises:
         HyperparameterError: there is none.
@@ -378,7 +382,7 @@ def preset(algorithm: str, env: str, module: str = "") -> Recipe:
     """
     if module:
         import_named(module)
-    asked = StandardEnv(env)
+    asked = StandardEnv(env, options or {})
     recipe = find_recipe(algorithm, env, lambda: asked.kind_by_actions)
     if isinstance(recipe.loop, EpisodeSettings):  # of the QuickStart's own loop, which has no checkpoints
         recipe = find_recipe(algorithm, asked.kind_by_actions)
@@ -458,12 +462,12 @@ def check_rendering(trained: Trained, mode: str) -> None:
             raise HyperparameterError("there is no display for a window (DISPLAY is not set): use --video FILE.mp4")
     if mode == "rgb_array" and find_spec("moviepy") is None:
         raise ImportError('videos are written by moviepy: pip install "parl-core[video]"')
-    env = make_standard_env(trained.env, trained.module)
+    env = trained.make_env()
     known = list((env.metadata or {}).get("render_modes", ()))
     env.close()
     if mode not in known:
         raise HyperparameterError(f"{trained.env} has no {mode} pictures; it has {', '.join(known) or 'none'}")
-    env = make_standard_env(trained.env, trained.module, mode)
+    env = trained.make_env(mode)
     try:
         env.reset(seed=0)
         env.render()

@@ -79,7 +79,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 """What `for_spaces` calls these networks."""
 
 
-def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
+def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
     """Make an environment whose observations are numbers in a box, or have images, goals, agents or a mask of actions.
 
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
@@ -87,12 +87,14 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
     Args:
         env_id: of a registered environment.
         render_mode: as of `gymnasium.make`.
+        options: of the environment.
 
     Raises:
-        HyperparameterError: a part of the observations is no array of a fixed shape, such as a text.
+        HyperparameterError: a part of the observations is no array of a fixed shape, such as a text, or an option is
+            unknown.
         ImportError: the package of the environment is missing.
     """
-    options = {"render_mode": render_mode} if render_mode else {}
+    options = {**(options or {}), **({"render_mode": render_mode} if render_mode else {})}
     if is_joint(env_id):
         return make_joint_env(env_id, **options)
     register(env_id)
@@ -128,7 +130,14 @@ def import_named(module: str) -> None:
     import_module(module)
 
 
-def make_standard_env(env_id: str, module: str = "", render_mode: str | None = None, *, training: bool = False) -> Any:
+def make_standard_env(
+    env_id: str,
+    module: str = "",
+    render_mode: str | None = None,
+    *,
+    training: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
     """Make an environment as the command's agents see it; it can be called in actors.
 
     Args:
@@ -136,16 +145,17 @@ def make_standard_env(env_id: str, module: str = "", render_mode: str | None = N
         module: imported first.
         render_mode: as of `gymnasium.make`.
         training: of an Atari game a life is an episode, and rewards are -1, 0 or 1.
+        options: of the environment.
 
     Raises:
-        HyperparameterError: an observation has a part of which no features are made.
+        HyperparameterError: an observation has a part of which no features are made, or an option is unknown.
         ImportError: the module, or a package of the environment, is missing.
     """
     if module:
         import_named(module)
     if is_atari(env_id):
-        return make_atari(env_id, whole_games=not training, render_mode=render_mode)
-    return make_flat_env(env_id, render_mode)
+        return make_atari(env_id, whole_games=not training, render_mode=render_mode, options=options)
+    return make_flat_env(env_id, render_mode, options)
 
 
 def is_atari(env_id: str) -> bool:
@@ -169,6 +179,7 @@ class Trained:
         module: imported before the environment is made, because it registers it.
         normalized: observations are normalised by statistics that are saved with the weights.
         target_return: what a DecisionTransformer is asked for.
+        env_options: with which the environment is made.
     """
 
     FILE: ClassVar[str] = "best.ckpt"
@@ -185,10 +196,11 @@ class Trained:
     module: str = ""
     normalized: bool = False
     target_return: float | None = None
+    env_options: Mapping[str, Any] = field(default_factory=dict)
 
     def make_env(self, render_mode: str | None = None) -> Any:
         """Make the environment, for evaluation."""
-        return make_standard_env(self.env, self.module, render_mode)
+        return make_standard_env(self.env, self.module, render_mode, options=self.env_options)
 
     def make_agent(self) -> Any:
         """Make the agent on the current backend, with fresh weights; its model is that of `parl.networks.for_spaces`.
@@ -305,9 +317,11 @@ class StandardEnv:
 
     Attributes:
         env_id: `CartPole-v1`, `HalfCheetah-v5`, `ALE/Pong-v5`, …
+        options: with which it is made.
     """
 
     env_id: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> EnvKind:
@@ -381,11 +395,11 @@ class StandardEnv:
 
     def make(self) -> Any:
         """Make one for training; of an Atari game a life is an episode, and rewards are -1, 0 or 1."""
-        return make_atari(self.env_id) if self._is_atari else make_flat_env(self.env_id)
+        return make_standard_env(self.env_id, training=True, options=self.options)
 
     def make_to_evaluate(self) -> Any:
         """Make one for evaluation, with whole episodes and rewards as the environment gives them."""
-        return make_atari(self.env_id, whole_games=True) if self._is_atari else make_flat_env(self.env_id)
+        return make_standard_env(self.env_id, options=self.options)
 
     @property
     def _is_atari(self) -> bool:

@@ -306,6 +306,8 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
     lines += [] if asked.steps is None else [f"steps = {asked.steps}"]
     lines += [f"env_module = {json.dumps(asked.module)}"] if asked.module else []
     lines += [f"data = {json.dumps(asked.data)}"] if asked.data else []
+    if asked.env_options:
+        lines += ["", "[env_options]", *(f"{name} = {json.dumps(one)}" for name, one in asked.env_options.items())]
     lines += ["", "[settings]"]
     for name, value in {**asked.given, **found}.items():
         lines.append(f"{name} = {json.dumps(as_text(value) if callable(value) else value, ensure_ascii=False)}")
