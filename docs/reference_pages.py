@@ -43,8 +43,26 @@ def _apart(entry: re.Match[str]) -> str:
     return "\n".join(f"{entry[1]}{name}: {entry[3]}" for name in entry[2].split(", "))
 
 
+def _expand_settings(cls: griffe.Class) -> None:
+    """Replace `**settings: Unpack[...]` of a constructor by the parameters of its base that it stands for."""
+    constructor = cls.members.get("__init__")
+    if not isinstance(constructor, griffe.Function):
+        return
+    last = constructor.parameters[-1]
+    if not (isinstance(last.annotation, griffe.ExprSubscript) and str(last.annotation).startswith("Unpack[")):
+        return
+    base = next(base for base in cls.mro() if "__init__" in base.members)
+    _expand_settings(base)
+    handed_on = cls.modules_collection[last.annotation.slice.canonical_path]
+    names = {name for one in (handed_on, *handed_on.mro()) for name in one.members}
+    del constructor.parameters[last.name]
+    for parameter in base.members["__init__"].parameters:
+        if parameter.name in names:
+            constructor.parameters.add(parameter)
+
+
 class Docstrings(griffe.Extension):
-    """Docstrings that sources leave to others: a contract's for a backend's class, and a line for an alias."""
+    """What sources leave to others: the docstring of a contract or an alias, the settings of a base's constructor."""
 
     def on_node(self, *, node: Any, agent: Any, **_: Any) -> None:
         """Add the names of `first, second = one, two`, which griffe leaves out."""
@@ -59,7 +77,7 @@ class Docstrings(griffe.Extension):
                 agent.current.set_member(target.id, attribute)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Give docstrings to what has none and stands for something that has."""
+        """Give docstrings to what has none and stands for something that has, and parameters to constructors."""
         self._complete(pkg)
 
     def _complete(self, scope: griffe.Module | griffe.Class) -> None:
@@ -68,6 +86,8 @@ class Docstrings(griffe.Extension):
                 continue
             if member.docstring:
                 member.docstring.value = _TOGETHER.sub(_apart, member.docstring.value)
+            if isinstance(member, griffe.Class):
+                _expand_settings(member)
             if isinstance(member, griffe.Class) and not member.docstring:
                 member.docstring = next((base.docstring for base in member.mro() if base.docstring), None)
             elif isinstance(member, griffe.Attribute) and not member.docstring:

@@ -1,9 +1,9 @@
 """The contract of Ape-X's learner."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from parl_core.contracts.dqn import DQN, SyncEvery
+from parl_core.contracts.dqn import DQN, DQNSettings
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
@@ -52,33 +52,10 @@ class ApeX(DQN):
         gamma: float | None = None,
         lr: Scheduled | None = None,
         *,
-        act_dim: int | None = None,
         double: bool = True,
-        sync_every: SyncEvery = "loop",
-        tau: float | None = None,
         huber: float | None = None,
         eps: float = 1.5e-7,
         max_grad_norm: float | None = 40.0,
-        optimizer: Any = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-        compute_dtype: str | None = None,
+        **settings: Unpack[DQNSettings],
     ) -> None:
-        super().__init__(
-            model,
-            gamma,
-            lr,
-            act_dim=act_dim,
-            double=double,
-            sync_every=sync_every,
-            tau=tau,
-            huber=huber,
-            eps=eps,
-            max_grad_norm=max_grad_norm,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-            compute_dtype=compute_dtype,
-        )
+        super().__init__(model, gamma, lr, double=double, huber=huber, eps=eps, max_grad_norm=max_grad_norm, **settings)

@@ -1,11 +1,11 @@
 """The contract of AWAC."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from parl_core.checks import check_positive
 from parl_core.contracts.batches import Transitions
-from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
@@ -58,23 +58,10 @@ class AWAC(ContinuousActorCritic):
         critic_lr: Scheduled | None = None,
         *,
         lam: float = 1.0,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         self.lam = check_positive("lam", lam)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, **settings)
 
     def predict(self, obs: Any) -> Any:
         """Return the policy's means `[batch, act_dim]`, kept in [-1, 1]."""

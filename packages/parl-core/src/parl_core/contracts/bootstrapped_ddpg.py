@@ -1,14 +1,13 @@
 """The contract of bootstrapped DDPG: one model with several actors and critics."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_non_negative
 from parl_core.contracts.batches import Transitions, learns_from
-from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic
 from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
@@ -73,26 +72,12 @@ class BootstrappedDDPG(ContinuousActorCritic):
         actor_lr: Scheduled | None = None,
         critic_lr: Scheduled | None = None,
         ensemble: str = "mean",
-        *,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         if ensemble not in ENSEMBLES:
             raise HyperparameterError(f"ensemble must be one of {', '.join(map(repr, ENSEMBLES))}, got {ensemble!r}")
         self.ensemble = ensemble
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, **settings)
 
     def sample(self, obs: Any, *, head: Any = None, noise: float = 0.1) -> Any:
         """Act as one head does, with Gaussian noise; what leaves [-1, 1] is clipped.

@@ -1,11 +1,11 @@
 """The contract of C51: the distribution of returns over fixed values."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from parl_core.checks import check_real
 from parl_core.contracts.batches import Transitions
-from parl_core.contracts.dqn import DQN, SyncEvery
+from parl_core.contracts.dqn import DistributionalDQN, DistributionSettings
 from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
@@ -13,7 +13,7 @@ from parl_core.model import Model
 __all__ = ["C51"]
 
 
-class C51(DQN):
+class C51(DistributionalDQN):
     """Categorical DQN (Bellemare, Dabney & Munos 2017, arXiv:1707.06887, algorithm 1).
 
         z_i             = v_min + i * (v_max - v_min) / (N - 1), i = 0 ... N - 1: the values of returns
@@ -50,12 +50,8 @@ class C51(DQN):
         ModelContractError: the model has no `atoms`.
     """
 
-    LEARNS_SEQUENCES: ClassVar[bool] = False
-
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 2.5e-4}
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DistributionalDQN.DEFAULTS, "lr": 2.5e-4}
     METHODS: ClassVar[tuple[str, ...]] = ("atoms",)
-
-    _value_dims = 3
 
     def __init__(
         self,
@@ -65,50 +61,15 @@ class C51(DQN):
         *,
         v_min: float = -10.0,
         v_max: float = 10.0,
-        act_dim: int | None = None,
-        double: bool = False,
-        sync_every: SyncEvery = "loop",
-        tau: float | None = None,
-        eps: float = 0.01 / 32,
-        max_grad_norm: float | None = None,
-        optimizer: Any = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-        compute_dtype: str | None = None,
+        **settings: Unpack[DistributionSettings],
     ) -> None:
         self.v_min, self.v_max = check_real("v_min", v_min), check_real("v_max", v_max)
         if not self.v_min < self.v_max:
             raise HyperparameterError(
                 f"v_min must be below v_max, got {v_min} and {v_max}: give the range of discounted returns"
             )
-        super().__init__(
-            model,
-            gamma,
-            lr,
-            act_dim=act_dim,
-            double=double,
-            sync_every=sync_every,
-            tau=tau,
-            eps=eps,
-            max_grad_norm=max_grad_norm,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-            compute_dtype=compute_dtype,
-        )
-
-    def predict(self, obs: Any) -> Any:
-        """Return Q values `[batch, act_dim]`, the means of the distributions."""
-        return self._means_of(self._values(self.model, obs))
+        super().__init__(model, gamma, lr, **settings)
 
     def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a batch of tensors, and `td_error` `[batch]`, KL(m || p) of each row."""
-        raise NotImplementedError
-
-    # Backend hooks
-
-    def _means_of(self, logits: Any) -> Any:
-        """Return the mean values `[batch, act_dim]` of logits `[batch, N, act_dim]`."""
         raise NotImplementedError

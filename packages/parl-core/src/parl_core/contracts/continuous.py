@@ -9,9 +9,9 @@ environment, whichever finite ones it has.
     model.get_critic_params()       those of the critic; by default all that are not the actor's
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,16 @@ from parl_core.contracts.settings import CountingUpdates, Scheduled, check_sched
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
-__all__ = ["ContinuousActorCritic", "noisy", "unit_box"]
+__all__ = ["ContinuousActorCritic", "NoisyActorCritic", "noisy", "unit_box"]
+
+
+class ActorCriticSettings(TypedDict, total=False):
+    """Keywords of `ContinuousActorCritic`."""
+
+    optimizer: Mapping[str, Any] | None
+    hyperparas: Mapping[str, Any] | None
+    device: str
+    compile: bool
 
 
 class ContinuousActorCritic(CountingUpdates):
@@ -48,15 +57,18 @@ class ContinuousActorCritic(CountingUpdates):
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
 
-    _pairs_checked: bool = False
+    policy_freq: int = 1
+    """Updates of the critic for one of the actor."""
+
+    _model_checked: bool = False
 
     def __init__(
         self,
         model: Model,
-        gamma: float | None,
-        tau: float | None,
-        actor_lr: Scheduled | None,
-        critic_lr: Scheduled | None,
+        gamma: float | None = None,
+        tau: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
         *,
         optimizer: Mapping[str, Any] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
@@ -136,11 +148,11 @@ class ContinuousActorCritic(CountingUpdates):
         self.model.sync_weights_to(self.target_model, 1.0 - self.tau if decay is None else decay)
 
     def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""
+        """Return a batch of arrays with actions in [-1, 1]; at the first one, what the model returns is looked at."""
         action = unit_box("action", batch.action)
-        if not self._pairs_checked:
-            self._require_pairs(self.PAIRS, batch.obs, action)
-            self._pairs_checked = True
+        if not self._model_checked:
+            self._check_model(batch.obs, action)
+            self._model_checked = True
         return batch.made(**{**batch.__dict__, "action": action})
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
@@ -159,6 +171,24 @@ class ContinuousActorCritic(CountingUpdates):
         self.sync_target()
         return critic_loss, actor_loss, figures["td_error"]
 
+    def _when_due(self, batch: Transitions, learn: Callable[[], Any]) -> Any:
+        """Take a step of the actor if this update has one, and return its loss."""
+        if self.policy_freq == 1:
+            return learn()
+        return self._either(self._actor_is_due, learn, lambda: self._no_figure(batch.reward))
+
+    def _actor_is_due(self) -> bool:
+        return (self.updates + 1) % self.policy_freq == 0
+
+    def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
+        """Refuse a model that returns something else than its algorithm learns from.
+
+        Raises:
+            ModelContractError: its methods return something else.
+            HyperparameterError: a setting is not for what they return.
+        """
+        self._require_pairs(self.PAIRS, obs, action)
+
     def _run_model(self, obs: Any, action: Any) -> None:
         self.model.policy(obs)
         self.model.value(obs, action)
@@ -175,6 +205,29 @@ class ContinuousActorCritic(CountingUpdates):
                 "critic: list those of the actor alone"
             )
         return others
+
+
+class NoisyActorCritic(ContinuousActorCritic):
+    """Base of the actor-critics that explore by noise on their actions."""
+
+    EXPLORATION: ClassVar[str] = "noise"
+
+    def choose(
+        self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
+    ) -> NDArray[Any]:
+        """Return the actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
+
+        Args:
+            output: actions `[batch, act_dim]`.
+            rng: explore with it.
+            noise: standard deviation, at least 0; default 0.1 (Fujimoto et al. 2018, section 6.1).
+            options: none.
+
+        Raises:
+            HyperparameterError: `noise` is negative.
+        """
+        super().choose(output, rng=rng, **options)
+        return np.asarray(output) if rng is None else noisy(output, noise, rng)
 
 
 def noisy(action: NDArray[Any], noise: float, rng: np.random.Generator) -> NDArray[Any]:

@@ -1,11 +1,12 @@
 """The contract of CQL."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_positive
 from parl_core.contracts.batches import Transitions
+from parl_core.contracts.continuous import ActorCriticSettings
 from parl_core.contracts.sac import SAC
 from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError
@@ -88,10 +89,7 @@ class CQL(SAC):
         alpha: float = 1.0,
         *,
         samples: int = 10,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         if min_q_version not in (2, 3):
             raise HyperparameterError(f"min_q_version must be 2 or 3, got {min_q_version!r}")
@@ -107,18 +105,7 @@ class CQL(SAC):
                 "alpha=1.0, or let it be learned"
             )
         fixed = None if with_automatic_entropy_tuning else alpha
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            fixed,
-            actor_lr,
-            critic_lr,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, fixed, actor_lr, critic_lr, **settings)
         if self.with_lagrange:
             self.multiplier = self._place(self._new_temperature(), self._device)
             self.multiplier_optimizer = self._adam(

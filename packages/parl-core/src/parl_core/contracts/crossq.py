@@ -97,21 +97,8 @@ class CrossQ(SAC):
         with self._evaluating():
             following = self._next_actions(batch.next_obs, self._noise(batch.action))
         critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, *following, lr=critic_lr)
-        actor_loss = self._either(
-            self._actor_is_due,
-            lambda: self._learn_actor(batch, alpha, actor_lr),
-            lambda: self._no_figure(batch.reward),
-        )
+        actor_loss = self._when_due(batch, lambda: self._learn_policy(batch, alpha, actor_lr))
         return critic_loss, actor_loss, figures["td_error"]
-
-    def _actor_is_due(self) -> bool:
-        return (self.updates + 1) % self.policy_freq == 0
-
-    def _learn_actor(self, batch: Transitions, alpha: Any, rate: Any) -> Any:
-        noise = self._noise(batch.action)
-        actor_loss, figures = self.actor_optimizer.descend(self.actor_loss, batch, alpha, noise, lr=rate)
-        self._learn_temperature(figures["log_prob"], batch.action)
-        return actor_loss
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -1,19 +1,11 @@
 """The contract of DDPG."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
-
-from parl_core.contracts.continuous import ContinuousActorCritic, noisy
-from parl_core.contracts.settings import Scheduled
-from parl_core.model import Model
+from parl_core.contracts.continuous import NoisyActorCritic
 
 __all__ = ["DDPG"]
 
 
-class DDPG(ContinuousActorCritic):
+class DDPG(NoisyActorCritic):
     """Deep deterministic policy gradient for continuous actions (Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1).
 
         target      = reward + discount * (1 - terminal) * Q'(next_obs, mu'(next_obs))
@@ -45,47 +37,3 @@ class DDPG(ContinuousActorCritic):
         HyperparameterError: a setting is out of range, unknown, or given twice.
         ModelContractError: the model lacks one of its methods.
     """
-
-    EXPLORATION: ClassVar[str] = "noise"
-
-    def __init__(
-        self,
-        model: Model,
-        gamma: float | None = None,
-        tau: float | None = None,
-        actor_lr: Scheduled | None = None,
-        critic_lr: Scheduled | None = None,
-        *,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-    ) -> None:
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
-
-    def choose(
-        self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
-    ) -> NDArray[Any]:
-        """Return the actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
-
-        Args:
-            output: actions `[batch, act_dim]`.
-            rng: explore with it.
-            noise: standard deviation, at least 0; default 0.1 (Fujimoto et al. 2018, section 6.1).
-            options: none.
-
-        Raises:
-            HyperparameterError: `noise` is negative.
-        """
-        super().choose(output, rng=rng, **options)
-        return np.asarray(output) if rng is None else noisy(output, noise, rng)

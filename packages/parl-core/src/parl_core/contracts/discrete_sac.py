@@ -8,8 +8,6 @@ import numpy as np
 from parl_core.contracts.actions import ActionKind, check_mask, mask_of
 from parl_core.contracts.batches import Transitions, actions_column, learns_from
 from parl_core.contracts.sac import SAC
-from parl_core.contracts.settings import Scheduled
-from parl_core.model import Model
 
 __all__ = ["DiscreteSAC"]
 
@@ -60,37 +58,7 @@ class DiscreteSAC(SAC):
     ACTS_IN_UNIT_BOX: ClassVar[bool] = False
     PAIRS: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(
-        self,
-        model: Model,
-        gamma: float | None = None,
-        tau: float | None = None,
-        alpha: float | None = None,
-        actor_lr: Scheduled | None = None,
-        critic_lr: Scheduled | None = None,
-        *,
-        alpha_lr: Scheduled | None = None,
-        target_entropy: float | None = None,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-    ) -> None:
-        self._choices: int | None = None
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            alpha,
-            actor_lr,
-            critic_lr,
-            alpha_lr=alpha_lr,
-            target_entropy=target_entropy,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+    _choices: int | None = None
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions, int64 `[batch]`."""

@@ -1,7 +1,7 @@
 """The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,39 @@ from parl_core.contracts.settings import CountingUpdates, Scheduled, check_sched
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
-__all__ = ["DDQN", "DQN"]
+__all__ = ["DDQN", "DQN", "DistributionalDQN"]
 
 SyncEvery = int | Literal["loop"] | None
+
+
+class DQNSettings(TypedDict, total=False):
+    """Keywords of `DQN` with the same default in its variants."""
+
+    act_dim: int | None
+    sync_every: SyncEvery
+    tau: float | None
+    optimizer: Any
+    hyperparas: Mapping[str, Any] | None
+    device: str
+    compile: bool
+    compute_dtype: str | None
+
+
+class DDQNSettings(DQNSettings, total=False):
+    """Keywords of `DDQN`."""
+
+    huber: float | None
+    eps: float
+    max_grad_norm: float | None
+    value_rescaling: float | None
+
+
+class DistributionSettings(DQNSettings, total=False):
+    """Keywords of `DistributionalDQN`."""
+
+    double: bool
+    eps: float
+    max_grad_norm: float | None
 
 
 def rescaled(values: Any, slope: float) -> Any:
@@ -315,35 +345,41 @@ class DDQN(DQN):
         model: Model,
         gamma: float | None = None,
         lr: Scheduled | None = None,
-        *,
-        act_dim: int | None = None,
-        sync_every: SyncEvery = "loop",
-        tau: float | None = None,
-        huber: float | None = None,
-        eps: float = 1e-8,
-        max_grad_norm: float | None = None,
-        value_rescaling: float | None = None,
-        optimizer: Any = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-        compute_dtype: str | None = None,
+        **settings: Unpack[DDQNSettings],
     ) -> None:
-        super().__init__(
-            model,
-            gamma,
-            lr,
-            act_dim=act_dim,
-            double=True,
-            sync_every=sync_every,
-            tau=tau,
-            huber=huber,
-            eps=eps,
-            max_grad_norm=max_grad_norm,
-            value_rescaling=value_rescaling,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-            compute_dtype=compute_dtype,
-        )
+        super().__init__(model, gamma, lr, double=True, **settings)
+
+
+class DistributionalDQN(DQN):
+    """Base of C51 and QR-DQN, whose models return a distribution of returns `[batch, N, act_dim]` for each action."""
+
+    LEARNS_SEQUENCES: ClassVar[bool] = False
+
+    _value_dims = 3
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        lr: Scheduled | None = None,
+        *,
+        double: bool = False,
+        eps: float = 0.01 / 32,
+        max_grad_norm: float | None = None,
+        **settings: Unpack[DQNSettings],
+    ) -> None:
+        super().__init__(model, gamma, lr, double=double, eps=eps, max_grad_norm=max_grad_norm, **settings)
+
+    def predict(self, obs: Any) -> Any:
+        """Return Q values `[batch, act_dim]`, the means of the distributions."""
+        return self._means_of(self._values(self.model, obs))
+
+    def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch of tensors, and `td_error` `[batch]`, by which transitions are drawn again."""
+        raise NotImplementedError
+
+    # Backend hooks
+
+    def _means_of(self, distribution: Any) -> Any:
+        """Return the mean values `[batch, act_dim]` of what the model returns."""
+        raise NotImplementedError

@@ -1,10 +1,9 @@
 """The contract of OAC."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from parl_core.checks import check_non_negative
-from parl_core.contracts.sac import SAC
+from parl_core.contracts.sac import SAC, SACSettings
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
@@ -51,30 +50,11 @@ class OAC(SAC):
         delta: float | None = None,
         actor_lr: Scheduled | None = None,
         critic_lr: Scheduled | None = None,
-        *,
-        alpha_lr: Scheduled | None = None,
-        target_entropy: float | None = None,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[SACSettings],
     ) -> None:
         self.beta = 4.66 if beta is None else check_non_negative("beta", beta)
         self.delta = 23.53 if delta is None else check_non_negative("delta", delta)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            alpha,
-            actor_lr,
-            critic_lr,
-            alpha_lr=alpha_lr,
-            target_entropy=target_entropy,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, alpha, actor_lr, critic_lr, **settings)
 
     def get_optimistic_exploration_action(self, obs: Any) -> Any:
         """Draw actions `[batch, act_dim]` in [-1, 1] from the exploring policy."""

@@ -1,18 +1,17 @@
 """The contract of QR-DQN: the distribution of returns as quantiles."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from parl_core.checks import check_positive
-from parl_core.contracts.batches import Transitions
-from parl_core.contracts.dqn import DQN, SyncEvery
+from parl_core.contracts.dqn import DistributionalDQN, DistributionSettings
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
 __all__ = ["QRDQN"]
 
 
-class QRDQN(DQN):
+class QRDQN(DistributionalDQN):
     """Quantile regression DQN (Dabney et al. 2018, arXiv:1710.10044, algorithm 1).
 
         theta_i(s, a)   the i-th of N quantiles of the return, at tau_i = (2 i - 1) / (2 N)                 (lemma 2)
@@ -45,12 +44,8 @@ class QRDQN(DQN):
         ModelContractError: the model has no `quantiles`.
     """
 
-    LEARNS_SEQUENCES: ClassVar[bool] = False
-
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DistributionalDQN.DEFAULTS, "lr": 5e-5}
     METHODS: ClassVar[tuple[str, ...]] = ("quantiles",)
-
-    _value_dims = 3
 
     def __init__(
         self,
@@ -58,41 +53,11 @@ class QRDQN(DQN):
         gamma: float | None = None,
         lr: Scheduled | None = None,
         *,
-        act_dim: int | None = None,
-        double: bool = False,
-        sync_every: SyncEvery = "loop",
-        tau: float | None = None,
         kappa: float = 1.0,
-        eps: float = 0.01 / 32,
-        max_grad_norm: float | None = None,
-        optimizer: Any = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-        compute_dtype: str | None = None,
+        **settings: Unpack[DistributionSettings],
     ) -> None:
         self.kappa = check_positive("kappa", kappa)
-        super().__init__(
-            model,
-            gamma,
-            lr,
-            act_dim=act_dim,
-            double=double,
-            sync_every=sync_every,
-            tau=tau,
-            eps=eps,
-            max_grad_norm=max_grad_norm,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-            compute_dtype=compute_dtype,
-        )
+        super().__init__(model, gamma, lr, **settings)
 
-    def predict(self, obs: Any) -> Any:
-        """Return Q values `[batch, act_dim]`, the means of the quantiles."""
-        return self._values(self.model, obs).mean(1)
-
-    def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
-        """Return the loss of a batch of tensors, and `td_error` `[batch]`, as `DQN.loss`."""
-        raise NotImplementedError
+    def _means_of(self, distribution: Any) -> Any:
+        return distribution.mean(1)

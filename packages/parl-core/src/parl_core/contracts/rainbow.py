@@ -1,14 +1,14 @@
 """The contract of Rainbow: C51 with all that had improved DQN."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
 from parl_core.contracts.c51 import C51
-from parl_core.contracts.dqn import SyncEvery
+from parl_core.contracts.dqn import DQNSettings
 from parl_core.contracts.settings import Scheduled
 from parl_core.layers import NoisyFc
 from parl_core.model import Model
@@ -63,17 +63,10 @@ class Rainbow(C51):
         *,
         v_min: float = -10.0,
         v_max: float = 10.0,
-        act_dim: int | None = None,
         double: bool = True,
-        sync_every: SyncEvery = "loop",
-        tau: float | None = None,
         eps: float = 1.5e-4,
         max_grad_norm: float | None = None,
-        optimizer: Any = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
-        compute_dtype: str | None = None,
+        **settings: Unpack[DQNSettings],
     ) -> None:
         super().__init__(
             model,
@@ -81,17 +74,10 @@ class Rainbow(C51):
             lr,
             v_min=v_min,
             v_max=v_max,
-            act_dim=act_dim,
             double=double,
-            sync_every=sync_every,
-            tau=tau,
             eps=eps,
             max_grad_norm=max_grad_norm,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-            compute_dtype=compute_dtype,
+            **settings,
         )
         if not any(isinstance(layer, NoisyFc) for layer in model._all_layers().values()):
             logger.warning(

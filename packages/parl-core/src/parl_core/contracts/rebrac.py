@@ -1,14 +1,14 @@
 """The contract of ReBRAC."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_non_negative
 from parl_core.contracts.batches import Transitions, learns_from
-from parl_core.contracts.continuous import unit_box
+from parl_core.contracts.continuous import ActorCriticSettings, unit_box
 from parl_core.contracts.settings import Scheduled
 from parl_core.contracts.td3 import TD3
 from parl_core.errors import HyperparameterError
@@ -70,27 +70,11 @@ class ReBRAC(TD3):
         *,
         actor_bc: float = 0.01,
         critic_bc: float = 0.01,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         self.actor_bc = check_non_negative("actor_bc", actor_bc)
         self.critic_bc = check_non_negative("critic_bc", critic_bc)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            policy_noise,
-            noise_clip,
-            policy_freq,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, policy_noise, noise_clip, policy_freq, **settings)
 
     @learns_from(Transitions, keywords=("weights", "discount", "actor_lr", "critic_lr"), extra=("next_action",))
     def learn(self, batch: Transitions, *, actor_lr: float | None = None, critic_lr: float | None = None) -> Any:

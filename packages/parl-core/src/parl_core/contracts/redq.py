@@ -1,15 +1,14 @@
 """The contracts of REDQ and DroQ: many updates a step, and critics that do not overfit on them."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-import numpy as np
+from numpy.typing import NDArray
 
 from parl_core.checks import check_int
-from parl_core.contracts.batches import Transitions
-from parl_core.contracts.sac import SAC
+from parl_core.contracts.sac import SAC, SACSettings
 from parl_core.contracts.settings import Scheduled
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 
 __all__ = ["REDQ", "DroQ"]
@@ -52,8 +51,6 @@ class REDQ(SAC):
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)"}
 
-    _counted: bool = False
-
     def __init__(
         self,
         model: Model,
@@ -65,79 +62,17 @@ class REDQ(SAC):
         *,
         subset: int = 2,
         policy_freq: int = 20,
-        alpha_lr: Scheduled | None = None,
-        target_entropy: float | None = None,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[SACSettings],
     ) -> None:
         self.subset = check_int("subset", subset)
         self.policy_freq = check_int("policy_freq", policy_freq)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            alpha,
-            actor_lr,
-            critic_lr,
-            alpha_lr=alpha_lr,
-            target_entropy=target_entropy,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, alpha, actor_lr, critic_lr, **settings)
 
-    def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions in [-1, 1]; at the first one, the critics are counted.
-
-        Raises:
-            ModelContractError: `value` returns no `[batch, critics]`.
-            HyperparameterError: there are fewer critics than the subset has.
-        """
-        checked = super().check_batch(batch)
-        if not self._counted:
-            self._check_critics(checked.obs, np.asarray(checked.action))
-            self._counted = True
-        return checked
-
-    def _check_critics(self, obs: Any, action: Any) -> None:
-        with self._trying_out(obs, action) as (rows, actions, count):
-            try:
-                found = self.model.value(rows, actions)
-            except Exception:  # any: the update, which is next, raises it again and is explained
-                return
-        shape = tuple(found.shape) if hasattr(found, "shape") else ()
-        if len(shape) != 2 or shape[0] != count:
-            returned = f"{list(shape)} for {count} rows" if shape else f"a {type(found).__name__}"
-            raise ModelContractError(
-                f"{type(self.model).__name__}.value has to return the values of all critics [batch, critics] for "
-                f"{type(self).__name__}; it returned {returned}"
-            )
-        if self.subset > shape[1]:
-            raise HyperparameterError(f"subset must be at most the number of critics, {shape[1]}, got {self.subset}")
-
-    def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
-        alpha = self._of_dtype(self.alpha, batch.reward)
-        noise = self._noise(batch.action)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, noise, lr=critic_lr)
-        actor_loss = self._either(
-            self._actor_is_due,
-            lambda: self._learn_actor(batch, alpha, actor_lr),
-            lambda: self._no_figure(batch.reward),
-        )
-        self.sync_target()
-        return critic_loss, actor_loss, figures["td_error"]
-
-    def _actor_is_due(self) -> bool:
-        return (self.updates + 1) % self.policy_freq == 0
-
-    def _learn_actor(self, batch: Transitions, alpha: Any, rate: Any) -> Any:
-        noise = self._noise(batch.action)
-        actor_loss, figures = self.actor_optimizer.descend(self.actor_loss, batch, alpha, noise, lr=rate)
-        self._learn_temperature(figures["log_prob"], batch.action)
-        return actor_loss
+    def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
+        super()._check_model(obs, action)
+        found = self._shape_of_critics("value", "the values of all critics [batch, critics]", obs, action)
+        if found is not None and self.subset > found[0]:
+            raise HyperparameterError(f"subset must be at most the number of critics, {found[0]}, got {self.subset}")
 
 
 class DroQ(REDQ):

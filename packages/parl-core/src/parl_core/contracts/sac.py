@@ -1,17 +1,26 @@
 """The contract of SAC."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
+
+from numpy.typing import NDArray
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real
 from parl_core.contracts.batches import Transitions
-from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic
 from parl_core.contracts.settings import Scheduled, check_schedule
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
 __all__ = ["SAC"]
+
+
+class SACSettings(ActorCriticSettings, total=False):
+    """Keywords of `SAC`."""
+
+    alpha_lr: Scheduled | None
+    target_entropy: float | None
 
 
 class SAC(ContinuousActorCritic):
@@ -71,27 +80,14 @@ class SAC(ContinuousActorCritic):
         *,
         alpha_lr: Scheduled | None = None,
         target_entropy: float | None = None,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         self._fixed_alpha = None if alpha is None else check_non_negative("alpha", alpha)
         for name, value in (("alpha_lr", alpha_lr), ("target_entropy", target_entropy)):
             if alpha is not None and value is not None:
                 raise HyperparameterError(f"{name} is for a learned temperature; drop it, or drop alpha={alpha}")
         self.target_entropy = None if target_entropy is None else check_real("target_entropy", target_entropy)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, **settings)
         like_actor = self.DEFAULTS["actor_lr"] if self.actor_lr is None else self.actor_lr
         self.alpha_lr = like_actor if alpha_lr is None else check_schedule("alpha_lr", alpha_lr, check_positive)
         if alpha is None:
@@ -127,17 +123,48 @@ class SAC(ContinuousActorCritic):
         alpha = self._of_dtype(self.alpha, batch.reward)
         noise = self._noise(batch.action)
         critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, noise, lr=critic_lr)
-        drawn = (alpha, self._noise(batch.action))
-        actor_loss, of_actor = self.actor_optimizer.descend(self.actor_loss, batch, *drawn, lr=actor_lr)
-        self._learn_temperature(of_actor["log_prob"], batch.action)
+        actor_loss = self._when_due(batch, lambda: self._learn_policy(batch, alpha, actor_lr))
         self.sync_target()
         return critic_loss, actor_loss, figures["td_error"]
+
+    def _learn_policy(self, batch: Transitions, alpha: Any, rate: Any) -> Any:
+        """Take a step of the actor and one of the temperature, and return the actor's loss."""
+        noise = self._noise(batch.action)
+        actor_loss, figures = self.actor_optimizer.descend(self.actor_loss, batch, alpha, noise, lr=rate)
+        self._learn_temperature(figures["log_prob"], batch.action)
+        return actor_loss
 
     def _learn_temperature(self, log_prob: Any, action: Any) -> None:
         if self._fixed_alpha is None:
             entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
             rate = self._now("alpha_lr", self.alpha_lr)
             self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
+
+    def _shape_of_critics(self, method: str, wanted: str, obs: Any, action: NDArray[Any]) -> tuple[int, ...] | None:
+        """Return the shape of what a method of the model returns for a row; None where it raises.
+
+        Args:
+            method: takes observations and actions.
+            wanted: what it has to return, in words that end in a shape, `[batch, ...]`.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            action: `[batch, act_dim]`.
+
+        Raises:
+            ModelContractError: it returns something else.
+        """
+        with self._trying_out(obs, action) as (rows, actions, count):
+            try:
+                found = getattr(self.model, method)(rows, actions)
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return None
+        shape = tuple(found.shape) if hasattr(found, "shape") else ()
+        if len(shape) == 1 + wanted.count(",") and shape[0] == count:
+            return shape[1:]
+        returned = f"{list(shape)} for {count} rows" if shape else f"a {type(found).__name__}"
+        raise ModelContractError(
+            f"{type(self.model).__name__}.{method} has to return {wanted} for {type(self).__name__}; it returned "
+            f"{returned}"
+        )
 
     # Backend hooks
 

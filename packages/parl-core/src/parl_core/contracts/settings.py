@@ -4,8 +4,9 @@ A setting comes from an argument, from PARL 1.x's dictionary `hyperparas`, or fr
 schedule of the updates taken so far; a call may give another number for one update.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack, get_args, get_origin
 
 import numpy as np
 
@@ -59,6 +60,16 @@ def check_schedule(name: str, value: Any, check: Callable[[str, object], float])
     return schedule
 
 
+def _signature(cls: type[Algorithm]) -> inspect.Signature:
+    """Return a constructor's signature; `**settings: Unpack[...]` stands for the settings of that name of its base."""
+    _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+    if parameters and get_origin(parameters[-1].annotation) is Unpack:
+        (settings,) = get_args(parameters.pop().annotation)
+        inherited = inspect.signature(cls.__mro__[1]).parameters.values()
+        parameters += [one for one in inherited if one.name in settings.__annotations__]
+    return inspect.Signature(parameters)
+
+
 class CountingUpdates(Algorithm):
     """Base of algorithms whose hyper-parameters may be schedules: counts the updates, also in saved state."""
 
@@ -66,6 +77,13 @@ class CountingUpdates(Algorithm):
 
     updates: int = 0
     """Gradient steps taken."""
+
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            cls.__signature__ = _signature(cls)
 
     def _now(
         self,

@@ -1,21 +1,18 @@
 """The contract of TD3."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, ClassVar, Unpack
 
 from parl_core.checks import check_int, check_non_negative
 from parl_core.contracts.batches import Transitions
-from parl_core.contracts.continuous import ContinuousActorCritic, noisy
+from parl_core.contracts.continuous import ActorCriticSettings, NoisyActorCritic
 from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
 __all__ = ["TD3"]
 
 
-class TD3(ContinuousActorCritic):
+class TD3(NoisyActorCritic):
     """Twin delayed deep deterministic policy gradient (Fujimoto, van Hoof & Meger 2018, arXiv:1802.09477, algorithm 1).
 
         next action = clip(mu'(next_obs) + clip(N(0, policy_noise), -noise_clip, noise_clip), -1, 1)
@@ -54,7 +51,6 @@ class TD3(ContinuousActorCritic):
 
     PAIRS: ClassVar[Mapping[str, str]] = {"value": "the pair (Q1, Q2)"}
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "Q1", "get_actor_params")
-    EXPLORATION: ClassVar[str] = "noise"
 
     def __init__(
         self,
@@ -66,54 +62,18 @@ class TD3(ContinuousActorCritic):
         policy_noise: float = 0.2,
         noise_clip: float = 0.5,
         policy_freq: int = 2,
-        *,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         self.policy_noise = check_non_negative("policy_noise", policy_noise)
         self.noise_clip = check_non_negative("noise_clip", noise_clip)
         self.policy_freq = check_int("policy_freq", policy_freq)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
-
-    def choose(
-        self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
-    ) -> NDArray[Any]:
-        """Return the actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
-
-        Args:
-            output: actions `[batch, act_dim]`.
-            rng: explore with it.
-            noise: standard deviation, at least 0; default 0.1 (paper, section 6.1).
-            options: none.
-
-        Raises:
-            HyperparameterError: `noise` is negative.
-        """
-        super().choose(output, rng=rng, **options)
-        return np.asarray(output) if rng is None else noisy(output, noise, rng)
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, **settings)
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         noise = self._noise(batch.action)
         critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, noise, lr=critic_lr)
-        actor_loss = self._either(
-            self._actor_is_due, lambda: self._learn_actor(batch, actor_lr), lambda: self._no_figure(batch.reward)
-        )
+        actor_loss = self._when_due(batch, lambda: self._learn_actor(batch, actor_lr))
         return critic_loss, actor_loss, figures["td_error"]
-
-    def _actor_is_due(self) -> bool:
-        return (self.updates + 1) % self.policy_freq == 0
 
     def _learn_actor(self, batch: Transitions, rate: Any) -> Any:
         actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=rate)

@@ -1,9 +1,9 @@
 """The contract of TD3+BC."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Unpack
 
 from parl_core.checks import check_positive
+from parl_core.contracts.continuous import ActorCriticSettings
 from parl_core.contracts.settings import Scheduled
 from parl_core.contracts.td3 import TD3
 from parl_core.model import Model
@@ -52,23 +52,7 @@ class TD3BC(TD3):
         policy_freq: int = 2,
         *,
         alpha: float = 2.5,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[ActorCriticSettings],
     ) -> None:
         self.alpha = check_positive("alpha", alpha)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            actor_lr,
-            critic_lr,
-            policy_noise,
-            noise_clip,
-            policy_freq,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, policy_noise, noise_clip, policy_freq, **settings)

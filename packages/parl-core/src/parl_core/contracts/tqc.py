@@ -1,16 +1,14 @@
 """The contract of TQC."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-import numpy as np
+from numpy.typing import NDArray
 
-from parl_core._nested import Observations
 from parl_core.checks import check_int
-from parl_core.contracts.batches import Transitions
-from parl_core.contracts.sac import SAC
+from parl_core.contracts.sac import SAC, SACSettings
 from parl_core.contracts.settings import Scheduled
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 
 __all__ = ["TQC"]
@@ -53,8 +51,6 @@ class TQC(SAC):
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)"}
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "quantiles", "get_actor_params")
 
-    _counted: bool = False
-
     def __init__(
         self,
         model: Model,
@@ -65,56 +61,17 @@ class TQC(SAC):
         critic_lr: Scheduled | None = None,
         *,
         drop: int = 2,
-        alpha_lr: Scheduled | None = None,
-        target_entropy: float | None = None,
-        optimizer: Mapping[str, Any] | None = None,
-        hyperparas: Mapping[str, Any] | None = None,
-        device: str = "auto",
-        compile: bool = False,
+        **settings: Unpack[SACSettings],
     ) -> None:
         self.drop = check_int("drop", drop, at_least=0)
-        super().__init__(
-            model,
-            gamma,
-            tau,
-            alpha,
-            actor_lr,
-            critic_lr,
-            alpha_lr=alpha_lr,
-            target_entropy=target_entropy,
-            optimizer=optimizer,
-            hyperparas=hyperparas,
-            device=device,
-            compile=compile,
-        )
+        super().__init__(model, gamma, tau, alpha, actor_lr, critic_lr, **settings)
 
-    def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's quantiles are counted.
-
-        Raises:
-            ModelContractError: they have another shape.
-            HyperparameterError: none is left of them.
-        """
-        checked = super().check_batch(batch)
-        if not self._counted:
-            self._check_quantiles(checked.obs, checked.action)
-            self._counted = True
-        return checked
-
-    def _check_quantiles(self, obs: Observations, action: Any) -> None:
-        with self._trying_out(obs, np.asarray(action)) as (rows, actions, count):
-            try:
-                shape = tuple(self.model.quantiles(rows, actions).shape)
-            except Exception:  # any: the update, which is next, raises it again and is explained
-                return
-        if len(shape) != 3 or shape[0] != count:
-            raise ModelContractError(
-                f"{type(self.model).__name__}.quantiles has to return [batch, critics, quantiles] for "
-                f"{type(self).__name__}; it returned {list(shape)} for {count} rows"
-            )
-        if self.drop >= shape[2]:
+    def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
+        super()._check_model(obs, action)
+        found = self._shape_of_critics("quantiles", "[batch, critics, quantiles]", obs, action)
+        if found is not None and self.drop >= found[1]:
             raise HyperparameterError(
-                f"drop must be below the {shape[2]} quantiles of each critic, else none is left, got {self.drop}"
+                f"drop must be below the {found[1]} quantiles of each critic, else none is left, got {self.drop}"
             )
 
     def _run_model(self, obs: Any, action: Any) -> None:

@@ -389,7 +389,7 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
 def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str, Setting]]:
     texts = {name: text for cls in reversed(contract.__mro__) for name, text in _texts(cls, "Args").items()}
     defaults: Mapping[str, Any] = getattr(contract, "DEFAULTS", {})
-    for name, parameter in list(inspect.signature(contract.__init__).parameters.items())[2:]:
+    for name, parameter in list(inspect.signature(contract).parameters.items())[1:]:
         if name in (*_BY_SPACES, *_BY_FORM) or (contract.__name__ == "PPO" and name in _OLD_FORM):
             continue
         kinds, choices = _kinds(parameter.annotation)
