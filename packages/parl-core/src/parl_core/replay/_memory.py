@@ -163,10 +163,25 @@ class ReplayMemory(SampledRing):
                 reward is NaN or infinite; nothing is stored. Where there is anything but numbers, a full memory may
                 have lost its oldest transitions.
         """
+        self._append_columns(obs, act, reward, next_obs, terminal, truncated, {})
+
+    def _append_columns(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: ArrayLike,
+        next_obs: ArrayLike,
+        terminal: ArrayLike,
+        truncated: ArrayLike | None,
+        others: Mapping[str, ArrayLike],
+    ) -> None:
+        """Store the arguments of `append_batch`, and others in attributes of their names."""
         given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
         given.append(np.zeros(len(given[3]), np.bool_) if truncated is None else np.asarray(truncated))
         check_rewards(given[3])
-        self._append_rows([self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated], given)
+        stored = [self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated]
+        stored += [getattr(self, name) for name in others]
+        self._append_rows(stored, [*given, *map(np.asarray, others.values())])
 
     def load_from_d4rl(self, dataset: Mapping[str, ArrayLike]) -> None:
         """Replace the contents by a dataset of D4RL's form.

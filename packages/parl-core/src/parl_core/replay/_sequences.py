@@ -22,12 +22,49 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parl_core.checks import check_fraction, check_int
 from parl_core.replay._memory import ReplayMemory
-from parl_core.replay._ring import check_rewards
 
 __all__ = ["EpisodeReplayMemory", "SequenceReplayMemory"]
 
 
-class SequenceReplayMemory(ReplayMemory):
+class _SequenceMemory(ReplayMemory):
+    """A memory that takes the state before each step, of which it keeps the parts of `_names`."""
+
+    _names: tuple[str, ...] = ()
+
+    def append_batch(
+        self,
+        obs: ArrayLike,
+        act: ArrayLike,
+        reward: ArrayLike,
+        next_obs: ArrayLike,
+        terminal: ArrayLike,
+        truncated: ArrayLike | None = None,
+        *,
+        state: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Store a step of all environments: see `ReplayMemory.append_batch`.
+
+        Args:
+            obs: likewise, like the others.
+            act: likewise.
+            reward: likewise.
+            next_obs: likewise.
+            terminal: likewise.
+            truncated: likewise.
+            state: before the observations, `[n, ...]` by name; None: all zeros. A memory of whole episodes, which begin
+                with zeros, does not keep it.
+
+        Raises:
+            ValueError: likewise.
+        """
+        kept: dict[str, ArrayLike] = {}
+        for name in self._names:
+            shape = (len(np.asarray(reward)), *getattr(self, f"state_{name}").shape[1:])
+            kept[f"state_{name}"] = np.zeros(shape) if state is None else state[name]
+        self._append_columns(obs, act, reward, next_obs, terminal, truncated, kept)
+
+
+class SequenceReplayMemory(_SequenceMemory):
     """The newest `max_size` transitions with the state before each, and sequences drawn from them.
 
     After R2D2 (Kapturowski et al. 2019, section 3): the state is that of the weights which acted, and `burn_in` steps
@@ -82,42 +119,6 @@ class SequenceReplayMemory(ReplayMemory):
     def count_for(self, batch_size: int) -> int:
         """Return how many sequences have at most `batch_size` steps that are learned from, at least one."""
         return max(1, batch_size // self.length)
-
-    def append_batch(
-        self,
-        obs: ArrayLike,
-        act: ArrayLike,
-        reward: ArrayLike,
-        next_obs: ArrayLike,
-        terminal: ArrayLike,
-        truncated: ArrayLike | None = None,
-        *,
-        state: Mapping[str, ArrayLike] | None = None,
-    ) -> None:
-        """Store a step of all environments: see `ReplayMemory.append_batch`.
-
-        Args:
-            obs: likewise, like the others.
-            act: likewise.
-            reward: likewise.
-            next_obs: likewise.
-            terminal: likewise.
-            truncated: likewise.
-            state: before the observations, `[n, ...]` by name; None: all zeros.
-
-        Raises:
-            ValueError: likewise.
-        """
-        given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
-        count = len(given[3])
-        given.append(np.zeros(count, np.bool_) if truncated is None else np.asarray(truncated))
-        check_rewards(given[3])
-        columns = [self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated]
-        for name in self._names:
-            column = getattr(self, f"state_{name}")
-            columns.append(column)
-            given.append(np.zeros((count, *column.shape[1:])) if state is None else np.asarray(state[name]))
-        self._append_rows(columns, given)
 
     def sample_sequences(self, count: int) -> dict[str, Any]:
         """Draw sequences, as the columns of `parl_core.contracts.batches.Sequences`, in new arrays.
@@ -187,10 +188,10 @@ class SequenceReplayMemory(ReplayMemory):
         return held - (self.burn_in + self.length + self._ahead) + 1
 
     def _column_names(self) -> tuple[str, ...]:
-        return (*super()._column_names(), *(f"state_{name}" for name in getattr(self, "_names", ())))
+        return (*super()._column_names(), *(f"state_{name}" for name in self._names))
 
 
-class EpisodeReplayMemory(ReplayMemory):
+class EpisodeReplayMemory(_SequenceMemory):
     """The newest `max_size` transitions, and whole episodes drawn from them, padded to the longest one of a draw.
 
     Only episodes that have ended, and of which no step was dropped, are drawn, each at most once. After the last step
@@ -239,33 +240,6 @@ class EpisodeReplayMemory(ReplayMemory):
     def count_for(self, batch_size: int) -> int:
         """Return how many episodes are drawn for a batch: `batch_size` is their number."""
         return batch_size
-
-    def append_batch(
-        self,
-        obs: ArrayLike,
-        act: ArrayLike,
-        reward: ArrayLike,
-        next_obs: ArrayLike,
-        terminal: ArrayLike,
-        truncated: ArrayLike | None = None,
-        *,
-        state: Mapping[str, ArrayLike] | None = None,  # noqa: ARG002 - as of `SequenceReplayMemory`
-    ) -> None:
-        """Store a step of all environments: see `ReplayMemory.append_batch`.
-
-        Args:
-            obs: likewise, like the others.
-            act: likewise.
-            reward: likewise.
-            next_obs: likewise.
-            terminal: likewise.
-            truncated: likewise.
-            state: not kept, because an episode begins with zeros.
-
-        Raises:
-            ValueError: likewise.
-        """
-        super().append_batch(obs, act, reward, next_obs, terminal, truncated)
 
     def sample_sequences(self, count: int) -> dict[str, Any]:
         """Draw episodes, as the columns of `parl_core.contracts.batches.Sequences`, in new arrays.
