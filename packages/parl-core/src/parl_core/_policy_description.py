@@ -4,9 +4,6 @@ The layers are found in the model, which is one of `parl_core.networks` on eithe
 names and layouts. Layers that a user wrote have no numpy form, and are refused by their names.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import gymnasium
@@ -14,123 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import encoders, layers, networks, recurrent
-from parl_core.contracts.a2c import A2C
-from parl_core.contracts.actions import ActionKind
+from parl_core._pipeline import Pipeline, box
 from parl_core.contracts.bc import BC
 from parl_core.contracts.c51 import C51
-from parl_core.contracts.continuous import ContinuousActorCritic
-from parl_core.contracts.discrete_sac import DiscreteSAC
-from parl_core.contracts.dqn import DQN
-from parl_core.contracts.impala import IMPALA
-from parl_core.contracts.iql import IQL
-from parl_core.contracts.policy_gradient import PolicyGradient
-from parl_core.contracts.ppo import PPO
-from parl_core.encoders import SpacePart, parts_of
+from parl_core.encoders import SpacePart
 from parl_core.errors import ModelContractError
-from parl_core.spaces import kind_of
 
-__all__ = ["Normalization", "Pipeline", "describe", "scores"]
+__all__ = ["describe"]
 
 Node = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """The normalisation of observations in training.
-
-    Attributes:
-        mean: of observations, `[*obs]`.
-        var: their variance.
-        clip: they are cut to [-clip, clip].
-        epsilon: added to the variance.
-    """
-
-    mean: NDArray[np.float64]
-    var: NDArray[np.float64]
-    clip: float = 10.0
-    epsilon: float = 1e-8
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """The way from what an environment shows to what it is told to do.
-
-    Attributes:
-        algorithm: chooses actions.
-        observation: the environment's space.
-        action: likewise.
-        is_flat: the model sees observations as `gymnasium.spaces.flatten` gives them.
-        normalization: of what the model sees; None: none.
-    """
-
-    algorithm: Any
-    observation: Any
-    action: Any
-    is_flat: bool = False
-    normalization: Normalization | None = None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Return the number of choices of each part of an action."""
-        if isinstance(self.action, gymnasium.spaces.Discrete):
-            return (int(self.action.n),)
-        return kind_of(self.action).nvec or ()
-
-    @property
-    def state(self) -> Mapping[str, NDArray[Any]]:
-        """Return the state of one environment before its first step, `[1, ...]`; empty without a memory."""
-        found: Mapping[str, NDArray[Any]] = self.algorithm.model.initial_state(1) if self.algorithm.remembers else {}
-        return found
-
-    @property
-    def has_mask(self) -> bool:
-        """Return whether observations bring a mask of actions."""
-        return (
-            bool(self.sizes)
-            and isinstance(self.observation, gymnasium.spaces.Dict)
-            and "action_mask" in self.observation.spaces
-        )
-
-    @property
-    def acts_in_unit_box(self) -> bool:
-        """Return whether numbers of an action lie in [-1, 1] and are mapped to the bounds of a box."""
-        return bool(getattr(self.algorithm, "ACTS_IN_UNIT_BOX", False))
-
-    def flat_parts(self) -> tuple[SpacePart, ...]:
-        """Return the arrays of observations in the order in which they are flattened, none of them as an image."""
-        return tuple(SpacePart(part.path, None, part.choices, part.numbers) for part in parts_of(self.observation))
-
-
-def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
-    """Return what an algorithm chooses actions by, as a tensor `[n, columns]`: scores of choices, then numbers.
-
-    Args:
-        algorithm: of either backend.
-        observations: tensors as the model takes them.
-        concat: joins tensors along their last axis.
-
-    Raises:
-        ModelContractError: the algorithm chooses in another way.
-    """
-    match algorithm:
-        case DiscreteSAC():
-            return algorithm.model.policy(observations)
-        case DQN() | ContinuousActorCritic() | IQL():
-            return algorithm.predict(observations)
-        case PolicyGradient():
-            output = algorithm.predict(observations)
-            return output[0] if algorithm.actions.continuous else output
-        case PPO() | A2C() | IMPALA() | BC():
-            model = algorithm.model
-            alone = model.implements("policy")
-            output = model.policy(observations) if alone else model.policy_and_value(observations)[0]
-            kind = getattr(algorithm, "actions", ActionKind())
-            if not kind.continuous:
-                return output
-            numbers = output[-2].clip(-1.0, 1.0) if isinstance(algorithm, BC) else output[-2]
-            return numbers if kind.nvec is None else concat([output[0], numbers])
-    raise ModelContractError(f"{type(algorithm).__name__} cannot be exported: how it chooses actions is not known here")
 
 
 def describe(pipeline: Pipeline) -> tuple[Node, Arrays]:
@@ -385,14 +275,3 @@ class _Actions:
         start = np.asarray(getattr(space, "start", 0), np.int64)
         self._arrays[f"{name}.start"] = np.ascontiguousarray(np.broadcast_to(start, space.shape))
         return {"choices": f"{name}.start", "shape": list(space.shape)}
-
-
-def box(space: Any, in_unit_box: bool) -> Mapping[str, NDArray[np.float64]]:
-    """Return `low`, `high`, `scale` and `shift` of a Box: actions are numbers * scale + shift within low and high."""
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    scale, shift = np.ones(space.shape), np.zeros(space.shape)
-    if in_unit_box and prod(space.shape):
-        is_bounded = np.isfinite(low) & np.isfinite(high)
-        bottom, top = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
-        scale, shift = np.where(is_bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
-    return {"low": low, "high": high, "scale": scale, "shift": shift}

@@ -15,7 +15,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,8 @@ from numpy.typing import NDArray
 
 from parl_core import _agent_file, backends
 from parl_core._nested import map_nested
-from parl_core._policy_description import Normalization, Pipeline, describe
+from parl_core._pipeline import Normalization, Pipeline, action_leaves, observation_leaves, state_names
+from parl_core._policy_description import describe
 from parl_core._version import __version__
 from parl_core.atomic_write import sync
 from parl_core.checks import check_int
@@ -307,44 +307,6 @@ def export_run(
         observations=observations,
         seed=seed,
     )
-
-
-def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield a name, and what finds it in an observation, for every array of a space; each in the space's dtype."""
-    match space:
-        case gymnasium.spaces.Dict():
-            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
-        case gymnasium.spaces.Tuple():
-            parts = list(enumerate(space.spaces))
-        case _:
-            yield name, lambda observation: np.asarray(observation, space.dtype)
-            return
-    for key, part in parts:
-        for inner, leaf in observation_leaves(part, f"{name}.{key}"):
-            yield inner, partial(_found_in, key, leaf)
-
-
-def state_names(pipeline: Pipeline, name: str = "state") -> list[str]:
-    """Return the names of the parts of the state of a policy with a memory."""
-    return [f"{name}.{part}" for part in pipeline.state]
-
-
-def _found_in(key: Any, leaf: Callable[[Any], Any], observation: Any) -> Any:
-    return leaf(observation[key])
-
-
-def action_leaves(space: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
-    """Yield name and space of every part of an action, in order."""
-    match space:
-        case gymnasium.spaces.Dict():
-            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
-        case gymnasium.spaces.Tuple():
-            parts = list(enumerate(space.spaces))
-        case _:
-            yield name, space
-            return
-    for key, part in parts:
-        yield from action_leaves(part, f"{name}.{key}")
 
 
 def _write_numpy(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: Path) -> None:  # noqa: ARG001

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from parl_core import backends
 from parl_core._foreign_weights import ForeignWeights, read_statistics, read_weights
-from parl_core._policy_description import box
+from parl_core._pipeline import box
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError, HyperparameterError, WeightsMismatchError
 from parl_core.space_networks import Kind

@@ -2,18 +2,17 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
-from parl_core._policy_description import box, scores
-from parl_core.export import Format, Pipeline, action_leaves, observation_leaves
+from parl_core._pipeline import PolicyProgram
+from parl_core.export import Format, Pipeline
 
 __all__ = ["ExportedPolicy", "formats"]
 
@@ -41,7 +40,7 @@ def formats() -> Mapping[str, Format]:
     return {"paddle-inference": Format(_write, _LOAD)}
 
 
-class ExportedPolicy(nn.Layer):
+class ExportedPolicy(PolicyProgram, nn.Layer):
     """An agent's way from observations to actions as one layer.
 
     It takes a list of an array of each part of an observation, `[n, ...]` in the space's dtype, and returns the parts
@@ -54,99 +53,52 @@ class ExportedPolicy(nn.Layer):
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
-        self._pipeline, self._algorithm = pipeline, copy.copy(pipeline.algorithm)
-        self.model = self._algorithm.model = copy.deepcopy(pipeline.algorithm.model)
+        self._take(pipeline, copy.deepcopy(pipeline.algorithm.model))
         self.model.eval()
-        self._names = [name for name, _ in observation_leaves(pipeline.observation)]
         self._parameter = next(iter(self.model.parameters())).dtype
-        if pipeline.normalization is not None:
-            found = pipeline.normalization
-            self.register_buffer("mean", paddle.to_tensor(found.mean))
-            self.register_buffer("deviation", paddle.to_tensor(np.sqrt(found.var + found.epsilon)))
-        for i, (_, space) in enumerate(action_leaves(pipeline.action)):
-            if isinstance(space, gymnasium.spaces.Box):
-                for name, array in box(space, pipeline.acts_in_unit_box).items():
-                    self.register_buffer(f"{name}_{i}", paddle.to_tensor(array))
 
     def forward(self, given: list[Tensor]) -> tuple[Tensor, ...]:
         """Return the parts of the action, scores, and the parts of the state."""
-        return self._computed(given)
+        return self._run(given)
 
     @paddle.jit.not_to_static  # plain Python, whose control flow depends on no tensor
-    def _computed(self, given: list[Tensor]) -> tuple[Tensor, ...]:
-        observations, state = given[: len(self._names)], given[len(self._names) :]
-        mask, inputs = self._inputs(observations)
-        after: Mapping[str, Tensor] = {}
-        if state:
-            inputs, after = self.model.remember(inputs, dict(zip(self._pipeline.state, state, strict=True)))
-        columns = scores(self._algorithm, inputs, lambda parts: paddle.concat(list(parts), -1))
-        return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
+    def _run(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return super()._run(given)
 
-    def _inputs(self, observations: list[Tensor]) -> tuple[Tensor | None, Any]:
-        leaves = dict(zip(self._names, observations, strict=True))
-        mask = leaves.get("observation.action_mask") if self._pipeline.has_mask else None
-        if self._pipeline.is_flat:
-            inputs: Any = self._flat(leaves)
-        else:
-            inputs = _nested(self._pipeline.observation, iter(observations))
-        found = self._pipeline.normalization
-        if found is not None:
-            scaled = (inputs.astype("float64") - self.mean) / self.deviation
-            inputs = scaled.clip(-found.clip, found.clip).astype("float32")
-        return mask, _of_dtype(inputs, self._parameter)
+    def _hold(self, name: str, array: NDArray[Any]) -> None:
+        self.register_buffer(name, paddle.to_tensor(array))
 
-    def _flat(self, leaves: Mapping[str, Tensor]) -> Tensor:
-        features: list[Tensor] = []
-        for part in self._pipeline.flat_parts():
-            columns = leaves[".".join(("observation", *part.path))].reshape([-1, len(part.choices) or part.numbers])
-            if part.choices:
-                features += [
-                    nn.functional.one_hot((columns[:, i] - start).astype("int64"), size).astype(self._parameter)
-                    for i, (size, start) in enumerate(part.choices)
-                ]
-            else:
-                features.append(columns.astype(self._parameter))
-        return paddle.concat(features, -1)
+    def _normalized(self, inputs: Tensor, clip: float) -> Tensor:
+        scaled: Tensor = (inputs.astype("float64") - self.mean) / self.deviation
+        return scaled.clip(-clip, clip).astype("float32")
 
-    def _actions(self, columns: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
-        sizes, edge = iter(self._pipeline.sizes), 0
-        number = sum(self._pipeline.sizes)
-        for i, (_, space) in enumerate(action_leaves(self._pipeline.action)):
-            if isinstance(space, gymnasium.spaces.Box):
-                count = int(np.prod(space.shape))
-                found = columns[:, number : number + count].reshape([-1, *space.shape]).astype("float64")
-                number += count
-                low, high, scale, shift = (getattr(self, f"{name}_{i}") for name in ("low", "high", "scale", "shift"))
-                mapped = paddle.maximum(found * scale + shift, low)  # type: ignore[no-untyped-call]  # paddle's
-                yield paddle.minimum(mapped, high).astype(str(space.dtype))  # type: ignore[no-untyped-call]  # as above
-                continue
-            count = 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
-            chosen = []
-            for _ in range(count):
-                size = next(sizes)
-                part = columns[:, edge : edge + size]
-                if mask is not None:
-                    lowest = paddle.full_like(part, float(np.finfo(np.float32).min))
-                    part = paddle.where(mask[:, edge : edge + size].astype("bool"), part, lowest)
-                chosen.append(part.argmax(-1))
-                edge += size
-            start = paddle.to_tensor(np.asarray(getattr(space, "start", 0), np.int64))
-            yield paddle.stack(chosen, -1).reshape([-1, *space.shape]) + start
+    def _of_weights(self, values: Tensor) -> Tensor:
+        return values.astype(self._parameter) if paddle.is_floating_point(values) else values
 
+    def _as_features(self, values: Tensor) -> Tensor:
+        return values.astype(self._parameter)
 
-def _nested(space: Any, leaves: Iterator[Tensor]) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _nested(part, leaves) for key, part in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return {str(i): _nested(part, leaves) for i, part in enumerate(space.spaces)}
-    return next(leaves)
+    def _one_hot(self, values: Tensor, size: int) -> Tensor:
+        return nn.functional.one_hot(values.astype("int64"), size).astype(self._parameter)
 
+    def _joined(self, parts: Sequence[Tensor]) -> Tensor:
+        return paddle.concat(list(parts), -1)
 
-def _of_dtype(values: Any, dtype: Any) -> Any:
-    """Return floats in the dtype of the weights, as an agent gives them to its model."""
-    if isinstance(values, dict):
-        return {key: _of_dtype(value, dtype) for key, value in values.items()}
-    return values.astype(dtype) if paddle.is_floating_point(values) else values
+    def _mapped(self, numbers: Tensor, i: int, dtype: Any) -> Tensor:
+        low, high, scale, shift = (getattr(self, f"{name}_{i}") for name in ("low", "high", "scale", "shift"))
+        mapped = paddle.maximum(numbers.astype("float64") * scale + shift, low)  # type: ignore[no-untyped-call]  # paddle's
+        within: Any = paddle.minimum(mapped, high)  # type: ignore[no-untyped-call]  # as above
+        cast: Tensor = within.astype(str(dtype))
+        return cast
+
+    def _best(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None:
+            lowest = paddle.full_like(scores, float(np.finfo(np.float32).min))
+            scores = paddle.where(mask.astype("bool"), scores, lowest)
+        return scores.argmax(-1)
+
+    def _choices(self, chosen: Sequence[Tensor], shape: Sequence[int], start: NDArray[np.int64]) -> Tensor:
+        return paddle.stack(list(chosen), -1).reshape(list(shape)) + paddle.to_tensor(start)
 
 
 def _write(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: Path) -> None:

@@ -4,12 +4,11 @@ import copy
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
-from parl_core._policy_description import box, scores
-from parl_core.export import Format, Pipeline, action_leaves, observation_leaves, state_names
+from parl_core._pipeline import PolicyProgram
+from parl_core.export import Format, Pipeline, action_leaves, state_names
 
 __all__ = ["ExportedPolicy", "formats"]
 
@@ -46,7 +45,7 @@ def formats() -> Mapping[str, Format]:
     return {"onnx": Format(_write_onnx, _LOAD_ONNX), "torch-export": Format(_write_program, _LOAD_PROGRAM)}
 
 
-class ExportedPolicy(nn.Module):
+class ExportedPolicy(PolicyProgram, nn.Module):
     """An agent's way from observations to actions as one module.
 
     It takes an array of each part of an observation, `[n, ...]` in the space's dtype, and returns the parts of the
@@ -57,97 +56,49 @@ class ExportedPolicy(nn.Module):
         pipeline: of the agent; its model is copied.
     """
 
+    mean: Tensor
+    deviation: Tensor
+
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
-        self._pipeline, self._algorithm = pipeline, copy.copy(pipeline.algorithm)
-        self.model = self._algorithm.model = copy.deepcopy(pipeline.algorithm.model).cpu().eval()
-        self._names = [name for name, _ in observation_leaves(pipeline.observation)]
+        self._take(pipeline, copy.deepcopy(pipeline.algorithm.model).cpu().eval())
         self._parameter = next(self.model.parameters()).dtype
-        if pipeline.normalization is not None:
-            found = pipeline.normalization
-            deviation = np.sqrt(found.var + found.epsilon)
-            self.register_buffer("mean", torch.from_numpy(found.mean))
-            self.register_buffer("deviation", torch.from_numpy(deviation))
-        for i, (_, space) in enumerate(action_leaves(pipeline.action)):
-            if isinstance(space, gymnasium.spaces.Box):
-                for name, array in box(space, pipeline.acts_in_unit_box).items():
-                    self.register_buffer(f"{name}_{i}", torch.from_numpy(array))
 
     @torch.no_grad()
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the parts of the action, scores, and the parts of the state."""
-        observations, state = given[: len(self._names)], given[len(self._names) :]
-        mask, inputs = self._inputs(observations)
-        after: Mapping[str, Tensor] = {}
-        if state:
-            inputs, after = self.model.remember(inputs, dict(zip(self._pipeline.state, state, strict=True)))
-        columns = scores(self._algorithm, inputs, lambda parts: torch.cat(parts, -1))
-        return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
+        return self._run(given)
 
-    def _inputs(self, observations: tuple[Tensor, ...]) -> tuple[Tensor | None, Any]:
-        leaves = dict(zip(self._names, observations, strict=True))
-        mask = leaves.get("observation.action_mask") if self._pipeline.has_mask else None
-        if self._pipeline.is_flat:
-            inputs: Any = self._flat(leaves)
-        else:
-            inputs = _nested(self._pipeline.observation, iter(observations))
-        found = self._pipeline.normalization
-        if found is not None:
-            scaled = (inputs.double() - self.mean) / self.deviation
-            inputs = scaled.clamp(-found.clip, found.clip).float()
-        return mask, _of_dtype(inputs, self._parameter)
+    def _hold(self, name: str, array: NDArray[Any]) -> None:
+        self.register_buffer(name, torch.from_numpy(array))
 
-    def _flat(self, leaves: Mapping[str, Tensor]) -> Tensor:
-        features: list[Tensor] = []
-        for part in self._pipeline.flat_parts():
-            columns = leaves[".".join(("observation", *part.path))].reshape(-1, len(part.choices) or part.numbers)
-            if part.choices:
-                features += [
-                    F.one_hot((columns[:, i] - start).long(), size).to(self._parameter)
-                    for i, (size, start) in enumerate(part.choices)
-                ]
-            else:
-                features.append(columns.to(self._parameter))
-        return torch.cat(features, -1)
+    def _normalized(self, inputs: Tensor, clip: float) -> Tensor:
+        return ((inputs.double() - self.mean) / self.deviation).clamp(-clip, clip).float()
 
-    def _actions(self, columns: Tensor, mask: Tensor | None) -> Iterator[Tensor]:
-        sizes, edge = iter(self._pipeline.sizes), 0
-        number = sum(self._pipeline.sizes)
-        for i, (_, space) in enumerate(action_leaves(self._pipeline.action)):
-            if isinstance(space, gymnasium.spaces.Box):
-                count = int(np.prod(space.shape))
-                found = columns[:, number : number + count].reshape(-1, *space.shape).double()
-                number += count
-                low, high, scale, shift = (getattr(self, f"{name}_{i}") for name in ("low", "high", "scale", "shift"))
-                mapped = (found * scale + shift).clamp(low, high)
-                yield mapped.to(torch.from_numpy(np.zeros(0, space.dtype)).dtype)
-                continue
-            count = 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
-            chosen = []
-            for _ in range(count):
-                size = next(sizes)
-                part = columns[:, edge : edge + size]
-                if mask is not None:
-                    part = part.masked_fill(mask[:, edge : edge + size] == 0, torch.finfo(part.dtype).min)
-                chosen.append(part.argmax(-1))
-                edge += size
-            start = torch.from_numpy(np.asarray(getattr(space, "start", 0), np.int64))
-            yield torch.stack(chosen, -1).reshape(-1, *space.shape) + start
+    def _of_weights(self, values: Tensor) -> Tensor:
+        return values.to(self._parameter) if values.is_floating_point() else values
 
+    def _as_features(self, values: Tensor) -> Tensor:
+        return values.to(self._parameter)
 
-def _nested(space: Any, leaves: Iterator[Tensor]) -> Any:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _nested(part, leaves) for key, part in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return {str(i): _nested(part, leaves) for i, part in enumerate(space.spaces)}
-    return next(leaves)
+    def _one_hot(self, values: Tensor, size: int) -> Tensor:
+        return F.one_hot(values.long(), size).to(self._parameter)
 
+    def _joined(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts), -1)
 
-def _of_dtype(values: Any, dtype: torch.dtype) -> Any:
-    """Return floats in the dtype of the weights, as an agent gives them to its model."""
-    if isinstance(values, dict):
-        return {key: _of_dtype(value, dtype) for key, value in values.items()}
-    return values.to(dtype) if values.is_floating_point() else values
+    def _mapped(self, numbers: Tensor, i: int, dtype: Any) -> Tensor:
+        low, high, scale, shift = (getattr(self, f"{name}_{i}") for name in ("low", "high", "scale", "shift"))
+        mapped: Tensor = (numbers.double() * scale + shift).clamp(low, high)
+        return mapped.to(torch.from_numpy(np.zeros(0, dtype)).dtype)
+
+    def _best(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)
+        return scores.argmax(-1)
+
+    def _choices(self, chosen: Sequence[Tensor], shape: Sequence[int], start: NDArray[np.int64]) -> Tensor:
+        return torch.stack(list(chosen), -1).reshape(list(shape)) + torch.from_numpy(start)
 
 
 def _program(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]]) -> torch.export.ExportedProgram:

@@ -1,0 +1,313 @@
+"""The way from what an environment shows to what it is told to do, through a trained agent's model.
+
+`parl_core.export` compares the files of agents by it; `PolicyProgram` is what the backends' own files are made of.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core._nested import map_nested
+from parl_core.contracts.a2c import A2C
+from parl_core.contracts.actions import ActionKind
+from parl_core.contracts.bc import BC
+from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.discrete_sac import DiscreteSAC
+from parl_core.contracts.dqn import DQN
+from parl_core.contracts.impala import IMPALA
+from parl_core.contracts.iql import IQL
+from parl_core.contracts.policy_gradient import PolicyGradient
+from parl_core.contracts.ppo import PPO
+from parl_core.encoders import SpacePart, parts_of
+from parl_core.errors import ModelContractError
+from parl_core.spaces import kind_of
+
+__all__ = [
+    "Normalization",
+    "Pipeline",
+    "PolicyProgram",
+    "action_leaves",
+    "box",
+    "observation_leaves",
+    "scores",
+    "state_names",
+]
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """The normalisation of observations in training.
+
+    Attributes:
+        mean: of observations, `[*obs]`.
+        var: their variance.
+        clip: they are cut to [-clip, clip].
+        epsilon: added to the variance.
+    """
+
+    mean: NDArray[np.float64]
+    var: NDArray[np.float64]
+    clip: float = 10.0
+    epsilon: float = 1e-8
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The way from what an environment shows to what it is told to do.
+
+    Attributes:
+        algorithm: chooses actions.
+        observation: the environment's space.
+        action: likewise.
+        is_flat: the model sees observations as `gymnasium.spaces.flatten` gives them.
+        normalization: of what the model sees; None: none.
+    """
+
+    algorithm: Any
+    observation: Any
+    action: Any
+    is_flat: bool = False
+    normalization: Normalization | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of choices of each part of an action."""
+        if isinstance(self.action, gymnasium.spaces.Discrete):
+            return (int(self.action.n),)
+        return kind_of(self.action).nvec or ()
+
+    @property
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Return the state of one environment before its first step, `[1, ...]`; empty without a memory."""
+        found: Mapping[str, NDArray[Any]] = self.algorithm.model.initial_state(1) if self.algorithm.remembers else {}
+        return found
+
+    @property
+    def has_mask(self) -> bool:
+        """Return whether observations bring a mask of actions."""
+        return (
+            bool(self.sizes)
+            and isinstance(self.observation, gymnasium.spaces.Dict)
+            and "action_mask" in self.observation.spaces
+        )
+
+    @property
+    def acts_in_unit_box(self) -> bool:
+        """Return whether numbers of an action lie in [-1, 1] and are mapped to the bounds of a box."""
+        return bool(getattr(self.algorithm, "ACTS_IN_UNIT_BOX", False))
+
+    def flat_parts(self) -> tuple[SpacePart, ...]:
+        """Return the arrays of observations in the order in which they are flattened, none of them as an image."""
+        return tuple(SpacePart(part.path, None, part.choices, part.numbers) for part in parts_of(self.observation))
+
+
+def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
+    """Return what an algorithm chooses actions by, as a tensor `[n, columns]`: scores of choices, then numbers.
+
+    Args:
+        algorithm: of either backend.
+        observations: tensors as the model takes them.
+        concat: joins tensors along their last axis.
+
+    Raises:
+        ModelContractError: the algorithm chooses in another way.
+    """
+    match algorithm:
+        case DiscreteSAC():
+            return algorithm.model.policy(observations)
+        case DQN() | ContinuousActorCritic() | IQL():
+            return algorithm.predict(observations)
+        case PolicyGradient():
+            output = algorithm.predict(observations)
+            return output[0] if algorithm.actions.continuous else output
+        case PPO() | A2C() | IMPALA() | BC():
+            model = algorithm.model
+            alone = model.implements("policy")
+            output = model.policy(observations) if alone else model.policy_and_value(observations)[0]
+            kind = getattr(algorithm, "actions", ActionKind())
+            if not kind.continuous:
+                return output
+            numbers = output[-2].clip(-1.0, 1.0) if isinstance(algorithm, BC) else output[-2]
+            return numbers if kind.nvec is None else concat([output[0], numbers])
+    raise ModelContractError(f"{type(algorithm).__name__} cannot be exported: how it chooses actions is not known here")
+
+
+class PolicyProgram:
+    """The steps of an agent's policy, from the parts of an observation to those of an action, as a backend's program.
+
+        parts of an observation ──► mask, inputs ──► memory ──► scores ──► parts of an action
+
+    The arithmetic of each step is the backend's, which records it.
+    """
+
+    model: Any
+
+    _pipeline: Pipeline
+    _algorithm: Any
+    _names: list[str]
+
+    def _take(self, pipeline: Pipeline, model: Any) -> None:
+        """Take over the settings of a pipeline, and a copy of its model."""
+        self._pipeline, self._algorithm = pipeline, copy.copy(pipeline.algorithm)
+        self.model = self._algorithm.model = model
+        self._names = [name for name, _ in observation_leaves(pipeline.observation)]
+        found = pipeline.normalization
+        if found is not None:
+            self._hold("mean", found.mean)
+            self._hold("deviation", np.sqrt(found.var + found.epsilon))
+        for i, (_, space) in enumerate(action_leaves(pipeline.action)):
+            if isinstance(space, gymnasium.spaces.Box):
+                for name, array in box(space, pipeline.acts_in_unit_box).items():
+                    self._hold(f"{name}_{i}", array)
+
+    def _run(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the parts of the action, scores, and the parts of the state."""
+        observations, state = given[: len(self._names)], given[len(self._names) :]
+        mask, inputs = self._inputs(observations)
+        after: Mapping[str, Any] = {}
+        if state:
+            inputs, after = self.model.remember(inputs, dict(zip(self._pipeline.state, state, strict=True)))
+        columns = scores(self._algorithm, inputs, self._joined)
+        return (*self._actions(columns, mask), columns, *(after[name] for name in self._pipeline.state))
+
+    def _inputs(self, observations: Sequence[Any]) -> tuple[Any, Any]:
+        """Return the mask of actions, or None, and what the model takes."""
+        leaves = dict(zip(self._names, observations, strict=True))
+        mask = leaves.get("observation.action_mask") if self._pipeline.has_mask else None
+        is_flat = self._pipeline.is_flat
+        inputs = self._flat(leaves) if is_flat else _nested(self._pipeline.observation, iter(observations))
+        found = self._pipeline.normalization
+        if found is not None:
+            inputs = self._normalized(inputs, found.clip)
+        return mask, map_nested(self._of_weights, inputs)
+
+    def _flat(self, leaves: Mapping[str, Any]) -> Any:
+        features: list[Any] = []
+        for part in self._pipeline.flat_parts():
+            columns = leaves[".".join(("observation", *part.path))].reshape([-1, len(part.choices) or part.numbers])
+            if part.choices:
+                features += [self._one_hot(columns[:, i] - start, size) for i, (size, start) in enumerate(part.choices)]
+            else:
+                features.append(self._as_features(columns))
+        return self._joined(features)
+
+    def _actions(self, columns: Any, mask: Any) -> Iterator[Any]:
+        sizes, edge = iter(self._pipeline.sizes), 0
+        number = sum(self._pipeline.sizes)
+        for i, (_, space) in enumerate(action_leaves(self._pipeline.action)):
+            if isinstance(space, gymnasium.spaces.Box):
+                count = int(np.prod(space.shape))
+                numbers = columns[:, number : number + count].reshape([-1, *space.shape])
+                number += count
+                yield self._mapped(numbers, i, space.dtype)
+                continue
+            count = 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
+            chosen = []
+            for _ in range(count):
+                span = slice(edge, edge + next(sizes))
+                chosen.append(self._best(columns[:, span], None if mask is None else mask[:, span]))
+                edge = span.stop
+            start = np.asarray(getattr(space, "start", 0), np.int64)
+            yield self._choices(chosen, [-1, *space.shape], start)
+
+    # Backend hooks
+
+    def _hold(self, name: str, array: NDArray[Any]) -> None:
+        """Keep a constant as an attribute of that name."""
+        raise NotImplementedError
+
+    def _normalized(self, inputs: Any, clip: float) -> Any:
+        """Return (inputs - `mean`) / `deviation` in [-clip, clip], float32 of a calculation in float64."""
+        raise NotImplementedError
+
+    def _of_weights(self, values: Any) -> Any:
+        """Return floats in the dtype of the weights, as an agent gives them to its model; others as they are."""
+        raise NotImplementedError
+
+    def _as_features(self, values: Any) -> Any:
+        """Return numbers of any kind in the dtype of the weights."""
+        raise NotImplementedError
+
+    def _one_hot(self, values: Any, size: int) -> Any:
+        """Return whole numbers `[n]` in 0 ... size - 1 as features `[n, size]`."""
+        raise NotImplementedError
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        """Join tensors along their last axis."""
+        raise NotImplementedError
+
+    def _mapped(self, numbers: Any, i: int, dtype: Any) -> Any:
+        """Return numbers * `scale_i` + `shift_i` within `low_i` and `high_i`, calculated in float64, of that dtype."""
+        raise NotImplementedError
+
+    def _best(self, scores: Any, mask: Any) -> Any:
+        """Return the choice of the largest score in each row; with a mask, among those that it does not forbid."""
+        raise NotImplementedError
+
+    def _choices(self, chosen: Sequence[Any], shape: Sequence[int], start: NDArray[np.int64]) -> Any:
+        """Return choices, each `[n]`, in one tensor of that shape, counted from `start`."""
+        raise NotImplementedError
+
+
+def _nested(space: Any, leaves: Iterator[Any]) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _nested(part, leaves) for key, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return {str(i): _nested(part, leaves) for i, part in enumerate(space.spaces)}
+    return next(leaves)
+
+
+def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield a name, and what finds it in an observation, for every array of a space; each in the space's dtype."""
+    match space:
+        case gymnasium.spaces.Dict():
+            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
+        case gymnasium.spaces.Tuple():
+            parts = list(enumerate(space.spaces))
+        case _:
+            yield name, lambda observation: np.asarray(observation, space.dtype)
+            return
+    for key, part in parts:
+        for inner, leaf in observation_leaves(part, f"{name}.{key}"):
+            yield inner, partial(_found_in, key, leaf)
+
+
+def state_names(pipeline: Pipeline, name: str = "state") -> list[str]:
+    """Return the names of the parts of the state of a policy with a memory."""
+    return [f"{name}.{part}" for part in pipeline.state]
+
+
+def _found_in(key: Any, leaf: Callable[[Any], Any], observation: Any) -> Any:
+    return leaf(observation[key])
+
+
+def action_leaves(space: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
+    """Yield name and space of every part of an action, in order."""
+    match space:
+        case gymnasium.spaces.Dict():
+            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
+        case gymnasium.spaces.Tuple():
+            parts = list(enumerate(space.spaces))
+        case _:
+            yield name, space
+            return
+    for key, part in parts:
+        yield from action_leaves(part, f"{name}.{key}")
+
+
+def box(space: Any, in_unit_box: bool) -> Mapping[str, NDArray[np.float64]]:
+    """Return `low`, `high`, `scale` and `shift` of a Box: actions are numbers * scale + shift within low and high."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    scale, shift = np.ones(space.shape), np.zeros(space.shape)
+    if in_unit_box and prod(space.shape):
+        is_bounded = np.isfinite(low) & np.isfinite(high)
+        bottom, top = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
+        scale, shift = np.where(is_bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
+    return {"low": low, "high": high, "scale": scale, "shift": shift}
