@@ -239,33 +239,13 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
 # DQN
 
 _WIDE = {"hidden": (256, 256)}
+_USUAL_RATES = {"actor_lr": 3e-4, "critic_lr": 3e-4}
 _DQN = {"gamma": 0.99}
 _SB3_LOSS = {"huber": 1.0, "max_grad_norm": 10.0}
 _DQN_LOSS = "the squared error, unclipped; Stable-Baselines3's is Huber's, with gradients clipped at 10"
+_TO_ZERO = "the learning rate goes to 0"
 _GLOROT = "layers start from Glorot's uniform weights, not from PyTorch's"
-_DQN_CARTPOLE = Recipe(
-    OffPolicySettings(
-        total_steps=100_000,
-        learning_starts=1_000,
-        train_every=256,
-        gradient_steps=128,
-        batch_size=64,
-        memory_size=100_000,
-        exploration={"epsilon": linear(1.0, 0.04, 16_000)},
-        rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
-    ),
-    {**_DQN, "sync_every": 128},
-    _WIDE,
-    goal=475.0,
-    evaluate_every=2_000,
-    deviations=(
-        _DQN_LOSS,
-        "twice the Zoo's steps, the learning rate goes to 0",
-        "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
-        _GLOROT,
-    ),
-)
-_QRDQN_CARTPOLE = Recipe(
+_CARTPOLE_DQN = Recipe(
     OffPolicySettings(
         total_steps=50_000,
         learning_starts=1_000,
@@ -276,21 +256,32 @@ _QRDQN_CARTPOLE = Recipe(
         exploration={"epsilon": linear(1.0, 0.04, 8_000)},
         rates={"learning_rate": linear(2.3e-3, 0.0, 50_000)},
     ),
-    {"gamma": 0.99, "sync_every": 128},
-    {"hidden": (256, 256), "quantiles": 10},
+    {**_DQN, "sync_every": 128},
     goal=475.0,
     evaluate_every=2_000,
     deviations=(
-        "the learning rate goes to 0",
+        _TO_ZERO,
         "the target is copied before each 128 updates, as the Zoo's every 10 steps come to",
         _GLOROT,
     ),
 )
-
+_DQN_CARTPOLE = replace(
+    _CARTPOLE_DQN,
+    loop=replace(
+        _CARTPOLE_DQN.loop,
+        total_steps=100_000,
+        exploration={"epsilon": linear(1.0, 0.04, 16_000)},
+        rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
+    ),
+    sizes=_WIDE,
+    deviations=(_DQN_LOSS, "twice the Zoo's steps, the learning rate goes to 0", *_CARTPOLE_DQN.deviations[1:]),
+)
+_QRDQN_CARTPOLE = replace(_CARTPOLE_DQN, sizes={**_WIDE, "quantiles": 10})
+_CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
 _C51_CARTPOLE = replace(
-    _QRDQN_CARTPOLE,
-    algorithm={"gamma": 0.99, "sync_every": 128, "v_min": 0.0, "v_max": 100.0},
-    sizes={"hidden": (256, 256), "atoms": 51},
+    _CARTPOLE_DQN,
+    algorithm={**_CARTPOLE_DQN.algorithm, **_CARTPOLE_RETURNS},
+    sizes={**_WIDE, "atoms": 51},
     source="as QR-DQN's, of RL Baselines3 Zoo; returns with a discount of 0.99 lie in 0..100",
 )
 _RAINBOW_PARTS = {"dueling": True, "noisy": 0.5}
@@ -309,7 +300,7 @@ _RAINBOW_CARTPOLE = Recipe(
         exploration=_NO_EPSILON,
         rates={"learning_rate": linear(5e-4, 0.0, 50_000)},
     ),
-    {"gamma": 0.99, "sync_every": 100, "v_min": 0.0, "v_max": 100.0},
+    {**_DQN, "sync_every": 100, **_CARTPOLE_RETURNS},
     {"hidden": (128, 128), "atoms": 51, **_RAINBOW_PARTS},
     goal=475.0,
     evaluate_every=2_000,
@@ -367,7 +358,7 @@ _MOUNTAIN_CAR_DQN = Recipe(
     _WIDE,
     goal=-110.0,
     deviations=(
-        "the learning rate goes to 0",
+        _TO_ZERO,
         "the target is copied every 300 updates, as the Zoo's every 600 steps come to",
         _GLOROT,
     ),
@@ -447,7 +438,7 @@ _DISCRETE_SAC = Recipe(
     OffPolicySettings(
         total_steps=500_000, learning_starts=1_000, train_every=2, gradient_steps=1, batch_size=128, memory_size=200_000
     ),
-    {"actor_lr": 3e-4, "critic_lr": 3e-4, "target_entropy": 0.2},
+    {**_USUAL_RATES, "target_entropy": 0.2},
     _WIDE,
     source="own; rates of Christodoulou 2019, and an entropy that lets a policy be sure of its action",
 )
@@ -505,6 +496,8 @@ _ATARI_C51 = replace(
 
 _PPO = {"value_loss_coef": 1.0, "use_clipped_value_loss": False, "entropy_coef": 0.0}
 _PPO_SIZES = {"hidden": (64, 64)}
+_BOX_SIZES = {**_PPO_SIZES, "continuous": True}
+_BOX = {"continuous_action": True}
 _PPO_CARTPOLE = OnPolicySettings(
     total_steps=100_000,
     n_steps=32,
@@ -524,7 +517,7 @@ _TEAM_LOOP = OnPolicySettings(total_steps=1_000_000, n_steps=25, epochs=10, gamm
 _MAPPO = Recipe(
     _TEAM_LOOP,
     {"clip_param": 0.2, "entropy_coef": 0.01},
-    {"hidden": (64, 64)},
+    _PPO_SIZES,
     num_envs=32,
     evaluate_every=32_000,
     source="Yu et al. 2022 (arXiv:2103.01955), appendix, MPE",
@@ -536,7 +529,7 @@ _MAPPO = Recipe(
 _COMA = Recipe(
     OnPolicySettings(total_steps=1_000_000, n_steps=25, gamma=0.99, gae_lambda=0.8),
     {"gamma": 0.99, "td_lambda": 0.8, "actor_lr": 5e-4, "critic_lr": 1e-3, "entropy_coef": 0.01},
-    {"hidden": (64, 64)},
+    _PPO_SIZES,
     num_envs=16,
     evaluate_every=32_000,
     source="PyMARL, coma.yaml, and Foerster et al. 2018 for td_lambda",
@@ -572,7 +565,7 @@ _QMIX_TWO_STEP = Recipe(
         exploration={"epsilon": 1.0},
     ),
     {"lr": 5e-4, "clip_grad_norm": 10.0, "sync_every": 100},
-    {"hidden": (64, 64)},
+    _PPO_SIZES,
     num_envs=4,
     evaluate_every=1_000,
     source="Rashid et al. 2018, appendix: uniform exploration, a learning rate of 5e-4, batches of 32 episodes",
@@ -583,23 +576,24 @@ _MADDPG = Recipe(
         total_steps=1_000_000, learning_starts=25_600, train_every=100, batch_size=1_024, memory_size=1_000_000
     ),
     {"actor_lr": 1e-2, "critic_lr": 1e-2, "gamma": 0.95, "tau": 0.01},
-    {"hidden": (64, 64)},
+    _PPO_SIZES,
     num_envs=5,
     evaluate_every=50_000,
     source="Lowe et al. 2017, appendix, and the authors' code",
     deviations=("one-hot actions, straight through the Gumbel-softmax", "gradients are not clipped"),
 )
+_PIXEL_PPO = OnPolicySettings(
+    total_steps=10_000_000,
+    n_steps=128,
+    epochs=4,
+    minibatch_size=256,
+    lr=2.5e-4,
+    clip=0.1,
+    decay=True,
+    entropy_coef=0.01,
+)
 _MINATAR_PPO = Recipe(
-    OnPolicySettings(
-        total_steps=3_000_000,
-        n_steps=128,
-        epochs=4,
-        minibatch_size=256,
-        lr=2.5e-4,
-        clip=0.1,
-        decay=True,
-        entropy_coef=0.01,
-    ),
+    replace(_PIXEL_PPO, total_steps=3_000_000),
     {"value_loss_coef": 1.0, "use_clipped_value_loss": False},
     network="minatar_networks:minatar_actor_critic",
     environment="minatar_game:MinAtarGame",
@@ -623,8 +617,8 @@ _A2C_PENDULUM = Recipe(
     OnPolicySettings(
         total_steps=1_000_000, n_steps=8, gamma=0.9, gae_lambda=0.9, lr=7e-4, decay=True, entropy_coef=0.0
     ),
-    {"continuous_action": True},
-    {**_PPO_SIZES, "continuous": True},
+    _BOX,
+    _BOX_SIZES,
     num_envs=8,
     normalize=True,
     goal=-200.0,
@@ -651,7 +645,7 @@ _LANDER = OffPolicySettings(total_steps=300_000, learning_starts=10_000, batch_s
 _SAC_PENDULUM = Recipe(
     _PENDULUM,
     _PENDULUM_RATES,
-    {"hidden": (256, 256)},
+    _WIDE,
     goal=-200.0,
     evaluate_every=1_000,
     deviations=("1,000 random steps, not 100",),
@@ -715,11 +709,15 @@ _SAME_DATA = (
     "no published figure on small tasks; data are recorded here by a scripted policy with noise",
     "the data are the same for all seeds",
 )
+_LAST_WEIGHTS = "own: Adam's usual rate, which goes to 0, because the last weights count"
 _BEHAVIOUR = Recipe(
     OfflineSettings(updates=50_000, batch_size=256),
     {"lr": linear(1e-3, 0.0, 50_000)},
     _WIDE,
-    source="own: Adam's usual rate, which goes to 0, because the last weights count",
+    source=_LAST_WEIGHTS,
+)
+_PENDULUM_DATA = Recipe(
+    OfflineSettings(updates=10_000, batch_size=256), sizes=_WIDE, reward_scale=0.1, deviations=_SAME_DATA
 )
 _REINFORCE = Recipe(
     OnPolicySettings(total_steps=500_000, n_steps=256, gamma=0.99, gae_lambda=1.0, lr=1e-3),
@@ -740,18 +738,17 @@ def _actor_learner(steps: int, n_steps: int, fragments: int | None, max_lag: int
     )
 
 
+_TWO_ACTORS = "two remote actors, and an order of fragments that does not depend on time"
+
+
+def _asynchronous(steps: int) -> Any:
+    loop = _actor_learner(steps, 20, 2, 1, 1e-3, entropy_coef=0.01)
+    return replace(loop, groups=4, envs_per_group=8, inference="learner")
+
+
 _ATARI_GAMES = ("Pong", "Breakout")
 _ATARI_PPO = Recipe(
-    OnPolicySettings(
-        total_steps=10_000_000,
-        n_steps=128,
-        epochs=4,
-        minibatch_size=256,
-        lr=2.5e-4,
-        clip=0.1,
-        decay=True,
-        entropy_coef=0.01,
-    ),
+    _PIXEL_PPO,
     network="AtariActorCritic",
     num_envs=8,
     evaluate_every=250_000,
@@ -769,7 +766,7 @@ _GRID_PPO = Recipe(
 )
 _DM_CONTROL_SAC = Recipe(
     OffPolicySettings(total_steps=100_000, learning_starts=5_000, batch_size=256, memory_size=1_000_000),
-    {"actor_lr": 3e-4, "critic_lr": 3e-4},
+    _USUAL_RATES,
     _WIDE,
     evaluate_every=10_000,
     source="Haarnoja et al. 2018, table 1",
@@ -816,7 +813,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             OffPolicySettings(
                 total_steps=5_000_000, learning_starts=20_000, train_every=4, batch_size=64, memory_size=100_000
             ),
-            {"actor_lr": 3e-4, "critic_lr": 3e-4, "tau": 0.005},
+            {**_USUAL_RATES, "tau": 0.005},
             source="Christodoulou 2019; CleanRL, sac_atari.py",
             deviations=("a tenth of the memory", "the target moves a little after each update"),
         ),
@@ -903,8 +900,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
                 gamma=0.9,
                 gae_lambda=0.95,
             ),
-            {**_PPO, "continuous_action": True},
-            {**_PPO_SIZES, "continuous": True},
+            {**_PPO, **_BOX},
+            _BOX_SIZES,
             num_envs=4,
             goal=-200.0,
             deviations=(
@@ -914,8 +911,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("PPO", "HalfCheetah-v5"): Recipe(
             _CLEANRL_PPO,
-            {**_PPO, "continuous_action": True},
-            {**_PPO_SIZES, "continuous": True},
+            {**_PPO, **_BOX},
+            _BOX_SIZES,
             normalize=True,
             source="Schulman et al. 2017, table 3; observations and rewards normalised, as CleanRL does",
         ),
@@ -928,8 +925,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("PPO", "continuous"): Recipe(
             replace(_CLEANRL_PPO, decay=True),
-            {"continuous_action": True},
-            {**_PPO_SIZES, "continuous": True},
+            _BOX,
+            _BOX_SIZES,
             normalize=True,
             evaluate_every=50_000,
             source="CleanRL, ppo_continuous_action.py",
@@ -948,10 +945,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             goal=475.0,
             source="Espeholt et al. 2018, table D.3 (discount, weights of value and entropy, gradient norm); batches "
             "of 500 and fragments of 50 steps as RLlib has by default, Adam's rate and the network own",
-            deviations=(
-                "two remote actors, and an order of fragments that does not depend on time",
-                "the learning rate goes to 0",
-            ),
+            deviations=(_TWO_ACTORS, _TO_ZERO),
         ),
         ("IMPALA", "Acrobot-v1"): Recipe(
             replace(_actor_learner(500_000, 50, 2, 1, 1e-3, entropy_coeff=-0.01), deterministic=True),
@@ -959,10 +953,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             _PPO_SIZES,
             goal=-100.0,
             source="as CartPole's, with half of its rate",
-            deviations=(
-                "two remote actors, and an order of fragments that does not depend on time",
-                "the learning rate goes to 0",
-            ),
+            deviations=(_TWO_ACTORS, _TO_ZERO),
         ),
         ("IMPALA", "MinAtar/Breakout-v1"): Recipe(
             replace(_actor_learner(3_000_000, 20, 2, 1, 1e-3, entropy_coeff=-0.01), deterministic=True),
@@ -972,22 +963,22 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             source="Espeholt et al. 2018, table D.3 (discount, unroll of 20, weights of value and entropy, gradient "
             "norm); Adam's rate own",
             deviations=(
-                "two remote actors, and an order of fragments that does not depend on time",
+                _TWO_ACTORS,
                 "batches of 200 steps, and the learning rate goes to 0",
                 "initial weights as PARL's layers have them",
             ),
         ),
         ("IMPALA", "Pendulum-v1"): Recipe(
             replace(_actor_learner(600_000, 10, 4, 1, 1e-3, entropy_coeff=0.0), envs_per_group=8, deterministic=True),
-            {"sample_batch_steps": 10, "gamma": 0.9, "continuous_action": True},
-            {**_PPO_SIZES, "continuous": True},
+            {"sample_batch_steps": 10, "gamma": 0.9, **_BOX},
+            _BOX_SIZES,
             source="own: discount and fragments near those of PPO's Zoo entry, the rest as CartPole's",
-            deviations=("the learning rate goes to 0",),
+            deviations=(_TO_ZERO,),
         ),
         ("IMPALA", "continuous"): Recipe(
             replace(_actor_learner(1_000_000, 20, 4, 1, 3e-4, entropy_coeff=0.0), envs_per_group=8),
-            {"sample_batch_steps": 20, "continuous_action": True},
-            {**_PPO_SIZES, "continuous": True},
+            {"sample_batch_steps": 20, **_BOX},
+            _BOX_SIZES,
             source="own: as the discrete one's, with a smaller rate and no bonus of entropy",
         ),
         ("IMPALA", "discrete"): Recipe(
@@ -1003,23 +994,13 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             source="PARL's example, with another number of actors",
         ),
         ("A3C", "discrete"): Recipe(
-            replace(
-                _actor_learner(500_000, 20, 2, 1, 1e-3, entropy_coef=0.01),
-                groups=4,
-                envs_per_group=8,
-                inference="learner",
-            ),
+            _asynchronous(500_000),
             sizes={"hidden": (128, 128)},
             goal=475.0,
             source="own; rollouts of 20 steps as PARL's example has",
         ),
         ("A3C", "atari"): Recipe(
-            replace(
-                _actor_learner(10_000_000, 20, 2, 1, 1e-3, entropy_coef=0.01),
-                groups=4,
-                envs_per_group=8,
-                inference="learner",
-            ),
+            _asynchronous(10_000_000),
             network="AtariActorCritic",
             source="own; rollouts of 20 steps as PARL's example has",
         ),
@@ -1059,7 +1040,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("TD3", "HalfCheetah-v5"): Recipe(
             OffPolicySettings(learning_starts=25_000, exploration={"noise": 0.1}),
-            {"actor_lr": 3e-4, "critic_lr": 3e-4},
+            _USUAL_RATES,
             _WIDE,
             source=_TIANSHOU,
         ),
@@ -1072,7 +1053,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         ("TQC", "HalfCheetah-v5"): Recipe(
             OffPolicySettings(learning_starts=10_000),
-            {"actor_lr": 3e-4, "critic_lr": 3e-4, "drop": 0},
+            {**_USUAL_RATES, "drop": 0},
             _WIDE,
             source="Kuznetsov et al. 2020, table 3",
             deviations=("critics of two layers of 256, not three of 512",),
@@ -1116,7 +1097,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("PolicyGradient", "discrete"): _REINFORCE,
         ("PolicyGradient", "continuous"): _REINFORCE,
         ("BC", "discrete"): _BEHAVIOUR,
-        ("BC", "continuous"): replace(_BEHAVIOUR, algorithm={**_BEHAVIOUR.algorithm, "continuous_action": True}),
+        ("BC", "continuous"): replace(_BEHAVIOUR, algorithm={**_BEHAVIOUR.algorithm, **_BOX}),
         ("CQL", "*"): Recipe(
             OfflineSettings(updates=500_000, batch_size=256), sizes=_WIDE, source="Kumar et al. 2020 and PARL's example"
         ),
@@ -1160,65 +1141,51 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             {"lr": linear(1e-3, 0.0, 10_000)},
             _PPO_SIZES,
             log="random",
-            source="own: Adam's usual rate, which goes to 0, because the last weights count",
+            source=_LAST_WEIGHTS,
             deviations=_RANDOM_DATA,
         ),
         ("BC", "Pendulum-v1"): Recipe(
             OfflineSettings(updates=10_000, batch_size=256),
-            {"lr": linear(1e-3, 0.0, 10_000), "continuous_action": True},
-            {**_PPO_SIZES, "continuous": True},
-            source="own: Adam's usual rate, which goes to 0, because the last weights count",
+            {"lr": linear(1e-3, 0.0, 10_000), **_BOX},
+            _BOX_SIZES,
+            source=_LAST_WEIGHTS,
             deviations=_SAME_DATA,
         ),
-        ("CQL", "Pendulum-v1"): Recipe(
-            OfflineSettings(updates=10_000, batch_size=64),
-            {
+        ("CQL", "Pendulum-v1"): replace(
+            _PENDULUM_DATA,
+            loop=OfflineSettings(updates=10_000, batch_size=64),
+            algorithm={
                 "gamma": 0.98,
                 "actor_lr": linear(1e-3, 0.0, 10_000),
                 "critic_lr": linear(1e-3, 0.0, 10_000),
                 "policy_eval_start": 1000,
                 "min_q_weight": 1.0,
             },
-            _WIDE,
-            reward_scale=0.1,
             source="own: values of some tens, held down by a weight that suits them; rates go to 0, the last weights "
             "count",
-            deviations=_SAME_DATA,
         ),
-        ("IQL", "Pendulum-v1"): Recipe(
-            OfflineSettings(updates=10_000, batch_size=256),
-            {"max_steps": 10_000},
-            _WIDE,
-            reward_scale=0.1,
+        ("IQL", "Pendulum-v1"): replace(
+            _PENDULUM_DATA,
+            algorithm={"max_steps": 10_000},
             source="Kostrikov et al. 2021, appendix B; rewards divided by 10, so that advantages are of unit size",
-            deviations=_SAME_DATA,
         ),
-        ("TD3BC", "Pendulum-v1"): Recipe(
-            OfflineSettings(updates=10_000, batch_size=256),
-            {"actor_lr": linear(3e-4, 0.0, 10_000), "gamma": 0.98},
-            _WIDE,
-            reward_scale=0.1,
+        ("TD3BC", "Pendulum-v1"): replace(
+            _PENDULUM_DATA,
+            algorithm={"actor_lr": linear(3e-4, 0.0, 10_000), "gamma": 0.98},
             source="Fujimoto & Gu 2021, table 3; rewards divided by 10, and the actor's rate goes to 0, because the "
             "last weights count",
-            deviations=_SAME_DATA,
         ),
-        ("AWAC", "Pendulum-v1"): Recipe(
-            OfflineSettings(updates=10_000, batch_size=256),
-            {"actor_lr": linear(3e-4, 0.0, 10_000), "gamma": 0.98, "lam": 0.3},
-            _WIDE,
-            reward_scale=0.1,
+        ("AWAC", "Pendulum-v1"): replace(
+            _PENDULUM_DATA,
+            algorithm={"actor_lr": linear(3e-4, 0.0, 10_000), "gamma": 0.98, "lam": 0.3},
             source="own: rewards divided by 10, so that advantages are of unit size; the actor's rate goes to 0, "
             "because the last weights count",
-            deviations=_SAME_DATA,
         ),
-        ("ReBRAC", "Pendulum-v1"): Recipe(
-            OfflineSettings(updates=10_000, batch_size=256),
-            {"actor_lr": linear(1e-3, 0.0, 10_000), "gamma": 0.98, "actor_bc": 0.01, "critic_bc": 0.01},
-            _WIDE,
-            reward_scale=0.1,
+        ("ReBRAC", "Pendulum-v1"): replace(
+            _PENDULUM_DATA,
+            algorithm={"actor_lr": linear(1e-3, 0.0, 10_000), "gamma": 0.98, "actor_bc": 0.01, "critic_bc": 0.01},
             source="Tarasov et al. 2023, table 6; a smaller network and batch, rewards divided by 10, and the actor's "
             "rate goes to 0, because the last weights count",
-            deviations=_SAME_DATA,
         ),
         ("DecisionTransformer", "Pendulum-v1"): Recipe(
             OfflineSettings(updates=5_000, batch_size=64),
