@@ -19,7 +19,7 @@ CHECKED_WITH_THE_PACKAGES = ("tests/conformance", "tests/faults")
 # Folders of other programs that a program puts on its path.
 ALSO_ON_THE_PATH = {
     "benchmarks/impala": ("benchmarks/remote", "benchmarks/remote/peers", "benchmarks/learner"),
-    "benchmarks/sample_efficiency": ("benchmarks/evolution",),
+    "benchmarks/sample_efficiency": ("benchmarks/evolution", "benchmarks/learning"),
     "tests/base": ("examples/prosthetics", "examples/evolution/service", "tools"),
 }
 

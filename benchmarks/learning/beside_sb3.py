@@ -29,7 +29,7 @@ from parl_core.training.results import (
     Measured,
 )
 
-__all__ = ["AsAgent", "measure", "model_of"]
+__all__ = ["AsAgent", "Watch", "decaying", "measure", "model_of"]
 
 _OUR_GRADIENT_LIMIT = 40.0  # of A2C, whose losses are sums over the batch
 
@@ -46,7 +46,7 @@ def measure(
     """Train one model and evaluate it, as `parl_core.training.results.measure` does with an agent of ours."""
     torch.set_num_threads(1)
     model = model_of(algorithm, env, recipe, seed)
-    watch = _Watch(env, max(recipe.steps // EVALUATIONS, 1), progress)
+    watch = _Progress(env, max(recipe.steps // EVALUATIONS, 1), progress)
     model.learn(recipe.steps, callback=watch)
     last = evaluate(AsAgent(model), env, episodes, seed=SEED_AFTER)
     return Measured(watch.curve, last.returns, model.num_timesteps)
@@ -83,8 +83,8 @@ def _ppo(algorithm: str, recipe: Recipe, _: Any) -> dict[str, Any]:
         "n_epochs": loop.epochs,
         "gamma": loop.gamma,
         "gae_lambda": loop.gae_lambda,
-        "learning_rate": _decaying(loop.lr, loop.decay),
-        "clip_range": _decaying(loop.clip, loop.decay),
+        "learning_rate": decaying(loop.lr) if loop.decay else loop.lr,
+        "clip_range": decaying(loop.clip) if loop.decay else loop.clip,
         "ent_coef": loop.entropy_coef,
         "vf_coef": 0.5 * coefficient,
     }
@@ -97,7 +97,7 @@ def _a2c(algorithm: str, recipe: Recipe, _: Any) -> dict[str, Any]:
         "n_steps": loop.n_steps,
         "gamma": loop.gamma,
         "gae_lambda": loop.gae_lambda,
-        "learning_rate": _decaying(loop.lr, loop.decay),
+        "learning_rate": decaying(loop.lr) if loop.decay else loop.lr,
         "ent_coef": 0.01 if loop.entropy_coef is None else loop.entropy_coef,
         "vf_coef": 0.25,
         "max_grad_norm": _OUR_GRADIENT_LIMIT / (recipe.num_envs * loop.n_steps),
@@ -171,8 +171,9 @@ def _refuse_others(algorithm: str, own: Any, *known: str) -> None:
         raise ValueError(f"no translation of {', '.join(others)} to Stable-Baselines3's {algorithm}")
 
 
-def _decaying(value: float, decay: bool) -> Any:
-    return (lambda left: value * left) if decay else value
+def decaying(value: float) -> Any:
+    """Return the schedule that goes to 0."""
+    return lambda left: value * left
 
 
 def _rate(value: Scheduled | None, steps: int) -> Any:
@@ -203,22 +204,42 @@ class AsAgent:
         return self._model.predict(obs, deterministic=True)[0]
 
 
-class _Watch(BaseCallback):
-    """Evaluates between updates."""
+class Watch(BaseCallback):
+    """Evaluates between updates.
 
-    def __init__(self, env: str, every: int, progress: Callable[[float], None]) -> None:
+    Args:
+        env: its id.
+        every: steps between evaluations.
+        episodes: of an evaluation.
+        options: of `parl_core.training.evaluate`.
+    """
+
+    def __init__(self, env: str, every: int, episodes: int, **options: Any) -> None:
         super().__init__()
         self.curve: list[tuple[int, float]] = []
-        self._env, self._every, self._progress = env, every, progress
+        self._env, self._every, self._episodes, self._options = env, every, episodes, options
 
     def _on_rollout_start(self) -> None:
         if self.num_timesteps >= self._every * (len(self.curve) + 1):
-            found = evaluate(AsAgent(self.model), self._env, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING)
+            found = evaluate(AsAgent(self.model), self._env, self._episodes, **self._options)
             self.curve.append((self.num_timesteps, found.mean))
-            self._progress(min(len(self.curve) / EVALUATIONS, 1.0))
 
     def _on_step(self) -> bool:
         return True
+
+
+class _Progress(Watch):
+    """Says how many of a run's evaluations are done, of which the last one is at its end."""
+
+    def __init__(self, env: str, every: int, progress: Callable[[float], None]) -> None:
+        super().__init__(env, every, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING)
+        self._progress = progress
+
+    def _on_rollout_start(self) -> None:
+        done = len(self.curve)
+        super()._on_rollout_start()
+        if len(self.curve) > done:
+            self._progress(min(len(self.curve) / EVALUATIONS, 1.0))
 
     def _on_training_end(self) -> None:
         self._on_rollout_start()

@@ -1,13 +1,16 @@
 """Stable-Baselines3's `learn()`."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from cases import EPISODES, Case
 from stable_baselines3 import DQN, PPO, SAC
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-from parl_core.training import evaluate
+sys.path.append(str(Path(__file__).resolve().parents[1] / "learning"))
+
+from beside_sb3 import Watch, decaying
 
 __all__ = ["sb3", "sb3_ppo"]
 
@@ -15,50 +18,21 @@ __all__ = ["sb3", "sb3_ppo"]
 def sb3(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
     """Train until solved; the evaluations' steps and mean returns."""
     model = {"ppo": sb3_ppo, "dqn": _dqn, "sac": _sac}[name](case.env, seed)
-    watch = _Watch(case)
+    watch = _UntilSolved(case)
     model.learn(case.total_steps, callback=watch)
-    return watch.evaluations
+    return watch.curve
 
 
-class _Predicting:
-    """A model as this project's evaluation wants it."""
-
-    training = False
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def train(self) -> None:
-        """Its `predict` sets the mode itself."""
-
-    eval = train
-
-    def predict(self, obs: Any) -> Any:
-        """Deterministic actions."""
-        return self._model.predict(obs, deterministic=True)[0]
-
-
-class _Watch(BaseCallback):
-    """Evaluates between updates, and stops when two evaluations in a row reached the threshold."""
+class _UntilSolved(Watch):
+    """Stops when two evaluations in a row reached the threshold."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__()
-        self.evaluations: list[tuple[int, float]] = []
-        self._case, self._next = case, case.evaluate_every
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= self._next:
-            self._next += self._case.evaluate_every
-            found = evaluate(_Predicting(self.model), self._case.env, EPISODES)
-            self.evaluations.append((self.num_timesteps, found.mean))
+        super().__init__(case.env, case.evaluate_every, EPISODES)
+        self._threshold = case.threshold
 
     def _on_step(self) -> bool:
-        last = self.evaluations[-2:]
-        return len(last) < 2 or min(mean for _, mean in last) < self._case.threshold
-
-
-def _decaying(value: float) -> Any:
-    return lambda left: value * left
+        last = self.curve[-2:]
+        return len(last) < 2 or min(mean for _, mean in last) < self._threshold
 
 
 def sb3_ppo(env: str, seed: int) -> Any:
@@ -72,8 +46,8 @@ def sb3_ppo(env: str, seed: int) -> Any:
         gamma=0.98,
         n_epochs=20,
         ent_coef=0.0,
-        learning_rate=_decaying(1e-3),
-        clip_range=_decaying(0.2),
+        learning_rate=decaying(1e-3),
+        clip_range=decaying(0.2),
         seed=seed,
         device="cpu",
     )
