@@ -1,4 +1,4 @@
-"""`parl evaluate` and `parl play`: what trained agents do."""
+"""`parl evaluate` and `parl play`, what trained agents do; `parl export` and `parl import`, their files."""
 
 import json
 import tempfile
@@ -9,11 +9,16 @@ import click
 import gymnasium
 
 from parl_core import backends
-from parl_core.cli._request import SEED
+from parl_core.cli._request import FILE, SEED
+from parl_core.export import FORMATS, export_run
+from parl_core.importing import import_run
 from parl_core.training.recipe_run import check_rendering, play
+from parl_core.training.recipes import NETWORKS
+from parl_core.training.run import Run
+from parl_core.training.settings import algorithm_named
 from parl_core.training.trained import Trained
 
-__all__ = ["evaluate_run", "play_run"]
+__all__ = ["evaluate_run", "export_agent", "import_agent", "play_run"]
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -81,3 +86,72 @@ def _record(target: Path, agent: Any, trained: Trained, make_env: Any, seed: int
         (made,) = Path(folder).glob("*.mp4")
         made.replace(target)
     return result
+
+
+@click.command("export")
+@click.argument("run", type=_FOLDER)
+@click.option("--to", default="numpy", type=click.Choice(list(FORMATS)), help="The format.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File (of paddle-inference a new folder); default: in RUN.",
+)
+@click.option("--last", is_flag=True, help="The agent as it was at the end (or the last evaluation), not the best one.")
+@click.option("--observations", default=1000, type=click.IntRange(1), help="How many actions are compared.")
+@click.option("--seed", default=0, type=click.IntRange(0, 2**31 - 1), help="Of the episodes that give them.")
+def export_agent(run: Path, to: str, out: Path | None, last: bool, observations: int, seed: int) -> None:
+    """Write the best agent of the folder RUN as a file that runs without PARL's training parts.
+
+    numpy is read by parl_core.policy, with numpy alone; onnx by ONNX Runtime; torch-export by torch.export.load;
+    paddle-inference by paddle.inference. The file gets its name when a fresh process has acted with it as the agent
+    does.
+    """
+    written = export_run(run, to, out, last=last, observations=observations, seed=seed)
+    click.echo(
+        f"{written.path}: {written.size} bytes; of {written.observations} actions {written.equal} are the agent's, "
+        f"numbers differ by at most {written.difference:.2g}"
+    )
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("env")
+@click.option("--algorithm", help="Of a checkpoint of PARL 2.x, which does not say it.")
+@click.option("--activation", default="", help="Of such a model's hidden layers; default: tanh of PPO, A2C, else relu.")
+@click.option(
+    "--normalization",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of Stable-Baselines3's VecNormalize.",
+)
+@click.option("--backend", help="torch or paddle; default: the one installed.")
+@click.option("--env-module", "module", default="", help="Import this module first: it registers ENV.")
+@click.option("--run", type=FILE, help="Folder for the agent; default: a new one in --runs.")
+@click.option("--runs", default="runs", type=FILE, help="Folder of all runs.")
+def import_agent(
+    file: Path,
+    env: str,
+    algorithm: str | None,
+    activation: str,
+    normalization: Path | None,
+    backend: str | None,
+    module: str,
+    run: Path | None,
+    runs: Path,
+) -> None:
+    """Take over the agent in FILE, which acts in the environment ENV: and write a run of it.
+
+    FILE is a zip file of Stable-Baselines3 (DQN, PPO, A2C, SAC, TD3, DDPG), or a checkpoint of PARL 2.x on torch or
+    paddle, of a model that is a chain of layers as in PARL's examples. It is read as data; no code in it is run.
+
+    \b
+    parl import ppo_cartpole.zip CartPole-v1
+    parl import model.ckpt CartPole-v1 --algorithm dqn
+    """  # noqa: D301 - click's mark of a paragraph that keeps its lines
+    if backend:
+        backends.set_backend(backend)
+    named = algorithm_named(algorithm, tuple(NETWORKS)) if algorithm else ""
+    folder = run or Run(f"imported-{file.stem}", runs).path
+    found = import_run(
+        file, env, folder, algorithm=named, activation=activation, normalization=normalization, module=module
+    )
+    click.echo(f"{found.folder}: {found.algorithm} with {found.parameters} numbers")

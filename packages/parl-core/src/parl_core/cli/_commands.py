@@ -4,13 +4,10 @@ import click
 import gymnasium
 
 from parl_core._version import __version__
-from parl_core.cli._agents import evaluate_run, play_run
-from parl_core.cli._export import export_agent
-from parl_core.cli._import import import_agent
+from parl_core.cli._agents import evaluate_run, export_agent, import_agent, play_run
 from parl_core.cli._migrate import migrate
 from parl_core.cli._runs import list_parts, plot, verify_result
-from parl_core.cli._train import resume, settings, train
-from parl_core.cli._tune import tune_settings
+from parl_core.cli._train import resume, settings, train, tune_settings
 from parl_core.errors import ParlError
 
 __all__ = ["parl"]
