@@ -11,7 +11,7 @@ from paddle.nn import functional as F
 from parl_core.contracts import c51 as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
-from parl_paddle.algorithms.dqn import DQN
+from parl_paddle.algorithms.dqn import DQN, of_action
 from parl_paddle.losses.categorical import cross_entropy, project, relative_entropy
 
 __all__ = ["C51"]
@@ -21,7 +21,7 @@ class C51(contract.C51, DQN):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t = batch.reward
         mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
-        logits_tm1 = _of_action(self._values(self.model, batch.obs), batch.action.reshape([-1]))
+        logits_tm1 = of_action(self._values(self.model, batch.obs), batch.action.reshape([-1]))
         with paddle.no_grad():
             going_on = 1.0 - batch.terminal.astype(r_t.dtype)
             discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
@@ -31,7 +31,7 @@ class C51(contract.C51, DQN):
                 q_t = q_t.masked_fill(~mask.astype("bool"), -math.inf)
             support = self._support(logits_t)
             values = r_t.unsqueeze(1) + discount_t.unsqueeze(1) * support
-            p_t = F.softmax(_of_action(logits_t, q_t.argmax(1)), 1)
+            p_t = F.softmax(of_action(logits_t, q_t.argmax(1)), 1)
             target = project(p_t, values, support)
         crossed = cross_entropy(logits_tm1, target)
         loss = crossed.mean() if batch.weights is None else (batch.weights * crossed).mean()
@@ -42,9 +42,3 @@ class C51(contract.C51, DQN):
 
     def _support(self, logits: Tensor) -> Tensor:
         return paddle.linspace(self.v_min, self.v_max, logits.shape[1], dtype=logits.dtype)
-
-
-def _of_action(logits: Tensor, action: Tensor) -> Tensor:
-    """Return the logits `[batch, N]` of one action of each row of `[batch, N, act_dim]`."""
-    chosen = F.one_hot(action, logits.shape[2]).astype(logits.dtype)
-    return (logits * chosen.unsqueeze(1)).sum(2)

@@ -8,25 +8,14 @@ from paddle import Tensor
 from parl_core.contracts import rebrac as contract
 from parl_core.contracts.batches import Transitions
 from parl_paddle.algorithms.td3 import TD3
-from parl_paddle.losses.value import squared_error, td_error
 
 __all__ = ["ReBRAC"]
 
 
 class ReBRAC(contract.ReBRAC, TD3):
-    def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        r_t, obs, next_obs = batch.reward, batch.obs, batch.next_obs
-        with paddle.no_grad():
-            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
-            discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
-            shift = (self.policy_noise * noise).clip(-self.noise_clip, self.noise_clip)
-            a_t = (self.target_model.policy(next_obs) + shift).clip(-1.0, 1.0)
-            penalty = (a_t - batch.extra["next_action"]).square().sum(axis=-1)
-            q1_t, q2_t = self.target_model.value(next_obs, a_t)
-            v_t = paddle.minimum(q1_t, q2_t).reshape([-1]) - self.critic_bc * penalty  # type: ignore[no-untyped-call]  # paddle leaves it untyped
-        errors = [td_error(q.reshape([-1]), r_t, discount_t, v_t) for q in self.model.value(obs, batch.action)]
-        loss = squared_error(errors[0], batch.weights) + squared_error(errors[1], batch.weights)
-        return loss, {"td_error": 0.5 * (errors[0] + errors[1])}
+    def _next_values(self, batch: Transitions, a_t: Tensor) -> Tensor:
+        penalty: Tensor = (a_t - batch.extra["next_action"]).square().sum(axis=-1)
+        return super()._next_values(batch, a_t) - self.critic_bc * penalty
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         action = self.model.policy(batch.obs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -29,11 +31,9 @@ class REDQ(contract.REDQ, SAC):
         losses = [squared_error(error, batch.weights) for error in errors]
         return paddle.stack(losses).sum(), {"td_error": paddle.stack(errors).mean(axis=0)}
 
-    def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        mean, log_std = self.model.policy(batch.obs)
-        action, log_prob = squashed_gaussian(mean, log_std, noise)
-        value = self.model.value(batch.obs, action).mean(axis=1)
-        return (alpha * log_prob - value).mean(), {"log_prob": log_prob}
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.value(obs, action).mean(axis=1)
+        return value
 
 
 class DroQ(contract.DroQ, REDQ):

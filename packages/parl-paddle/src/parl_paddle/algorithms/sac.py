@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -39,8 +41,14 @@ class SAC(contract.SAC, Algorithm):
     def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean, log_std = self.model.policy(batch.obs)
         action, log_prob = squashed_gaussian(mean, log_std, noise)
-        q1, q2 = self.model.value(batch.obs, action)
-        return (alpha * log_prob - paddle.minimum(q1, q2).reshape([-1])).mean(), {"log_prob": log_prob}  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        value = self._policy_value(batch.obs, action)
+        return (alpha * log_prob - value).mean(), {"log_prob": log_prob}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        """Return the values `[batch]` of the policy's actions that the actor ascends."""
+        q1, q2 = self.model.value(obs, action)
+        smaller: Tensor = paddle.minimum(q1, q2)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        return smaller.reshape([-1])
 
     def _temperature_loss(self, excess: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.temperature.log_alpha * excess.mean().astype("float64"), {}

@@ -21,8 +21,7 @@ class TD3(contract.TD3, Algorithm):
             discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
             shift = (self.policy_noise * noise).clip(-self.noise_clip, self.noise_clip)
             a_t = (self.target_model.policy(next_obs) + shift).clip(-1.0, 1.0)
-            q1_t, q2_t = self.target_model.value(next_obs, a_t)
-            v_t = paddle.minimum(q1_t, q2_t).reshape([-1])  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+            v_t = self._next_values(batch, a_t)
         q1_tm1, q2_tm1 = self.model.value(obs, batch.action)
         error1 = td_error(q1_tm1.reshape([-1]), r_t, discount_t, v_t)
         error2 = td_error(q2_tm1.reshape([-1]), r_t, discount_t, v_t)
@@ -31,3 +30,9 @@ class TD3(contract.TD3, Algorithm):
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.Q1(batch.obs, self.model.policy(batch.obs)).mean(), {}
+
+    def _next_values(self, batch: Transitions, a_t: Tensor) -> Tensor:
+        """Return the values `[batch]` that the target is bootstrapped from, of actions in `next_obs`."""
+        q1_t, q2_t = self.target_model.value(batch.next_obs, a_t)
+        smaller: Tensor = paddle.minimum(q1_t, q2_t)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        return smaller.reshape([-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import paddle
 from paddle import Tensor
 
@@ -31,8 +33,6 @@ class TQC(contract.TQC, SAC):
         losses = [quantile_huber(theta, target, 1.0, batch.weights) for theta in theta_tm1.unbind(1)]
         return paddle.stack(losses).mean() / count, {"td_error": td_error}
 
-    def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        mean, log_std = self.model.policy(batch.obs)
-        action, log_prob = squashed_gaussian(mean, log_std, noise)
-        value = self.model.quantiles(batch.obs, action).mean([1, 2])
-        return (alpha * log_prob - value).mean(), {"log_prob": log_prob}
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.quantiles(obs, action).mean([1, 2])
+        return value

@@ -33,9 +33,6 @@ class CrossQ(contract.CrossQ, SAC):
         loss = squared_error(errors[0], batch.weights) + squared_error(errors[1], batch.weights)
         return loss, {"td_error": 0.5 * (errors[0] + errors[1])}
 
-    def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        mean, log_std = self.model.policy(batch.obs)
-        action, log_prob = squashed_gaussian(mean, log_std, noise)
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
         with self._evaluating():
-            q1, q2 = self.model.value(batch.obs, action)
-        return (alpha * log_prob - torch.minimum(q1, q2).reshape(-1)).mean(), {"log_prob": log_prob}
+            return super()._policy_value(obs, action)

@@ -1,5 +1,7 @@
 """REDQ and DroQ on PyTorch."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -27,11 +29,9 @@ class REDQ(contract.REDQ, SAC):
         losses = [squared_error(error, batch.weights) for error in errors]
         return torch.stack(losses).sum(), {"td_error": torch.stack(errors).mean(dim=0)}
 
-    def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        mean, log_std = self.model.policy(batch.obs)
-        action, log_prob = squashed_gaussian(mean, log_std, noise)
-        value = self.model.value(batch.obs, action).mean(dim=1)
-        return (alpha * log_prob - value).mean(), {"log_prob": log_prob}
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.value(obs, action).mean(dim=1)
+        return value
 
 
 class DroQ(contract.DroQ, REDQ):

@@ -1,5 +1,7 @@
 """SAC on PyTorch."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -37,8 +39,13 @@ class SAC(contract.SAC, Algorithm):
     def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         mean, log_std = self.model.policy(batch.obs)
         action, log_prob = squashed_gaussian(mean, log_std, noise)
-        q1, q2 = self.model.value(batch.obs, action)
-        return (alpha * log_prob - torch.minimum(q1, q2).reshape(-1)).mean(), {"log_prob": log_prob}
+        value = self._policy_value(batch.obs, action)
+        return (alpha * log_prob - value).mean(), {"log_prob": log_prob}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        """Return the values `[batch]` of the policy's actions that the actor ascends."""
+        q1, q2 = self.model.value(obs, action)
+        return torch.minimum(q1, q2).reshape(-1)
 
     def _temperature_loss(self, excess: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.temperature.log_alpha * excess.mean(), {}

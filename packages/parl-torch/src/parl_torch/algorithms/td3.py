@@ -19,8 +19,7 @@ class TD3(contract.TD3, Algorithm):
             discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
             shift = (self.policy_noise * noise).clamp(-self.noise_clip, self.noise_clip)
             a_t = (self.target_model.policy(next_obs) + shift).clamp(-1.0, 1.0)
-            q1_t, q2_t = self.target_model.value(next_obs, a_t)
-            v_t = torch.minimum(q1_t, q2_t).reshape(-1)
+            v_t = self._next_values(batch, a_t)
         q1_tm1, q2_tm1 = self.model.value(obs, batch.action)
         error1 = td_error(q1_tm1.reshape(-1), r_t, discount_t, v_t)
         error2 = td_error(q2_tm1.reshape(-1), r_t, discount_t, v_t)
@@ -29,3 +28,8 @@ class TD3(contract.TD3, Algorithm):
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.Q1(batch.obs, self.model.policy(batch.obs)).mean(), {}
+
+    def _next_values(self, batch: Transitions, a_t: Tensor) -> Tensor:
+        """Return the values `[batch]` that the target is bootstrapped from, of actions in `next_obs`."""
+        q1_t, q2_t = self.target_model.value(batch.next_obs, a_t)
+        return torch.minimum(q1_t, q2_t).reshape(-1)

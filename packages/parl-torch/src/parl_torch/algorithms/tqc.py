@@ -1,5 +1,7 @@
 """TQC on PyTorch."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,8 +31,6 @@ class TQC(contract.TQC, SAC):
         losses = [quantile_huber(theta, target, 1.0, batch.weights) for theta in theta_tm1.unbind(1)]
         return torch.stack(losses).mean() / count, {"td_error": td_error}
 
-    def actor_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        mean, log_std = self.model.policy(batch.obs)
-        action, log_prob = squashed_gaussian(mean, log_std, noise)
-        value = self.model.quantiles(batch.obs, action).mean((1, 2))
-        return (alpha * log_prob - value).mean(), {"log_prob": log_prob}
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.quantiles(obs, action).mean((1, 2))
+        return value
