@@ -47,6 +47,8 @@ def one(suite: str, arguments: list[str]) -> int:
         command += ["-n", str(min((os.cpu_count() or 1) + 1, MOST_WORKERS)), "--dist", "loadfile"]
         # Its processes compute with one thread each: those of several workers would wait for each other's.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Tests start thousands of processes; each would compile our sources anew where an image forbids to keep bytecode.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     command += arguments if paths else [*arguments, *SUITES[suite]]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
