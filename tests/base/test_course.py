@@ -113,7 +113,7 @@ def test_a_lesson_runs_as_a_script_without_a_framework(lesson: str, tmp_path: Pa
     assert list(tmp_path.iterdir()) == [tmp_path / "pictures"]
 
 
-@pytest.mark.parametrize("lesson", TABULAR)
+@pytest.mark.parametrize("lesson", [TABULAR[0], *(pytest.param(each, marks=pytest.mark.slow) for each in TABULAR[1:])])
 def test_a_lesson_runs_as_a_notebook(lesson: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_ARGUMENTS", "--smoke")
     notebook = nbformat.read(COURSE / f"{lesson}.ipynb", as_version=4)

@@ -47,7 +47,7 @@ EXPECTED = {
 TESTED_ELSEWHERE = {"paddle-static", "quickstart"}
 
 # One that samples by itself and one that has actors; smoke runs of the others are for `hatch run test:all`.
-QUICK = {"dqn", "a2c"}
+QUICK = {"dqn/train.py", "a2c/train.py"}
 
 A_SETTING = re.compile(r"^    (\w+): Annotated\[", re.MULTILINE)
 A_SAVED_FILE = re.compile(r"^  (\S.*?): \S", re.MULTILINE)
@@ -67,7 +67,7 @@ PROGRAMS = sorted(
     if settings_of(path) >= {"smoke", "runs"} and path.relative_to(EXAMPLES).parts[0] not in TESTED_ELSEWHERE
 )
 SMOKE_RUNS = [
-    pytest.param(path, marks=[] if path.relative_to(EXAMPLES).parts[0] in QUICK else pytest.mark.slow)
+    pytest.param(path, marks=[] if path.relative_to(EXAMPLES).as_posix() in QUICK else pytest.mark.slow)
     for path in PROGRAMS
 ]
 NAMES = [str(path.relative_to(EXAMPLES)) for path in PROGRAMS]

@@ -205,6 +205,7 @@ def test_a_search_goes_on_where_it_stopped_and_its_best_settings_can_be_trained(
     assert RecipeRun.read(folder).given["lr"] == found["best"]["lr"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_environments_on_a_cluster_are_those_of_this_process(tmp_path: Path) -> None:
     common = ("train", "ppo", "CartPole-v1", "--steps", "512", "--seed", "3", "--backend", BACKEND)

@@ -44,7 +44,7 @@ def test_the_manuals_quickstart_runs_on_paddle() -> None:
 
 
 def test_the_command_trains_on_paddle_what_it_then_evaluates(tmp_path: Path) -> None:
-    command = ["-m", "parl_core.cli", "train", "ppo", "CartPole-v1", "--steps", "4096", "--runs", str(tmp_path)]
+    command = ["-m", "parl_core.cli", "train", "ppo", "CartPole-v1", "--steps", "2048", "--runs", str(tmp_path)]
     folder = run(*command, "--backend", "paddle").splitlines()[0]
     output = run("-m", "parl_core.cli", "evaluate", folder, "--episodes", "3")
     assert re.search(r"CartPole-v1: mean return [\d.]+, deviation [\d.]+, 3 episodes", output)

@@ -239,12 +239,13 @@ def test_the_command_trains_what_it_then_evaluates(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "parl_core.cli", *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
-    folder = parl("train", "ppo", "CartPole-v1", "--steps", "4096", "--actors", "1", "--runs", str(tmp_path)).strip()
+    folder = parl("train", "ppo", "CartPole-v1", "--steps", "2048", "--actors", "1", "--runs", str(tmp_path)).strip()
     shown = parl("evaluate", folder, "--episodes", "3")
     assert re.fullmatch(r"CartPole-v1: mean return [\d.]+, deviation [\d.]+, 3 episodes\n", shown)
     assert "PPO" in parl("list")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Blackjack-v1"])
 def test_the_command_trains_where_observations_are_not_boxes(env_id: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "parl_core.cli", "train", "ppo", env_id, "--steps", "8", "--runs", str(tmp_path)]

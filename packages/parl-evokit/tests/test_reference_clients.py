@@ -57,7 +57,7 @@ def command_of(name: str, folder: Path) -> Command:
     return [str(program)]
 
 
-@pytest.fixture(params=["g++", "clang++"], scope="module")
+@pytest.fixture(params=["g++", pytest.param("clang++", marks=pytest.mark.slow)], scope="module")
 def cpp(request: pytest.FixtureRequest, folder: Path) -> Command:
     """The C++ client, by each compiler that there is."""
     return command_of(request.param, folder)
@@ -69,7 +69,7 @@ def javascript(folder: Path) -> Command:
     return command_of("javascript", folder)
 
 
-@pytest.fixture(params=["g++", "clang++", "javascript"], scope="module")
+@pytest.fixture(params=["g++", pytest.param("clang++", marks=pytest.mark.slow), "javascript"], scope="module")
 def client(request: pytest.FixtureRequest, folder: Path) -> Command:
     """Any of them."""
     return command_of(request.param, folder)

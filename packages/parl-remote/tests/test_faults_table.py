@@ -144,6 +144,7 @@ def test_a_call_that_brings_a_value_to_a_killed_worker_is_lost_with_its_actor(
     assert cause_of(submit(actor.add, value)).kind is DeathKind.NODE_LOST
 
 
+@pytest.mark.slow  # the caller waits for the master's word for 20 s
 def test_a_node_that_takes_no_values_costs_a_training_loop_one_actor(
     cluster: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,7 +345,9 @@ def test_a_stopped_worker_is_lost_within_the_limit_and_comes_back(impatient: Loo
     assert Counter().add(1) == 1
 
 
-@pytest.mark.parametrize("way", [Direction.BOTH, Direction.IN, Direction.OUT])
+@pytest.mark.parametrize(
+    "way", [Direction.BOTH, *(pytest.param(w, marks=pytest.mark.slow) for w in (Direction.IN, Direction.OUT))]
+)
 def test_a_node_that_is_cut_off_is_lost_within_the_limit_and_comes_back(
     impatient: LoopbackCluster, way: Direction
 ) -> None:

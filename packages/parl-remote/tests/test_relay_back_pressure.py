@@ -203,7 +203,7 @@ def cluster(unconnected: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop
         parl_remote.disconnect()
 
 
-@pytest.fixture(params=["relayed", "sealed"])
+@pytest.fixture(params=[pytest.param("relayed", marks=pytest.mark.slow), "sealed"])
 def another_host(request: pytest.FixtureRequest, unconnected: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A connection to a cluster of another host."""
     is_sealed = request.param == "sealed"

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -130,9 +131,9 @@ def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
         select.select([], [], [], 0.05)
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    one = Desk(tmp_path)
+@contextmanager
+def desk_at(home: Path) -> Iterator[Desk]:
+    one = Desk(home)
     one.xparl("start", "--port", one.port, "--cpu_num", 4)
     yield one
     for program in one.programs:
@@ -141,9 +142,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     one.xparl("stop", "--all")
 
 
-@pytest.fixture
-def busy_desk(desk: Desk) -> Desk:
-    """One with a program that has two trainers, the first of which is named, and that obeys lines."""
+def with_two_trainers(desk: Desk) -> Desk:
+    """A program on it has two trainers, the first of which is named, and obeys lines."""
     program = desk.program("""
         first, second = Trainer.options(name="chief")(), Trainer()
         print(first.say("from the chief"), second.say("from the second"))
@@ -158,6 +158,24 @@ def busy_desk(desk: Desk) -> Desk:
     return desk
 
 
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with desk_at(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def busy_desk(desk: Desk) -> Desk:
+    return with_two_trainers(desk)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One desk with two trainers for all tests that only look: their actors say nothing more, and live."""
+    with desk_at(tmp_path_factory.mktemp("watched")) as one:
+        yield with_two_trainers(one)
+
+
 def tell(desk: Desk, line: str) -> str:
     program = desk.programs[0]
     assert program.stdin is not None
@@ -169,18 +187,18 @@ def tell(desk: Desk, line: str) -> str:
 # -- list -------------------------------------------------------------------------------------------------------------
 
 
-def test_list_shows_actors_nodes_and_clients(busy_desk: Desk) -> None:
-    shown = busy_desk.xparl("list")
+def test_list_shows_actors_nodes_and_clients(watched: Desk) -> None:
+    shown = watched.xparl("list")
     assert re.search(r"^ID +CLASS +NAME +NODE +PID +STATE", shown)
     assert len(re.findall(r"^[0-9a-f]{8}  Trainer", shown, re.MULTILINE)) == 2
-    actors = busy_desk.listed("actors")
+    actors = watched.listed("actors")
     assert [(one["class_name"], one["name"]) for one in actors] == [("Trainer", "chief"), ("Trainer", "")]
-    (node,) = busy_desk.listed("nodes")
+    (node,) = watched.listed("nodes")
     assert (node["phase"], node["actors"], node["is_master"]) == ("up", 2, True)
-    (client,) = busy_desk.listed("clients")
-    assert (client["pid"], client["leases"]) == (busy_desk.programs[0].pid, 2)
-    assert "2 of 4" in busy_desk.xparl("list", "nodes")
-    assert str(client["pid"]) in busy_desk.xparl("list", "clients")
+    (client,) = watched.listed("clients")
+    assert (client["pid"], client["leases"]) == (watched.programs[0].pid, 2)
+    assert "2 of 4" in watched.xparl("list", "nodes")
+    assert str(client["pid"]) in watched.xparl("list", "clients")
 
 
 def test_list_of_an_empty_cluster_says_so(desk: Desk) -> None:
@@ -228,17 +246,17 @@ def test_a_host_that_only_joined_a_cluster_looks_at_that_one(busy_desk: Desk, tm
 # -- logs -------------------------------------------------------------------------------------------------------------
 
 
-def test_logs_are_found_by_id_prefix_name_and_class(busy_desk: Desk) -> None:
-    chief, second = busy_desk.listed("actors")
+def test_logs_are_found_by_id_prefix_name_and_class(watched: Desk) -> None:
+    chief, second = watched.listed("actors")
     whole = str(second["lease_id"])
     for meant in (whole, whole[:12], whole.partition("-")[2][:8]):
-        assert busy_desk.xparl("logs", meant) == "made\nfrom the second\n"
-    assert busy_desk.xparl("logs", "chief", "-n", 1) == "from the chief\n"
-    assert busy_desk.xparl("logs", "chief", "-n", 0) == ""
-    said = busy_desk.xparl("logs", "Trainer", fails=True)
+        assert watched.xparl("logs", meant) == "made\nfrom the second\n"
+    assert watched.xparl("logs", "chief", "-n", 1) == "from the chief\n"
+    assert watched.xparl("logs", "chief", "-n", 0) == ""
+    said = watched.xparl("logs", "Trainer", fails=True)
     assert "may be any of 2 actors" in said
     assert str(chief["lease_id"]).partition("-")[2][:8] in said
-    assert "no actor 'nobody'" in busy_desk.xparl("logs", "nobody", fails=True)
+    assert "no actor 'nobody'" in watched.xparl("logs", "nobody", fails=True)
 
 
 def test_both_streams_are_in_one_log_in_order(busy_desk: Desk) -> None:
@@ -256,8 +274,8 @@ def test_following_shows_lines_as_they_come_and_ends_with_the_actor(busy_desk: D
     assert following.wait(30) == 0
 
 
-def test_ctrl_c_ends_following_at_once(busy_desk: Desk) -> None:
-    following = busy_desk.follow("logs", "chief", "-f")
+def test_ctrl_c_ends_following_at_once(watched: Desk) -> None:
+    following = watched.follow("logs", "chief", "-f")
     line_of(following)
     following.send_signal(signal.SIGINT)
     assert following.wait(30) == 0
@@ -282,9 +300,9 @@ def test_logs_come_through_the_port_of_another_worker(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "actor-1.log", "..", "", "lease-\x00", "*"])
-def test_no_name_leads_a_worker_to_a_file(busy_desk: Desk, name: str) -> None:
-    found = environment(busy_desk.environment)
-    cluster = ClusterAddress(f"localhost:{busy_desk.port}", found)
+def test_no_name_leads_a_worker_to_a_file(watched: Desk, name: str) -> None:
+    found = environment(watched.environment)
+    cluster = ClusterAddress(f"localhost:{watched.port}", found)
     worker = Inquiry(cluster.connect_master(), Role.WORKER, found.limits, "test")
     with worker, pytest.raises(RemoteError, match="no log of"):
         worker.ask(lambda number: ReadLog(number, name), LogText)
@@ -301,19 +319,19 @@ def test_kill_ends_the_actor_that_is_meant_and_says_how(busy_desk: Desk) -> None
     assert tell(busy_desk, "first.say('x')") == "lost KILLED_BY_USER"
 
 
-def test_kill_touches_nobody_if_one_name_is_wrong(busy_desk: Desk) -> None:
-    assert "no actor 'nobody'" in busy_desk.xparl("kill", "chief", "nobody", fails=True)
-    assert len(busy_desk.listed("actors")) == 2
+def test_kill_touches_nobody_if_one_name_is_wrong(watched: Desk) -> None:
+    assert "no actor 'nobody'" in watched.xparl("kill", "chief", "nobody", fails=True)
+    assert len(watched.listed("actors")) == 2
 
 
 @pytest.mark.parametrize("digits", [0, 1, 3])
-def test_too_little_of_an_id_means_nobody(busy_desk: Desk, digits: int) -> None:
+def test_too_little_of_an_id_means_nobody(watched: Desk, digits: int) -> None:
     """An empty variable of a script, or the name of an actor that has ended, must not end another one."""
-    little = str(busy_desk.listed("actors")[1]["lease_id"]).partition("-")[2][:digits]
-    assert f"no actor {little!r}" in busy_desk.xparl("kill", little, fails=True)
-    assert f"no actor {little!r}" in busy_desk.xparl("logs", little, fails=True)
-    assert f"no node {little!r}" in busy_desk.xparl("drain", little, fails=True)
-    assert len(busy_desk.listed("actors")) == 2
+    little = str(watched.listed("actors")[1]["lease_id"]).partition("-")[2][:digits]
+    assert f"no actor {little!r}" in watched.xparl("kill", little, fails=True)
+    assert f"no actor {little!r}" in watched.xparl("logs", little, fails=True)
+    assert f"no node {little!r}" in watched.xparl("drain", little, fails=True)
+    assert len(watched.listed("actors")) == 2
 
 
 def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
@@ -379,13 +397,13 @@ def test_a_lost_worker_is_told_and_listed_until_it_is_acknowledged(desk: Desk) -
 # -- top --------------------------------------------------------------------------------------------------------------
 
 
-def test_top_writes_one_look_into_a_pipe(busy_desk: Desk) -> None:
-    shown = busy_desk.xparl("top")
+def test_top_writes_one_look_into_a_pipe(watched: Desk) -> None:
+    shown = watched.xparl("top")
     assert shown.startswith("xparl top - ")
     assert "1 node, 1 program, 2 actors" in shown
     assert "\x1b" not in shown
     assert "Trainer chief" in shown
-    looks = [json.loads(line) for line in busy_desk.xparl("top", "--json", "-n", 2, "-d", 0.1).splitlines()]
+    looks = [json.loads(line) for line in watched.xparl("top", "--json", "-n", 2, "-d", 0.1).splitlines()]
     assert [len(look["actors"]) for look in looks] == [2, 2]
 
 
@@ -400,12 +418,12 @@ def read_until(terminal: int, text: bytes, seconds: float = 60.0) -> bytes:
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"])
-def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(busy_desk: Desk, key: bytes) -> None:
+def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(watched: Desk, key: bytes) -> None:
     ours, theirs = pty.openpty()
     try:
         running = subprocess.Popen(
             [*XPARL, "top", "-d", "0.2"],
-            env={**busy_desk.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "20"},
+            env={**watched.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "20"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

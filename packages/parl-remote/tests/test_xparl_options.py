@@ -325,11 +325,8 @@ def test_stop_of_several_clusters_needs_an_answer(xparl: Xparl) -> None:
     assert not any(record.process.alive() for record in running)
 
 
-@pytest.mark.parametrize(("answer", "status", "lives"), [("n\n", 1, True), ("y\n", 0, False)])
-def test_stop_of_several_clusters_asks_at_a_terminal(xparl: Xparl, answer: str, status: int, lives: bool) -> None:
-    for port in (free_port(), free_port()):
-        assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
-    running = [record.process for _, record in RunFiles(environment().run_dir).clusters()]
+def answered(answer: str) -> int:
+    """Return the exit status of `xparl stop` at a terminal whose user answers its question."""
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "parl_remote.cli", "stop"]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as asked:
@@ -341,7 +338,16 @@ def test_stop_of_several_clusters_asks_at_a_terminal(xparl: Xparl, answer: str, 
         with contextlib.suppress(OSError):  # as the end of a terminal is told
             while os.read(ours, 4096):
                 pass
-        assert asked.wait(60) == status
+        status = asked.wait(60)
     os.close(ours)
-    assert [process.alive() for process in running] == [lives, lives]
-    xparl("stop", "--all")
+    return status
+
+
+def test_stop_of_several_clusters_asks_at_a_terminal(xparl: Xparl) -> None:
+    for port in (free_port(), free_port()):
+        assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    running = [record.process for _, record in RunFiles(environment().run_dir).clusters()]
+    assert answered("n\n") == 1
+    assert [process.alive() for process in running] == [True, True]
+    assert answered("y\n") == 0
+    assert [process.alive() for process in running] == [False, False]

@@ -29,7 +29,12 @@ PROGRAM = textwrap.dedent(
 
 @pytest.mark.parametrize(
     ("threads", "variables", "expected"),
-    [(4, {}, "1 4 4"), (3, {}, "3 3 3"), (4, {"OMP_NUM_THREADS": "4"}, "4 4 4"), (1, {}, "1 1 1")],
+    [
+        (4, {}, "1 4 4"),
+        (3, {}, "3 3 3"),
+        pytest.param(4, {"OMP_NUM_THREADS": "4"}, "4 4 4", marks=pytest.mark.slow),
+        pytest.param(1, {}, "1 1 1", marks=pytest.mark.slow),
+    ],
     ids=["nothing chosen", "set_num_threads", "OMP_NUM_THREADS", "one"],
 )
 def test_threads_go_by_the_size_of_the_networks(threads: int, variables: dict[str, str], expected: str) -> None:
