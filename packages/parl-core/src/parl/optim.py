@@ -1,4 +1,4 @@
-"""`parl.optim`: optimizers of the backend in use, for algorithms of one's own: `parl.optim.Adam(model, lr=1e-3)`."""
+"""`parl.optim`: optimizers of the backend in use, for your own algorithms: `parl.optim.Adam(model, lr=1e-3)`."""
 
 from typing import Any
 

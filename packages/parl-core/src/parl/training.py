@@ -1,4 +1,4 @@
-"""`parl.training`: training loops, vector environments, evaluation and run folders; at home in `parl_core.training`."""
+"""`parl.training`: training loops, vector environments, evaluation and run folders; defined in `parl_core.training`."""
 
 from typing import TYPE_CHECKING, Any
 

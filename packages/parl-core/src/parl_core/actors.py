@@ -67,7 +67,7 @@ class ActorHandle(Protocol):
     """One actor. Calls of one caller run in the order in which they were made."""
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method and wait for its answer; an exception of the method is raised here, the actor lives on."""
+        """Call a method and wait for its answer; an exception is raised here, and the actor keeps running."""
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
         """Send a call and return at once; any number may be outstanding.
@@ -94,7 +94,7 @@ class ActorSystem(Protocol):
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
 
     def put(self, value: Any, /) -> Any:
-        """Return what to pass, as an argument by itself, in place of a value that several actors get.
+        """Return an object to pass as an argument instead of a value that several actors receive.
 
         The actors get the value, whose arrays may be read-only. Where the system can, it is stored once a host.
         """
@@ -197,7 +197,7 @@ class ThreadActors:
 
     @property
     def slots(self) -> int:
-        """How many actors were planned."""
+        """The number of planned actors."""
         return self._slots
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:

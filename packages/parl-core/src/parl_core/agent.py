@@ -113,7 +113,7 @@ class Agent:
 
     @property
     def takes_batches(self) -> bool:
-        """Whether `learn` is that of `parl.Agent` and takes batches; else loops give the columns one by one."""
+        """True if `learn` is that of `parl.Agent` and takes batches; otherwise loops pass the columns one by one."""
         return type(self).learn is Agent.learn and self._columns is not None
 
     def predict(self, obs: Any, *args: Any, **options: Any) -> Any:
@@ -228,7 +228,7 @@ class Agent:
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
-        """Provide a context in which whatever this agent draws comes from streams that `seed` begins.
+        """Provide a context in which all random draws of this agent come from streams seeded with `seed`.
 
         Those of before, also the framework's global one, go on afterwards as if nothing had been drawn.
         """
@@ -269,7 +269,7 @@ class Agent:
         return figures
 
     def learn_unread(self, batch: Batch, **settings: Any) -> Any:
-        """Update the algorithm from one batch, and leave what it returns on the device: no update waits for it.
+        """Update the algorithm from one batch, and leave the results on the device, so that no update waits for them.
 
         Args:
             batch: as of `learn`.
@@ -281,7 +281,7 @@ class Agent:
         return self._update(batch, settings)
 
     def learn_many(self, batches: Sequence[Batch], **settings: Any) -> list[Any]:
-        """Update the algorithm from several batches, one after the other, and read what they gave after the last.
+        """Update the algorithm from several batches, one after the other, and read the results after the last one.
 
         Args:
             batches: each as of `learn`.
@@ -423,7 +423,7 @@ class Agent:
         self.alg.set_weights(weights)
 
     def save(self, save_path: str | os.PathLike[str], model: Any = None, *, normalization: Any = None) -> None:
-        """Save everything that `restore` needs to go on: models, targets, optimizer, counters.
+        """Save everything that `restore` needs to continue: models, targets, optimizer, counters.
 
         Args:
             save_path: a file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.

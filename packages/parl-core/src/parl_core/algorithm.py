@@ -333,7 +333,7 @@ class Algorithm:
         return [self.learn(batch, **settings) for batch in batches]
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model says about a batch of observations, without noise."""
+        """Return the model's output for a batch of observations, without noise."""
         raise NotImplementedError(f"{type(self).__name__} does not define predict()")
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
@@ -341,7 +341,7 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__} does not define sample()")
 
     def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what `Agent.sample` gives of an algorithm with its own `sample`; here all that `sample` returns."""
+        """Return the values for `Agent.sample` if a subclass defines `sample`; here all that `sample` returns."""
         return self.sample(*args, **kwargs)
 
     def choose(
@@ -397,7 +397,7 @@ class Algorithm:
             model.eval()
 
     def get_weights(self) -> Weights:
-        """Return copies of the weights of `self.model`, by name: what actors need of a learner."""
+        """Return copies of the weights of `self.model`, by name, for actors."""
         weights: Weights = self._main_model().get_weights()
         return weights
 
@@ -410,7 +410,7 @@ class Algorithm:
         self._main_model().set_weights(weights)
 
     def get_state(self) -> AlgorithmState:
-        """Return copies of all that learning changes: models, optimizers, counters, and what else has a state.
+        """Return copies of all state that learning changes: models, optimizers, counters, other stateful attributes.
 
         It is found among the attributes, and in the lists, tuples and dictionaries there. Models of `parl.Model`
         and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own optimizers,
@@ -433,7 +433,7 @@ class Algorithm:
         return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS}, others)
 
     def set_state(self, state: AlgorithmState) -> None:
-        """Go on from what `get_state` returned, also from that of the other backend.
+        """Continue from what `get_state` returned, also from that of the other backend.
 
         Raises:
             WeightsMismatchError: names or shapes do not fit.

@@ -22,7 +22,7 @@ _log = logging.getLogger("parl")
 
 
 class Backend:
-    """Base of what a distribution offers as its backend: a package with these modules, each imported at first use.
+    """Base class of backends: a package with these modules, each imported at first use.
 
     <package>.backend          the subclass with the backend's `name`, which must not import the framework
     <package>.model            Model

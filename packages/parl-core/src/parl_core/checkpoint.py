@@ -95,11 +95,11 @@ class CheckpointStore:
         self._keep = check_int("keep", keep)
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are there, the oldest first."""
+        """Return the steps of the existing checkpoints, the oldest first."""
         return sorted(int(path.name) for path in self._complete())
 
     def needed_segments(self) -> set[str]:
-        """Return the names of the pieces of replay memory that the checkpoints here belong with."""
+        """Return the names of the pieces of replay memory that these checkpoints need."""
         return {name for path in self._complete() for name in _manifest(path / _MANIFEST)["segments"]}
 
     def write(
@@ -111,7 +111,7 @@ class CheckpointStore:
         backend: str = "",
         segments: Sequence[str] = (),
     ) -> Path:
-        """Write a checkpoint, remove those that are too many, and return its folder.
+        """Write a checkpoint, remove surplus old ones, and return its folder.
 
         Args:
             step: its name; one that exists is replaced.
@@ -177,7 +177,7 @@ class CheckpointStore:
         return Checkpoint(path, int(manifest["step"]), state, tuple(manifest["segments"]), str(manifest["backend"]))
 
     def read_latest(self, usable: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
-        """Read the newest checkpoint that is whole; None where there is none at all.
+        """Read the newest complete checkpoint; None if there is no checkpoint.
 
         One that a disk has spoiled gets another name, with a line in the log, and the one before it is taken.
 
@@ -223,7 +223,7 @@ class CheckpointStore:
 
 
 class NewerCheckpoint(CheckpointError):
-    """A newer PARL wrote it; going back to an older checkpoint in silence would lose work."""
+    """A newer PARL wrote the checkpoint; silently using an older one would lose work."""
 
 
 def _manifest(path: Path) -> Mapping[str, Any]:
@@ -257,13 +257,13 @@ class Journaled(Protocol):
     """A memory that a journal can save, such as `ReplayMemory` and `FrameReplayMemory`."""
 
     def place(self) -> dict[str, Any]:
-        """Return how much was ever written (`end`), and from where on it is held (`start`)."""
+        """Return the number of records ever written (`end`), and the first one that is still held (`start`)."""
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Return what was written since an earlier `place()` and is still held; all of it for None."""
+        """Return the records written since an earlier `place()` that are still held; for None, all held records."""
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what `rows_since` returned; what is not held any more by then is left out."""
+        """Restore the records that `rows_since` returned; records that no longer fit are left out."""
 
     def cut_episodes(self) -> dict[str, Any]:
         """Mark the newest transition of every environment as the last one of its episode, by truncation.
@@ -299,7 +299,7 @@ class Journal:
         self._names: list[str] = []
 
     def write(self, memory: Journaled) -> list[str]:
-        """Write what is new, and return the names of all pieces that the memory needs now.
+        """Write the new records, and return the names of all pieces that the memory needs now.
 
         Raises:
             OSError: it could not be written; what is there stays valid.
@@ -316,7 +316,7 @@ class Journal:
         return list(self._names)
 
     def read(self, memory: Journaled, state: Mapping[str, Any], names: Sequence[str]) -> None:
-        """Give a memory back its contents.
+        """Restore the contents of a memory.
 
         Args:
             memory: made with the arguments of the saved one.
@@ -362,7 +362,7 @@ def _stop(name: str) -> int:
 
 
 def to_tree(state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Return what JSON holds of a state, and the arrays that belong to it, by their place in the state.
+    """Return the JSON part of a state, and its arrays by their position in the state.
 
     Raises:
         CheckpointError: something in it is neither a number, a text, an array, nor a collection of these; the message

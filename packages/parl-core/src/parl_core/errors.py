@@ -43,7 +43,7 @@ __all__ = [
 
 
 class ParlError(Exception):
-    """Anything that PARL itself reports; a user's own exceptions are never wrapped in it by parl-core."""
+    """Base of all errors that PARL itself reports; parl-core never wraps a user's own exceptions in it."""
 
 
 class HyperparameterError(ParlError, ValueError):
@@ -63,7 +63,7 @@ class CheckpointError(ParlError, ValueError):
 
 
 class RunExistsError(ParlError, FileExistsError):
-    """The folder of a new run is there already; the message says how to go on with what is in it."""
+    """The folder of a new run exists already; the message says how to continue the run in it."""
 
 
 class RunInUseError(ParlError, BlockingIOError):
@@ -71,7 +71,7 @@ class RunInUseError(ParlError, BlockingIOError):
 
 
 class DivergedError(ParlError, ArithmeticError):
-    """A loss or another figure of an update is NaN or infinite: learning on would only spoil the weights further."""
+    """A loss or another figure of an update is NaN or infinite: further updates would only damage the weights."""
 
 
 class SpoiledBatchError(DivergedError, ValueError):

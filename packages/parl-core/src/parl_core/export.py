@@ -135,7 +135,7 @@ assert not foreign, foreign
 
 
 class ExportError(ParlError):
-    """An exported file does not do what the agent does, or could not be run; none has been left."""
+    """An exported file does not act as the agent does, or could not be run; no file remains."""
 
 
 class Format(NamedTuple):
@@ -245,7 +245,7 @@ def export(
 
 
 def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Policy:
-    """Return the policy that an agent has now, in numpy: what it learns later does not change it.
+    """Return the agent's current policy in numpy; later learning does not change it.
 
     It can be pickled and acts without a framework, in any process: an opponent of self-play, for instance. `export`
     writes a file, and compares it with the agent.

@@ -109,7 +109,7 @@ class _Network(NamedTuple):
 
 
 def restore(agent: Any, path: str | os.PathLike[str]) -> None:
-    """Give an agent's model the weights of a checkpoint of PARL 2.x, of either framework, on either backend.
+    """Load the weights of a checkpoint of PARL 2.x, of either framework, into an agent's model, on either backend.
 
     The model has layers of the same names and sizes as the one that was saved, as a program of PARL 2.x has whose
     models are unchanged. Targets become copies of the model.

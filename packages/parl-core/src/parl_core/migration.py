@@ -149,7 +149,7 @@ class Program:
 
 
 def read(path: str, source: str) -> Program:
-    """Find what has to change in a program.
+    """Find the necessary changes in a program.
 
     Args:
         path: for messages.
@@ -174,7 +174,7 @@ def read(path: str, source: str) -> Program:
 
 
 def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
-    """Return what has to change in each program, by path and line.
+    """Return the necessary changes in each program, by path and line.
 
     Args:
         programs: all of one project: whether environments need a `CompatWrapper` where one program makes them is seen

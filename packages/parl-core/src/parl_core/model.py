@@ -171,7 +171,7 @@ class Model:
         self._blend(targets, sources, decay)
 
     def implements(self, method: str) -> bool:
-        """Return whether the model's author wrote `method`, or put a layer there; what is inherited does not count."""
+        """Return whether the model's author wrote `method`, or put a layer there; inherited methods do not count."""
         if not callable(getattr(self, method, None)):
             return False
         own = getattr(type(self), method, None)

@@ -170,7 +170,7 @@ class NatureCNN(Layer):
 
 
 class CriticTrunk(Layer):
-    """Hidden layers of a critic that is kept from overfitting.
+    """Hidden layers of a critic, with measures against overfitting.
 
     Each is a layer, dropout, layer normalisation and the activation, as Hiraoka et al. 2022 have it (arXiv:2110.02034).
 

@@ -62,7 +62,7 @@ _IMAGES_AT_ONCE = 16  # more need memory for the windows of convolutions, and ar
 
 
 class Policy:
-    """A trained policy; it holds nothing that a call changes, so threads may share one.
+    """A trained policy; calls do not change it, so threads may share one.
 
     Args:
         description: what the header of a file says.
@@ -149,7 +149,7 @@ class Policy:
         return type(self), (self.description, self._arrays)
 
     def scores(self, observation: Any, *, state: Any = None) -> NDArray[Any]:
-        """Return what actions are chosen by, `[n, columns]` (one observation is a batch of one): scores, then numbers.
+        """Return the scores of choices, then the numbers, `[n, columns]` (one observation is a batch of one).
 
         Raises:
             ValueError: the observation or the state has another shape or holds a NaN.

@@ -169,7 +169,7 @@ def as_schedule(value: Scheduled) -> Schedule:
 
 
 class PiecewiseScheduler:
-    """A piecewise constant value that is asked for step by step.
+    """A piecewise constant value, read step by step.
 
     Args:
         scheduler_list: pairs of a step and the value from there on, with ascending steps.
@@ -199,7 +199,7 @@ class PiecewiseScheduler:
 
 
 class LinearDecayScheduler:
-    """A value that falls in a straight line from `start_value` to 0 and is asked for step by step.
+    """A value that falls linearly from `start_value` to 0, read step by step.
 
     Args:
         start_value: value before the first step.

@@ -30,7 +30,7 @@ _loaders: dict[str, Callable[[], object]] = {}  # import the frameworks whose ba
 
 
 def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | None = None) -> np.random.Generator:
-    """Return a generator: the very one that was given, or a new PCG64 from the seed (None: from the system).
+    """Return a generator: the given one itself, or a new PCG64 from the seed (None: from the system).
 
     Raises:
         HyperparameterError: the seed is no whole number of at least 0.
@@ -73,7 +73,7 @@ def generator_to_json(generator: np.random.Generator) -> str:
 
 
 def generator_from_json(text: str) -> np.random.Generator:
-    """Return a generator that goes on where the saved one stood.
+    """Return a generator that continues from the saved state.
 
     Raises:
         ValueError: the text is not such a state.
@@ -118,7 +118,7 @@ def seed_everything(seed: int) -> np.random.Generator:
 
 
 def seed_latecomer(framework: str, load: Callable[[], object]) -> None:
-    """Seed a framework whose backend the program uses from now on, if a seed waits for it.
+    """Seed a framework that is loaded after `seed_everything` was called.
 
     Args:
         framework: its import name.

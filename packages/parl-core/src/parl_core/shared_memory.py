@@ -86,7 +86,7 @@ def create(name: str, size: int) -> int:
 
 
 def address_of(descriptor: int) -> MemoryAddress:
-    """Return where other processes find a file that this one has open."""
+    """Return the address under which other processes find a file that this one has open."""
     found = os.fstat(descriptor)
     return MemoryAddress(os.getpid(), descriptor, found.st_ino, found.st_size)
 

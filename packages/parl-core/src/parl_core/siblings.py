@@ -1,4 +1,4 @@
-"""Check that parl-core and the packages built on it fit each other.
+"""Check that the versions of parl-core and of the packages built on it are compatible.
 
 The API version of a package is the minor number of a version 0.x, such as 0.1, and the major number from 1.0 on. Each
 package states the API versions of parl-core that it works with twice: to installers in its metadata, and to Python in

@@ -164,7 +164,7 @@ class RunningMeanStd:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.float64(self.count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
+        """Continue from what `state_dict` returned.
 
         Raises:
             ValueError: it is of another shape.
@@ -202,7 +202,7 @@ class SavedStatistics:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, of environments with the same observations.
+        """Continue from what `get_state` returned, of environments with the same observations.
 
         A wrapper that leaves rewards alone takes the statistics of observations alone.
 

@@ -499,7 +499,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
 
 
 class CounterfactualActorCritic(_TeamNetwork):
-    """Each agent's policy of its own observation, and what its actions are worth beside those of the others.
+    """Each agent's policy of its own observation, and the values of its actions given those of the others.
 
     Args:
         agents: how many.

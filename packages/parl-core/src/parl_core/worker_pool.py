@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 class RestartPolicy(Protocol):
-    """A limit on lost workers; a method raises when it is passed."""
+    """A limit on lost workers; a method raises when the limit is exceeded."""
 
     def lost(self, slot: int, work: Work | None, error: LostActor) -> None:
         """Count the loss of a worker, also of one that was lost while it was spawned.
@@ -202,16 +202,16 @@ class WorkerPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are under way."""
+        """True while calls are in progress."""
         return any(slot.calls for slot in self._slots)
 
     @property
     def is_alive(self) -> bool:
-        """Whether a worker is there or is being spawned."""
+        """True if a worker exists or is being spawned."""
         return any(slot.handle is not None or slot.spawning is not None for slot in self._slots)
 
     def ready(self) -> list[int]:
-        """Return the slots whose workers are there, at work or not."""
+        """Return the slots that have a worker, busy or idle."""
         return [number for number, slot in enumerate(self._slots) if slot.handle is not None]
 
     def submit(self, work: Work) -> None:
@@ -219,7 +219,7 @@ class WorkerPool:
         self._slots[work.slot].submit(work)
 
     def replace(self, slot: int) -> None:
-        """End a worker, which counts as no loss, and spawn another one; what it had to do is forgotten."""
+        """End a worker and spawn another one; this counts as no loss, and the worker's pending work is dropped."""
         place = self._slots[slot]
         place.calls.clear()
         if place.handle is not None:

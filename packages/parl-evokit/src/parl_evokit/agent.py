@@ -200,7 +200,7 @@ class ESAgent:
     def update_from_log(
         self, paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, max_damage: float = 0.01
     ) -> tuple[UpdateReport, LogContents]:
-        """Update from what is new in logs; what has been used is remembered and saved with the solver.
+        """Update from the new records of logs; the used ones are recorded and saved with the solver.
 
         Args:
             paths: Logs: directories of segments, or files; also files in the raw form.
@@ -227,7 +227,7 @@ class ESAgent:
         *,
         max_damage: float = 0.01,
     ) -> tuple[UpdateReport, LogContents]:
-        """Repeat `update_from_log` with what an earlier update of this model used, however the log has grown.
+        """Repeat `update_from_log` with the records that an earlier update used, even if the log has grown since.
 
         Args:
             paths: As there.

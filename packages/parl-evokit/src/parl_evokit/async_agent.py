@@ -1,4 +1,4 @@
-"""`AsyncESAgent`: many services sample models of different ages, one warehouse has them all.
+"""`AsyncESAgent`: many services sample models of different ages, which are stored in one warehouse.
 
     warehouse: model_iter_id-0 … model_iter_id-N ──► clones sample the newest, or one of the others still online
                        ▲                                       │ records, rewards; late, of any N
@@ -60,7 +60,7 @@ class Warehouse:
         self._max_to_keep = max_to_keep
 
     def models(self) -> dict[int, Path]:
-        """Return the directories that are there, by their models' numbers, ascending.
+        """Return the existing directories, by their models' numbers, ascending.
 
         Raises:
             SolverError: Two directories have one number.
@@ -84,7 +84,7 @@ class Warehouse:
         return None if not models else (number := max(models), models[number])
 
     def directory_of(self, model_iter_id: int) -> Path:
-        """Return where a model is, or will be."""
+        """Return the directory of a model, which need not exist yet."""
         return self.models().get(model_iter_id, self.path / f"model_iter_id-{model_iter_id}")
 
     def expire(self, needed: Collection[int] = ()) -> list[int]:
@@ -179,7 +179,7 @@ class AsyncESAgent(ESAgent):
             self._open()
 
     def refresh(self) -> bool:
-        """Take up the newest model of the warehouse; clones follow at their next `add_noise`.
+        """Load the newest model of the warehouse; clones follow at their next `add_noise`.
 
         Returns:
             Whether there was a newer one.
@@ -214,7 +214,7 @@ class AsyncESAgent(ESAgent):
             return super().update(samples, rewards)
 
     def update_from_log(self, paths: Logs, *, max_damage: float = 0.01) -> tuple[UpdateReport, LogContents]:
-        """Update from what is new in logs; see `update` and `ESAgent.update_from_log`."""
+        """Update from the new records of logs; see `update` and `ESAgent.update_from_log`."""
         logs = _paths(paths)
         with self._transaction():
             result = super().update_from_log(logs, max_damage=max_damage)

@@ -64,7 +64,7 @@ class CMAES(CmaFamily):
     _noise: Matrix | None = None  # of the samples of a step, where it is not that of their keys
 
     def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
-        """Have the next update also use candidates that were not asked for; they need not be samples of the model.
+        """Let the next update also use candidates that were not asked for; they need not be samples of the model.
 
         They are not saved with the search: call this in the process that updates, before `tell`.
 

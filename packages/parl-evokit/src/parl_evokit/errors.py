@@ -47,7 +47,7 @@ __all__ = [
 
 
 class EvolutionError(ParlError):
-    """Anything that parl-evokit itself reports."""
+    """Base of all errors that parl-evokit itself reports."""
 
 
 class ConfigError(EvolutionError, ValueError):
@@ -124,7 +124,7 @@ class RecordError(EvolutionError, ValueError):
 
 
 class SecretError(EvolutionError, ValueError):
-    """A secret for tokens is missing, is not one, or is not kept as secrets are."""
+    """A secret for tokens is missing, malformed, or not protected."""
 
 
 class SolverError(EvolutionError):

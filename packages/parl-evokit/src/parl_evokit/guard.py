@@ -1,4 +1,4 @@
-"""Guard rails: how far an update may go, and back to the trusted model when the present ones turn out to be worse.
+"""Guard rails: a limit on updates, and a return to the trusted model if the present ones prove worse.
 
     traffic ─┬─ noise, around the present model          what is learned from
              ├─ control_share: the present model         ┐ rewards of the same hours,

@@ -44,7 +44,7 @@ class MapReport:
 
 
 class MapElites:
-    """A map of the best candidates by what they are like.
+    """A map of the best candidates by their descriptors.
 
     Args:
         mean0: Where to start, `[n]`.

@@ -1,4 +1,4 @@
-"""Off-policy evaluation: how good a candidate model would have been on the traffic that others served.
+"""Off-policy evaluation: the reward that a candidate model would have had on traffic that other models served.
 
     log.sampled(info, context=, action=, propensity=) ─► log ─► read_decisions ─► evaluate(decisions, candidate)
 

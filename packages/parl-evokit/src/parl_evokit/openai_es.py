@@ -375,7 +375,7 @@ class Centres:
         return {MODELS: np.array(list(self._centres), np.int64), CENTRES: rows}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` gave; nothing where another rule was in force then."""
+        """Restore what `state` returned; nothing where another rule was in force then."""
         models, rows = state.get(MODELS, np.zeros(0, np.int64)), state.get(CENTRES, np.zeros((0, self._size)))
         if rows.shape != (len(models), self._size):
             raise LayoutMismatch(f"{len(models)} centres of {self._size} parameters are wanted, not {rows.shape}")

@@ -299,7 +299,7 @@ class Strategy(ABC):
         return _report(intake, reverted, intake.used, step.gradient_norm, norm, parameters, rolled_back=reason)
 
     def snapshot(self) -> Callable[[], None]:
-        """Return a function that puts everything back as it is now, without reading a file."""
+        """Return a function that restores the present state, without reading a file."""
         sampler, guard, best = self._sampler, copy.copy(self.guard), self._best
         stalled, rejected, state = self._stalled, self._rejected, self._own_state()
 
@@ -328,7 +328,7 @@ class Strategy(ABC):
         self._sampler = replace(self._sampler, model_iter_id=model_iter_id)
 
     def should_stop(self) -> str:
-        """Return why going on is of no use; empty while it may be.
+        """Return why the search should stop; empty if it should continue.
 
         The last step was not taken, because its parameters would not be finite; or the last 100
         updates changed nothing (all rewards were equal).
@@ -349,7 +349,7 @@ class Strategy(ABC):
         return {"model_iter_id": np.array(self._sampler.model_iter_id, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` gave; the parameters are those that this object was made with.
+        """Restore what `state` returned; the parameters are those that this object was made with.
 
         Raises:
             SolverError: An array is missing.
@@ -385,7 +385,7 @@ class Strategy(ABC):
 
     @property
     def takes_stale_samples(self) -> bool:
-        """Whether samples of older models can be used; those of CMA cannot."""
+        """True if samples of older models can be used; CMA cannot use them."""
         return self._max_age > 0
 
     @property

@@ -1,4 +1,4 @@
-"""Tokens: the form in which a sample's identity leaves the house, so that its reward can be trusted when it comes back.
+"""Tokens: the form in which a service sends a sample's identity to a client, so that the reward can be trusted.
 
     serve:     info ──► Tokens.issue ──► 56 characters ──► page, app or queue
     feedback:  56 characters ──► Tokens.redeem ──► info, or `InvalidToken` with the reason
@@ -113,7 +113,7 @@ class Tokens:
         """Return tokens with the secrets of a file or of the environment.
 
         Args:
-            path: The file. Default: that which `EVOKIT_SECRET_FILE` names, else the secrets in `EVOKIT_SECRET`.
+            path: The file. Default: the file that `EVOKIT_SECRET_FILE` names, else the secrets in `EVOKIT_SECRET`.
             lifetime_s: As for the constructor.
             environment: Default: that of this process.
 

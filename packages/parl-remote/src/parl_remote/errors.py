@@ -361,7 +361,7 @@ class ItemLost(ActorError, BrokenExecutor):
 
 
 class RemoteCallError(ActorError):
-    """A method raised in the actor; the actor lives on.
+    """A method raised in the actor; the actor keeps running.
 
     The user's own exception is raised where it can be rebuilt: an object of its class that is a `RemoteCallError` as
     well, with one that has the traceback as its cause. Where it cannot (its class is unknown here, or it does not

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium's and of gym's API, under the names that programs import; each is loaded at first use.
+"""Environments with Gymnasium's and with gym's API, under the names that programs import; each is loaded at first use.
 
     from parl.env import ActionMappingWrapper, VectorEnv
     from parl.env.atari_wrappers import wrap_deepmind

@@ -218,7 +218,7 @@ class Batch:
         return {**found, **extra}
 
     def first_strange(self) -> str | None:
-        """Return where the first number is that spoils a loss, in words; None where there is none."""
+        """Describe the position of the first number that would spoil a loss; None if there is none."""
         for name, column in self.named().items():
             for leaf, array in leaves(name, map_nested(_host, column)).items():
                 strange = ~(np.abs(array) <= _LARGEST) if array.dtype.kind == "f" else np.zeros(1, np.bool_)

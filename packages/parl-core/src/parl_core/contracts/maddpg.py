@@ -107,7 +107,7 @@ class MADDPG(ContinuousActorCritic):
 
     @property
     def ACTS_IN_UNIT_BOX(self) -> bool:  # type: ignore[override]  # noqa: N802 - a class's constant elsewhere
-        """Whether actions are numbers in [-1, 1]."""
+        """True if actions are numbers in [-1, 1]."""
         return self.continuous
 
     @learns_from(Transitions, keywords=("weights", "discount", "actor_lr", "critic_lr"))

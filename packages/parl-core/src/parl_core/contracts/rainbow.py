@@ -1,4 +1,4 @@
-"""The contract of Rainbow: C51 with all that had improved DQN."""
+"""The contract of Rainbow: C51 with the other improvements of DQN."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Unpack
@@ -17,7 +17,7 @@ __all__ = ["Rainbow"]
 
 
 class Rainbow(C51):
-    """Rainbow (Hessel et al. 2018, arXiv:1710.02298): six parts, of which each is here under its own name.
+    """Rainbow (Hessel et al. 2018, arXiv:1710.02298): six parts, each of which exists here under its own name.
 
         part                      where it is
         double Q-learning         `double=True`, the default here

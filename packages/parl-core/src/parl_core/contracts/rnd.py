@@ -1,4 +1,4 @@
-"""The contract of RND: how new observations are."""
+"""The contract of RND: the novelty of observations."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar

@@ -205,7 +205,7 @@ class EpisodicLifeEnv(ApiWrapper):
 
     @property
     def reset_continues(self) -> bool:
-        """Return whether a reset without a seed goes on with the game that is running."""
+        """Return whether a reset without a seed continues the running game."""
         return not self.was_real_done
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
@@ -274,7 +274,7 @@ class ClipRewardEnv(ApiWrapper):
 
 
 class WholeGameEnv(ApiWrapper):
-    """Begins the next life of a game by itself, so that an episode is a whole game.
+    """Starts the next life of a game automatically, so that an episode is a whole game.
 
     What a game gives while its next life begins (fire, a no-op) is not counted; games give nothing there.
 
@@ -302,7 +302,7 @@ class WholeGameEnv(ApiWrapper):
 
 
 class TestEnv(ApiWrapper):
-    """Tells an evaluation when a number of whole games is over, with their returns before clipping.
+    """Reports when a number of whole games is over, with their returns before clipping.
 
     Args:
         env: with a `MonitorEnv` inside.
@@ -338,7 +338,7 @@ class TestEnv(ApiWrapper):
         return self._eval_rewards is not None
 
     def get_eval_rewards(self) -> list[float] | None:
-        """Return the returns of its games; None while it goes on."""
+        """Return the returns of its games; None while the evaluation runs."""
         return self._eval_rewards
 
 

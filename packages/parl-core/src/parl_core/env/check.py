@@ -1,4 +1,4 @@
-"""Looks an environment over: what would break training, and what would make it slow or poor.
+"""A check of environments: problems that would break training, or make it slow or poor.
 
     for advice in check_env(MyEnv()):
         print(advice)

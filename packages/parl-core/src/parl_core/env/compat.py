@@ -54,7 +54,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def api_of(env: Any) -> Api:
-    """Return the API that an environment speaks.
+    """Return the name of the API of an environment.
 
     That is its attribute `api` where it has one, of a wrapper that of what it wraps; of other Gymnasium environments,
     and of those of gym 0.26, "gymnasium"; of everything else "gym".
@@ -81,7 +81,7 @@ def api_of(env: Any) -> Api:
 
 
 def as_gymnasium(env: Any) -> AnyEnv:
-    """Return an environment that speaks Gymnasium's API: this one, where it does, else a view of it.
+    """Return an environment with Gymnasium's API: the given one if it has it, otherwise a view of it.
 
     In gym's API an episode that a time limit ends has `info["TimeLimit.truncated"]`: that is truncated, and every other
     end is terminated.
@@ -99,7 +99,7 @@ def as_gymnasium(env: Any) -> AnyEnv:
 
 
 class ApiWrapper(AnyWrapper):
-    """Base of wrappers that speak the API of what they wrap; their own code is written for Gymnasium's.
+    """Base of wrappers with the API of the wrapped environment; their own code is written for Gymnasium's.
 
     Subclasses override `_reset` and `_step`, whose forms are Gymnasium's whatever the API; `self.env` speaks it, too.
 
@@ -145,7 +145,7 @@ class ApiWrapper(AnyWrapper):
         return obs, reward, done, info
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Seed the next episode, as gym's API does; the episodes after it go on with the same generator."""
+        """Seed the next episode, as gym's API does; later episodes continue with the same generator."""
         self._next_seed = seed
         return [seed]
 

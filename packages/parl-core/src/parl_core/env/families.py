@@ -1,4 +1,4 @@
-"""Environments of other packages that need no more than their id: what registers them, and what an agent sees.
+"""Environments of other packages that need only their id: their registration, and the view that an agent gets.
 
     MinAtar/Breakout-v1               minatar    as they are: images of 10 x 10, one plane for each kind of thing
     MiniGrid-Empty-5x5-v0             minigrid   the part of the grid that is seen, and the direction; no mission text

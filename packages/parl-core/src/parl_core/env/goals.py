@@ -76,7 +76,7 @@ class _GoalEnv(gymnasium.Env[Any, Any]):
 
 
 class BitFlipping(_GoalEnv):
-    """Bits to be made equal to others by flipping one a step (Andrychowicz et al. 2017, section 3.1).
+    """Bits to match to a goal by flipping one per step (Andrychowicz et al. 2017, section 3.1).
 
     A step costs 1 until the goal is reached, where the episode ends. An episode of as many steps as bits, as
     `BitFlipping-v0` has it, can always reach it, and the best mean return is about -bits / 2 + 1.

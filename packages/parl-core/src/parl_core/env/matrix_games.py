@@ -130,7 +130,7 @@ class TwoStepGame(_TeamGame):
 
     Args:
         cued: there is a step before, in which the first agent alone sees which of its actions will lead to game B,
-            drawn anew in each episode; then nobody sees it any more. A team without a memory reaches 7.5, one with a
+            drawn anew in each episode; after that no agent sees it. A team without a memory reaches 7.5, one with a
             memory and additive values 7.
     """
 

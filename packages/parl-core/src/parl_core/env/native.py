@@ -1,4 +1,4 @@
-"""Vector environments that others wrote in C++, behind the interface of `parl_core.env.vector`.
+"""C++ vector environments of other libraries, behind the interface of `parl_core.env.vector`.
 
     make_native_vector_env("pong", 8, "ale")              ALE's own, with DeepMind's preprocessing inside
     make_native_vector_env("CartPole-v1", 8, "envpool")   EnvPool's

@@ -143,7 +143,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, as `set_state` does.
+        """Continue from what `state_dict` returned, as `set_state` does.
 
         Raises:
             CheckpointError: as of `set_state`.
@@ -352,7 +352,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         return {**self.get_state(), **{name: array.astype(np.float64) for name, array in running.items()}}
 
     def restore_checkpoint(self, state: dict[str, Any]) -> None:
-        """Go on from what `checkpoint_state` returned.
+        """Continue from what `checkpoint_state` returned.
 
         Raises:
             CheckpointError: as of `set_state`.

@@ -17,7 +17,7 @@ class SparseGrid(gymnasium.Env[Any, Any]):
     """An open square, from one corner of which the opposite one has to be found.
 
     Observations are the row and the column, one-hot, side by side, float32 `[2 * size]`. Actions are up, down, left and
-    right; walls let nobody through. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere; after
+    right; walls cannot be crossed. The reward is 1 in the far corner, where the episode ends, and 0 elsewhere; after
     `4 * size` steps it is cut.
 
     Args:

@@ -179,7 +179,7 @@ class TurnGame:
         return f"{type(self).__name__}: it is {self.agent_selection}'s turn"
 
     def close(self) -> None:
-        """Do nothing: a game holds nothing."""
+        """Do nothing: a game holds no resources."""
 
     def _begin(self) -> None:
         raise NotImplementedError
@@ -198,7 +198,7 @@ class TurnGame:
 
 
 class ConnectFour(TurnGame):
-    """Connect four on 6 rows and 7 columns: who has four stones in a row wins 1, the other loses 1; a draw gives 0.
+    """Connect four on 6 rows and 7 columns: four stones in a row win 1, the other player loses 1; a draw gives 0.
 
     Actions are columns. Observations are a dictionary: `observation`, float32 `[84]`, 1 where a stone is, first the
     player's own 6 rows (the lowest first) of 7 columns, then the other's; and `action_mask`, int8 `[7]`, 1 for columns
@@ -296,7 +296,7 @@ class MatrixGame(TurnGame):
 def rock_paper_scissors(
     paper: float = 1.0, rock: float = 1.0, scissors: float = 1.0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the matrix of rock, paper and scissors with prizes of one's own, and the only equilibrium.
+    """Return the matrix of rock, paper and scissors with given prizes, and its only equilibrium.
 
     Args:
         paper: what paper wins over rock, above 0.
@@ -340,7 +340,7 @@ class ConnectFourBoards:
         return ConnectFourBoards(self.own[index], self.taken[index])
 
     def legal(self) -> NDArray[np.bool_]:
-        """Return whether each column has room, `[n, 7]`."""
+        """Return whether each column has a free cell, `[n, 7]`."""
         return np.asarray((self.taken[:, None] & _TOPS) == 0)
 
     def after(self, columns: ArrayLike) -> "ConnectFourBoards":
@@ -357,7 +357,7 @@ class ConnectFourBoards:
         return np.asarray(_connects_four(self.own ^ self.taken) != 0)
 
     def full(self) -> NDArray[np.bool_]:
-        """Return whether no column has room, `[n]`."""
+        """Return whether all columns are full, `[n]`."""
         return np.asarray(self.taken == np.uint64(_FULL))
 
     def over(self) -> NDArray[np.bool_]:

@@ -206,7 +206,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         )
 
     def record_episodes(self) -> None:
-        """Remember from the next reset on how each environment's episode came about, for `get_state`."""
+        """Record the episode of each environment from the next reset on, for `get_state`."""
         self._in_all(lambda group, _start, _stop: group.begin("record"), lambda group: group.finish())
         self._awaits_reset = True
 
@@ -220,7 +220,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         return {"environments": list(itertools.chain.from_iterable(found)), "over": self._over.copy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Bring every environment to where it was; they were reset before, and may live in other actors.
+        """Restore the saved position of every environment; they must be reset before, and may be in other actors.
 
         Raises:
             CheckpointError: the number of environments differs, or one did not come to the same observation.

@@ -1,4 +1,4 @@
-"""Wrappers that PARL's programs use, and environments in a list; each speaks the API of the environments inside.
+"""Wrappers that PARL's programs use, and environments in a list; each has the API of the environments inside.
 
     ActionMappingWrapper    a policy acts in [-1, 1], the environment in its own bounds
     MonitorEnv              returns and lengths of episodes, inside of wrappers that cut or clip
@@ -45,7 +45,7 @@ def get_wrapper_by_cls(env: AnyEnv, cls: type[W]) -> W | None:
 
 
 class ActionMappingWrapper(ApiWrapper):
-    """Lets a policy act in [-1, 1]; each dimension is mapped in a straight line to its own [low, high].
+    """Lets a policy act in [-1, 1]; each dimension is mapped linearly to its own [low, high].
 
     For a box of whole numbers the nearest one is taken. `step` raises a ValueError for an action that is outside of
     [-1, 1] by more than rounding, or not a number.

@@ -272,7 +272,7 @@ class FrameReplayMemory(SampledRing):
         return {**super().get_state(), "starts": list(self._starts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, of a memory with the same arguments.
+        """Continue from what `get_state` returned, of a memory with the same arguments.
 
         Raises:
             CheckpointError: it had other arguments.

@@ -138,7 +138,7 @@ class HindsightReplayMemory(ReplayMemory):
         self._begin_following()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned: see `ReplayMemory.set_state`."""
+        """Continue from what `get_state` returned: see `ReplayMemory.set_state`."""
         super().set_state(state)
         self._begin_following()
 

@@ -153,7 +153,7 @@ class Ring:
         return {**self.place(), "max_size": self.max_size, "n_envs": self.n_envs}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, of a memory with the same arguments.
+        """Continue from what `get_state` returned, of a memory with the same arguments.
 
         Raises:
             CheckpointError: it had other arguments.

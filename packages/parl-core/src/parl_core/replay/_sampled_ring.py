@@ -231,7 +231,7 @@ class SampledRing(Ring):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, of a memory with the same arguments.
+        """Continue from what `get_state` returned, of a memory with the same arguments.
 
         Raises:
             CheckpointError: it had other arguments.

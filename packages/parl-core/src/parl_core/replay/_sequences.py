@@ -290,7 +290,7 @@ class EpisodeReplayMemory(_SequenceMemory):
         self._scanned = -1
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         super().set_state(state)
         self._scanned = -1
 

@@ -80,7 +80,7 @@ class GroupSlot:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self.tasks = deque(Task(*task) for task in state["tasks"])
         self.writer = None if state["writer"] is None else FragmentWriter.from_state(state["writer"])
         self.obs, self.state, self.under_way = state["obs"], state.get("state", {}), state["under_way"]

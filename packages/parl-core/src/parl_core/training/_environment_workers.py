@@ -96,7 +96,7 @@ class EnvironmentWorkers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are under way."""
+        """True while calls are in progress."""
         return self._pool.is_busy
 
     def call(self, group: int, method: str) -> Any:

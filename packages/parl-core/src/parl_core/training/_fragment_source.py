@@ -66,7 +66,7 @@ class FragmentOrder(Protocol):
         """Return the state for a checkpoint, when all that was asked for has arrived."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
 
 
 class AsTheyCome:
@@ -193,7 +193,7 @@ class FragmentSource(Protocol):
         """Return the state for a checkpoint, of a deterministic run that has settled."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
 
 
 class CollectedByActors:
@@ -330,7 +330,7 @@ class FragmentCollector:
         return {"shape": self._shape, "source": self._source.get_state(), **_counts(self._workers)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned.
+        """Continue from what `get_state` returned.
 
         Raises:
             CheckpointError: the settings are others.
@@ -368,7 +368,7 @@ class LooseCollector:
         return {"dropped": self._order.dropped, **_counts(self._workers)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, with new episodes."""
+        """Continue from what `get_state` returned, with new episodes."""
         life = 1 + max(state["lives"])
         self._workers.go_on([life] * len(self._workers.lives))
         _go_on_counting(self._workers, state)

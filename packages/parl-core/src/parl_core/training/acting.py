@@ -49,10 +49,10 @@ class PredictingAgent(Protocol):
         """Return whether dropout and batch statistics are active."""
 
     def train(self) -> None:
-        """Activate them."""
+        """Activate dropout and batch statistics."""
 
     def eval(self) -> None:
-        """Deactivate them."""
+        """Deactivate dropout and batch statistics."""
 
     def predict(self, obs: Any, /) -> Any:
         """Return deterministic actions `[n, *act]` for observations `[n, *obs]`."""
@@ -166,7 +166,7 @@ class Acting:
         return act
 
     def begin(self, rows: Any = slice(None)) -> None:
-        """Put the environments of these rows before the first step of an episode."""
+        """Reset the state of these rows to that before the first step of an episode."""
         self.state = begun(self.state, rows)
 
     def seen(self, obs: Any, row: int | None = None) -> Any:
@@ -187,7 +187,7 @@ class Acting:
         return {"memory": self.state} if self.state else {}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         if self.state:
             self.state = {name: np.array(array) for name, array in saved["memory"].items()}
 

@@ -1,4 +1,4 @@
-"""The actors-and-learner loop: many actors play, one learner learns, and neither waits for the other if it need not.
+"""The actors-and-learner loop: many actors play, one learner learns, and neither waits for the other without need.
 
     actors ── fragments, each with the version of its weights ──> order ──> batch ──> experience.learn
        ^────────── weights, once a host and version ───────────── publish <──┘
@@ -81,7 +81,7 @@ _PHASES = ("wait", "receive", "learn", "send")
 
 
 class LearnerMetrics:
-    """Adds up between two reports.
+    """Sums of metrics between two reports.
 
     Args:
         max_lag: the setting.
@@ -136,7 +136,7 @@ class LearnerMetrics:
         return {"lags": list(self._lags)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._lags = list(state["lags"])
 
     def _clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The loop of Ape-X: many actors explore, each in its own measure, one learner draws from prioritised replay.
+"""The loop of Ape-X: many actors explore, each with its own epsilon, and one learner draws from prioritised replay.
 
     actors ── fragments, with a TD error of each step ──> replay memory ── batches ──> agent.learn
        ^────────── weights, once a host and round ──────────── publish <──┘  ^── TD errors ──┘
@@ -126,14 +126,14 @@ class ApexSettings:
 
     @property
     def acting(self) -> ActorLearnerSettings:
-        """The part that actors are about."""
+        """The settings of the actors."""
         names: tuple[str, ...] = ("total_steps", "n_actors", "groups", "envs_per_group", "n_steps", "max_lag")
         names += ("deterministic", "report_every", "timeout_s", "max_failures")
         return ActorLearnerSettings(**{name: getattr(self, name) for name in names})
 
     @property
     def learning(self) -> OffPolicySettings:
-        """The part that replay is about."""
+        """The settings of the replay memory."""
         names: tuple[str, ...] = ("total_steps", "learning_starts", "train_every", "gradient_steps", "batch_size")
         names += ("memory_size",)
         names += ("n_step", "prioritized", "rates", "report_every")

@@ -35,7 +35,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class ConfirmedReturn(Callback):
-    """Stops when several evaluations in a row reach a mean return; one may be luck.
+    """Stops when several evaluations in a row reach a mean return, because a single one may be luck.
 
     Args:
         threshold: mean return that counts as solved.
@@ -54,7 +54,7 @@ class ConfirmedReturn(Callback):
         return self.on_resume()
 
     def on_resume(self) -> str | None:
-        """Why the run is over, if it is: a run that was killed while it ended does not train on."""
+        """Return why the run is over, or None; a run that was killed while it ended does not continue training."""
         if len(self._latest) < (self._latest.maxlen or 1) or min(self._latest) < self._threshold:
             return None
         found = ", ".join(f"{mean:.1f}" for mean in self._latest)
@@ -65,12 +65,12 @@ class ConfirmedReturn(Callback):
         return list(self._latest)
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._latest.extend(state)
 
 
 class NoImprovement(Callback):
-    """Stops when the best evaluation is long ago: learning has come to its end, or to a dead one.
+    """Stops when the best evaluation is too long ago, because learning has finished or stalled.
 
     Args:
         evaluations: how many in a row may bring no improvement, at least 1.
@@ -89,7 +89,7 @@ class NoImprovement(Callback):
         return self.on_resume()
 
     def on_resume(self) -> str | None:
-        """Why the run is over, if it is."""
+        """Return why the run is over, or None."""
         if self._since < self._patience:
             return None
         return f"{self._since} evaluations in a row were no better than {self._best:.1f}"
@@ -99,12 +99,12 @@ class NoImprovement(Callback):
         return {"best": self._best, "since": self._since}
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._best, self._since = state["best"], state["since"]
 
 
 class TimeBudget(Callback):
-    """Stops after the first update that ends later than `seconds` into the loop; a resumed run goes on counting."""
+    """Stops after the first update that ends later than `seconds` into the loop; a resumed run continues counting."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = check_positive("seconds", seconds)
@@ -141,7 +141,7 @@ class SavableAgent(Protocol):
 
 
 class KeepBest(Callback):
-    """Keeps the agent of the best evaluation, and puts it back when training is over.
+    """Keeps the agent of the best evaluation, and restores it when training is over.
 
     Of equally good evaluations the latest counts, because its agent has seen the most. When an error or Ctrl-C ends
     the loop, the agent in memory stays as it is; the file is whole and holds the best so far.
@@ -196,7 +196,7 @@ class KeepBest(Callback):
         return {"best": self._best, "weights": self._weights, "statistics": self._statistics}
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned; a best file that was removed counts no more."""
+        """Continue from what `get_state` returned; a best file that was removed counts no more."""
         if self._run is not None and state["best"] != -math.inf:
             path = self._run.path / self._name
             if not path.exists():
@@ -207,7 +207,7 @@ class KeepBest(Callback):
 
 
 class KeepLatest(Callback):
-    """Saves the agent after every evaluation, and as it is when training ends.
+    """Saves the agent after every evaluation, and at the end of training.
 
     It is for looking at and for use; going on needs a checkpoint (`parl_core.training.checkpoints`). Put it before
     `KeepBest`, which puts the best weights back at the end. An agent that an error has left is not saved.
@@ -282,7 +282,7 @@ class Progress(Callback):
         return {"returns": list(self._returns), "evaluated": self._evaluated, **place}
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._returns.extend(state["returns"])
         self._evaluated = state["evaluated"]
         self._step, self._total, self._seconds = state["step"], state["total"], state["seconds"]

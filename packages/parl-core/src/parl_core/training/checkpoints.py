@@ -1,4 +1,4 @@
-"""Checkpoints of a running loop: what belongs to one, when one is written, and how a run goes on from it.
+"""Checkpoints of a running loop: their contents, when they are written, and how a run continues from one.
 
     with Run("sac-pendulum") as run:                        # later: with Run.resume("runs/sac-pendulum-...") as run:
         train_off_policy(agent, envs, settings, checkpoints=Checkpoints(run, every=10_000), seed=0)
@@ -50,13 +50,13 @@ EnvironmentRule = Literal["auto", "exact", "reset"]
 
 
 class HasState(Protocol):
-    """A part of a loop that goes on where it was."""
+    """A part of a loop whose state is saved and restored."""
 
     def get_state(self) -> Any:
         """Return the state for a checkpoint: see `parl_core.checkpoint`."""
 
     def set_state(self, state: Any, /) -> None:
-        """Go on from there."""
+        """Continue from that state."""
 
 
 class Collector(HasState, Protocol):
@@ -132,7 +132,7 @@ class Checkpoints:
         self._environments = SavedEnvironments(envs, self._rule, seed)
 
     def watch_nothing(self, why: str) -> None:
-        """Note that a resumed loop begins new episodes, and why.
+        """Record that a resumed loop starts new episodes, and the reason.
 
         Raises:
             HyperparameterError: exactness was asked for.
@@ -141,7 +141,7 @@ class Checkpoints:
             raise HyperparameterError(f'environments="exact" cannot be had here: {why}')
 
     def keep(self, parts: LoopParts) -> Mapping[str, Any] | None:
-        """Register the parts of a loop, and restore them where the run is a resumed one.
+        """Register the parts of a loop, and restore them if the run is a resumed one.
 
         Returns:
             What the loop itself had given to `save`; None where the run begins.
@@ -343,7 +343,7 @@ class SavedEnvironments:
         return spawn_seeds(int(sequence.generate_state(1)[0]), self._base.num_envs)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what `set_state` needs."""
+        """Return the state for `set_state`."""
         state: dict[str, Any] = {
             "exact": self.exact,
             "root": self._root,
@@ -354,7 +354,7 @@ class SavedEnvironments:
         return state
 
     def set_state(self, state: Mapping[str, Any], *, fresh_episodes: bool = False) -> bool:
-        """Bring new environments to where the saved ones were.
+        """Bring new environments to the position of the saved ones.
 
         Args:
             state: of `get_state`.
@@ -410,7 +410,7 @@ def get_random_state(backend: str = "") -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any], backend: str = "") -> bool:
-    """Go on from what `get_random_state` returned.
+    """Continue from what `get_random_state` returned.
 
     Returns:
         Whether the state has the generators of `backend`; a run of another backend has those of its own.

@@ -1,4 +1,4 @@
-"""Runs beside each other: read from their folders, put into groups, as a table, a picture, and a page to hover over.
+"""Comparison of runs: read from their folders, grouped, shown as a table, a picture, and an interactive page.
 
     runs/ppo-a/                        a run: a line
     runs/ppo-b/seed-0, seed-1, …       a group: the interquartile mean with a band of its 95 % interval
@@ -110,7 +110,7 @@ class Band:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that are the same but for their seeds.
+    """Runs that differ only by their seeds.
 
     Attributes:
         name: in legends and tables.
@@ -256,7 +256,7 @@ def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: f
 
 
 def write_page(comparison: Comparison, path: Path, title: str = "", goal: float | None = None) -> None:
-    """Write all groups as one HTML file, which needs no network: values under the mouse, zoom, groups on and off.
+    """Write all groups as one HTML file, which needs no network: values at the pointer, zoom, groups on and off.
 
     Args:
         comparison: the runs.

@@ -77,7 +77,7 @@ class Course:
             self._checkpoints.watch(envs, seed)
 
     def keep(self, parts: LoopParts) -> None:
-        """Register the parts of the loop; where the run is a resumed one, everything is then where it was.
+        """Register the parts of the loop; if the run is a resumed one, restore their state.
 
         Raises:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
@@ -96,12 +96,12 @@ class Course:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the budget has something left and no callback asked to stop."""
+        """Return whether budget remains and no callback asked to stop."""
         return self.step < self._total and not self._reasons
 
     @property
     def seconds(self) -> float:
-        """Since the course began."""
+        """Seconds since the course began."""
         return self._clock() - self._began
 
     def advance(self, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture; matplotlib draws it without a display, when the loop has ended."""
+"""The learning curve of a run as a picture; matplotlib draws it without a display after the loop has ended."""
 
 import itertools
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class LearningCurve(Callback):
         return {"steps": np.array(self._steps, np.int64), "returns": np.array(self._returns, np.float64)}
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._steps, self._returns = state["steps"].tolist(), state["returns"].tolist()
 
     def on_end(self, ended: Ended) -> None:

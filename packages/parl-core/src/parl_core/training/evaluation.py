@@ -156,7 +156,7 @@ class _Slot:
 
 
 class EvaluateInActor(Callback):
-    """Evaluates in an actor while the loop goes on: the learner stops only to copy its weights.
+    """Evaluates in an actor while the loop continues: the learner stops only to copy its weights.
 
         with open_actors("remote", cpu_num=1) as system:
             watching = EvaluateInActor(agent, make_agent, "CartPole-v1", system, every=5_000)
@@ -210,7 +210,7 @@ class EvaluateInActor(Callback):
         self.best_weights: Any = None
 
     def on_update(self, update: Update) -> str | None:
-        """Take a result that is there, and begin an evaluation that is due."""
+        """Read an available result, and start an evaluation that is due."""
         reason = self._taken() if self._running is not None and self._running[0].done() else None
         if self._running is None and update.step >= self._next:
             self._next += self._every * ((update.step - self._next) // self._every + 1)
@@ -231,7 +231,7 @@ class EvaluateInActor(Callback):
         return {"next": self._next, "evaluations": [one.get_state() for one in self.evaluations]}
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned; `best_weights` are None until the next evaluation that is better."""
+        """Continue from what `get_state` returned; `best_weights` are None until the next evaluation that is better."""
         self._next = int(state["next"])
         self.evaluations = [Evaluation.from_state(one) for one in state["evaluations"]]
 
@@ -317,5 +317,5 @@ class RecordVideo(Callback):
         return self._evaluations
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._evaluations = int(state)

@@ -106,7 +106,7 @@ class Evaluation:
 
 
 class Stop(Enum):
-    """Why a loop ended."""
+    """The reason for the end of a loop."""
 
     BUDGET = "the step budget is used up"
     CALLBACK = "a callback asked for it"
@@ -134,7 +134,7 @@ class Ended:
 
 
 class Callback:
-    """Something that watches a loop; a subclass overrides what it needs.
+    """An observer of a loop; a subclass overrides the methods that it needs.
 
     `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends after all
     callbacks were told. One that remembers something across events gives it to checkpoints with `get_state` and takes
@@ -158,11 +158,11 @@ class Callback:
         return None
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned; called once, before a resumed loop goes on."""
+        """Continue from what `get_state` returned; called once, before a resumed loop goes on."""
 
 
 def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
-    """Report the end to every callback, also after one has failed, and return what they raised.
+    """Report the end to every callback, also after one has failed, and return the exceptions that they raised.
 
     It is for the loop to raise, where no error or Ctrl-C began the end, which would be hidden by it.
     """
@@ -195,7 +195,7 @@ class Figures:
         self._counts: dict[str, int] = {}
 
     def add(self, result: Any) -> None:
-        """Add the result of one update: a loss, or a tuple of them; what is no float is left out."""
+        """Add the result of one update: a loss, or a tuple of them; values that are not floats are left out."""
         if self._read is None:
             self._add(result)
             return
@@ -232,12 +232,12 @@ class Figures:
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 
 
 class Losses:
-    """Sums of losses that have their names with them.
+    """Sums of losses that are given with their names.
 
     Args:
         read: turns the result of an update into its losses by name, and refuses what is not finite; it is asked for all
@@ -281,7 +281,7 @@ class Losses:
         return {"sums": dict(self._sums), "count": self._count}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._sums, self._count = dict(state["sums"]), int(state["count"])
 
 
@@ -305,7 +305,7 @@ class EndedEpisodes:
         return [[episode.episode_return, episode.length] for episode in self._episodes]
 
     def set_state(self, state: Sequence[Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._episodes = [Episode(*episode) for episode in state]
 
 
@@ -320,12 +320,12 @@ class Latest:
         return self.value
 
     def set_state(self, state: int) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self.value = state
 
 
 class RunningEpisodes:
-    """Returns and lengths so far, one of each an environment.
+    """Returns and lengths so far, one of each per environment.
 
     Args:
         num_envs: environments of the vector.
@@ -357,7 +357,7 @@ class RunningEpisodes:
         return episodes
 
     def begin_again(self) -> None:
-        """Forget them: all environments were reset."""
+        """Discard the running episodes, because all environments were reset."""
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def get_state(self) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class RunningEpisodes:
         return {"returns": self._returns, "lengths": self._lengths}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._returns, self._lengths = state["returns"], state["lengths"]
 
 

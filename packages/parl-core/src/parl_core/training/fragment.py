@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
 
 class ActorSeconds(NamedTuple):
-    """Seconds of an actor, by what they were spent on.
+    """Seconds of an actor, by activity.
 
     Attributes:
         env: in the environments' own code.
@@ -285,7 +285,7 @@ class FragmentBatch:
 
 
 class BatchMemory:
-    """Joins fragments; large arrays that are made anew for each batch would cost as many page faults each time."""
+    """Joins fragments into reused arrays, because new large arrays for each batch would cause page faults each time."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[int, tuple[int, ...], Any], NDArray[Any]] = {}

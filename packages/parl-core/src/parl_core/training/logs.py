@@ -25,13 +25,13 @@ __all__ = ["CsvTables", "JsonLines", "JsonOutput", "TensorBoard", "cut_back", "f
 
 
 def size_on_disk(path: Path) -> int:
-    """Return the size of a file, all of which is on the disk when this returns; its writer has flushed it before."""
+    """Sync a file to the disk and return its size; its writer must have flushed it before."""
     sync(path)
     return path.stat().st_size
 
 
 def cut_back(path: Path, size: int | None) -> None:
-    """Cut a file to an earlier size; None: it was not there yet, and goes. A shorter one stays as it is."""
+    """Cut a file to an earlier size; None removes it, because it did not exist then. A shorter file does not change."""
     if size is None:
         path.unlink(missing_ok=True)
     elif path.exists() and path.stat().st_size > size:
@@ -96,7 +96,7 @@ class TensorBoard(Callback):
         return self._step
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._resumed_at = self._step = int(state)
 
     def _write(self, event: Update | Evaluation) -> None:
@@ -113,7 +113,7 @@ class TensorBoard(Callback):
 
 
 class CsvTables(Callback):
-    """Writes one row an update to `updates.csv` and one an evaluation to `evaluations.csv`, each at once.
+    """Writes one row per update to `updates.csv` and one per evaluation to `evaluations.csv`, each at once.
 
     A number that is missing leaves its cell empty; one that comes later than the first row gets a column then, with
     empty cells above.
@@ -150,7 +150,7 @@ class CsvTables(Callback):
         return state
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned; rows of later steps go."""
+        """Continue from what `get_state` returned; rows of later steps go."""
         for name in self.NAMES:
             path = self._run.path / name
             if name not in state or not path.exists():
@@ -180,7 +180,7 @@ class CsvTables(Callback):
 
 
 class JsonLines(Callback):
-    """Writes one JSON object an event to `metrics.jsonl`, each at once.
+    """Writes one JSON object per event to `metrics.jsonl`, each at once.
 
         {"event": "update", "step": 2048, "seconds": 1.7, "train/return": 21.4, "loss/policy_loss": -0.01}
 
@@ -218,7 +218,7 @@ class JsonLines(Callback):
         return None if self._file is None else size_on_disk(self._run.path / self.NAME)
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned; lines of later steps go."""
+        """Continue from what `get_state` returned; lines of later steps go."""
         cut_back(self._run.path / self.NAME, state)
         self._goes_on = state is not None
 
@@ -231,7 +231,7 @@ class JsonLines(Callback):
 
 
 class JsonOutput(Callback):
-    """Prints the lines of `JsonLines` to a stream, for programs that start a run and read what it says.
+    """Prints the lines of `JsonLines` to a stream, for programs that start a run and read its output.
 
     Args:
         out: where to.

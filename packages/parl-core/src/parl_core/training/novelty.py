@@ -25,7 +25,7 @@ __all__ = ["NoveltyReward"]
 
 
 class NoveltyReward:
-    """A second reward: how new the observation is that a step led to.
+    """A second reward: the novelty of the observation after a step.
 
         rnd = parl.Agent(parl.algorithms.RND(parl.networks.NoveltyNetwork()))
         train_on_policy(agent, envs, settings, novelty=NoveltyReward(rnd))
@@ -137,7 +137,7 @@ class NoveltyReward:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         self._agent.alg.set_state(AlgorithmState(dict(state["arrays"]), dict(state["counters"])))
         self._seen = None if state["seen"] is None else _from_state(state["seen"])
         self._returns = _from_state(state["returns"])

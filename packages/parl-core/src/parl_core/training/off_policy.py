@@ -1,4 +1,4 @@
-"""The off-policy loop: act, remember, learn from what was remembered.
+"""The off-policy loop: act, store transitions, learn from them.
 
     envs <──── actions ──── TransitionCollector ───> replay memory ── sample ──> agent.learn
          ─── observations ──>                              ^── TD errors (prioritised) ──┘
@@ -124,7 +124,7 @@ def from_records(array: NDArray[Any]) -> Observations:
 
 
 class TransitionCollector:
-    """Steps a vector environment with an agent, and remembers where it stopped.
+    """Steps a vector environment with an agent, and keeps its position between calls.
 
     Args:
         agent: chooses the actions.
@@ -212,7 +212,7 @@ class TransitionCollector:
         return {"obs": self._obs, **raw, **self._acting.get_state(), **self._running.get_state(), "ended": ended}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, with environments that were brought to where they were."""
+        """Continue from what `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"]
         self._raw = state.get("raw", self._obs)
         self._acting.set_state(state)
@@ -372,7 +372,7 @@ class OffPolicySettings:
         return replace(self, total_steps=total_steps, learning_starts=min(self.learning_starts, total_steps // 2))
 
     def updates_after(self, step: int, new: int) -> int:
-        """Return how many updates are due when the last `new` steps have led to `step`."""
+        """Return the number of updates that are due after the last `new` steps up to `step`."""
         if step < max(self.learning_starts, 1):
             return 0
         return self.gradient_steps * (step // self.train_every - (step - new) // self.train_every)
@@ -391,7 +391,7 @@ def train_off_policy(
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
-    """Train an agent on remembered experience until the budget is used up or a callback stops it.
+    """Train an agent on replayed experience until the budget is used up or a callback stops it.
 
     Args:
         agent: acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
@@ -663,7 +663,7 @@ def learn_from(
     *,
     whole: bool,
 ) -> tuple[Any, Batch | None]:
-    """Draw a batch, take one step, and return what it gave, figures that are not read yet, and the batch.
+    """Draw a batch, take one step, and return its result, the figures that are not read yet, and the batch.
 
     Args:
         agent: learns.

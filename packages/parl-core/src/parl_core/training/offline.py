@@ -1,4 +1,4 @@
-"""Offline reinforcement learning: record data, learn from it, and play with a return to aim at.
+"""Offline reinforcement learning: record data, learn from it, and play with a target return.
 
     dataset ── draw ──> agent.learn ──> figures ──> Course ──> callbacks (Update, Evaluation, Ended)
 
@@ -258,7 +258,7 @@ def record_episodes(
     max_steps: int = 100_000,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> OfflineDataset:
-    """Play episodes with a behaviour and return what happened.
+    """Play episodes with a behaviour policy and return the transitions.
 
         def mostly_right(rng):
             return lambda obs: 1 if rng.random() < 0.8 else 0

@@ -1,4 +1,4 @@
-"""The on-policy loop: collect a rollout, estimate advantages, learn from it, forget it.
+"""The on-policy loop: collect a rollout, estimate advantages, learn from it, discard it.
 
     envs <──── actions ──── RolloutCollector ───> RolloutSteps ──> gae ──> agent.learn_rollout
          ─── observations ──>                                              │
@@ -94,7 +94,7 @@ class RolloutSteps:
 
 
 class RolloutCollector:
-    """Steps a vector environment with an agent and remembers where it stopped.
+    """Steps a vector environment with an agent, and keeps its position between calls.
 
     Args:
         agent: chooses the actions.
@@ -228,7 +228,7 @@ class RolloutCollector:
         return {"obs": obs, **self._acting.get_state(), **self._running.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned, with environments that were brought to where they were."""
+        """Continue from what `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"] if self._alg is None else map_nested(self._alg._tensor, state["obs"])
         self._acting.set_state(state)
         self._running.set_state(state)

@@ -1,4 +1,4 @@
-"""The run of a program of one's own: its settings are its command line, and lie beside its checkpoints.
+"""The run of your own program: its settings are its command line, and are stored beside its checkpoints.
 
     @dataclass(frozen=True)
     class Settings:

@@ -181,7 +181,7 @@ class RecipeRun:
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> Ended:
-        """Train in a run's folder, or go on where a resumed run stopped.
+        """Train in a run's folder, or continue where a resumed run stopped.
 
         Args:
             run: a new one, or one of `Run.resume`.
@@ -447,7 +447,7 @@ def play(
 
 
 def check_rendering(trained: Trained, mode: str) -> None:
-    """Make the environment, and one picture of it, to see what is missing before anything long begins.
+    """Make the environment and render it once, to detect missing packages before a long run begins.
 
     Args:
         trained: whose environment.

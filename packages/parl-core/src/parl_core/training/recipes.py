@@ -199,7 +199,7 @@ def read_plain(value: Any) -> Any:
 
 
 def read_scores() -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """Return what recipes have reached, by algorithm and environment: those alone whose rows were measured.
+    """Return the scores of recipes, by algorithm and environment; only measured rows are included.
 
     `mean` (the interquartile one over seeds), `low` and `high` (its 95 % interval), `seeds`, `steps` and `source`, the
     files of the runs. `benchmarks/learning/run.py` writes them with its table.
@@ -394,7 +394,7 @@ _MINATAR_DQN = Recipe(
     source="Obando-Ceron & Castro 2021, their dqn_breakout.gin",
     deviations=("Adam's epsilon is 1e-8, not 3e-4", "the squared error, not Huber's", "four games side by side"),
 )
-_RETURNS = {"v_min": -100.0, "v_max": 100.0}  # of tasks whose returns nobody has told; CleanRL has them in c51.py
+_RETURNS = {"v_min": -100.0, "v_max": 100.0}  # for tasks of unknown returns; CleanRL has them in c51.py
 _C51_VECTORS = replace(
     _DQN_VECTORS,
     algorithm={**_DQN_VECTORS.algorithm, **_RETURNS},

@@ -155,7 +155,7 @@ def measure(
 
 
 def machine() -> dict[str, Any]:
-    """Return what this machine is: processor, number of them, and system."""
+    """Describe this machine: processor, number of processors, and system."""
     name = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -187,7 +187,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verification:
-    """A result beside its repetition.
+    """A result and its repetition.
 
     Attributes:
         recorded: what the record has: of a run its mean return, of a row the interquartile mean over its runs.

@@ -1,4 +1,4 @@
-"""The folder of one training run, which one program writes at a time, and what happens when it is interrupted.
+"""The folder of one training run, which one program writes at a time, and the handling of interruptions.
 
 runs/<name>-<date>-<time>/      made at first use, never one that exists
 
@@ -35,7 +35,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class Interruption:
-    """Watches for Ctrl-C between `begin` and `end`, where that is ours to do.
+    """Handles Ctrl-C between `begin` and `end`, unless the program has its own handler.
 
     It is not in other threads than the main one, and not where the program has a handler of its own or ignores SIGINT.
     """
@@ -59,7 +59,7 @@ class Interruption:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def end(self) -> None:
-        """Give the handlers back."""
+        """Restore the previous handlers."""
         if self._watching:
             self.noticed()
             self._watching = False
@@ -83,7 +83,7 @@ class Interruption:
 
 
 class RunLock:
-    """A lock on a folder that the system gives back when its program is gone; Windows has none, and none is taken."""
+    """A lock on a folder, which the system releases when the program ends; on Windows it does nothing."""
 
     def __init__(self) -> None:
         self._handle: int | None = None
@@ -110,7 +110,7 @@ class RunLock:
         self._handle = handle
 
     def release(self) -> None:
-        """Give it back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -174,7 +174,7 @@ class Run:
 
     @classmethod
     def resume(cls, folder: str | Path, *, out: TextIO | None = None) -> Self:
-        """Return a run that goes on in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
+        """Return a run that continues in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
 
         Raises:
             CheckpointError: there is no such folder.
@@ -190,7 +190,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The folder; made when it is asked for first."""
+        """The folder; made at first use."""
         if self._path is None:
             self._path = _make_exactly(self._stem) if self._exact else _make_new(self._stem)
             self._lock.take(self._path)
@@ -222,7 +222,7 @@ class Run:
         return path
 
     def inventory(self) -> str:
-        """Return what was saved so far, one line a file."""
+        """Return a list of the saved files, one line per file."""
         if not self._saved:
             return "Nothing was saved yet."
         return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
@@ -237,7 +237,7 @@ class Run:
 
     @property
     def how_to_resume(self) -> str:
-        """Return what to call to go on with this run, for messages; `parl train` says its own command."""
+        """Return the call that continues this run, for messages; `parl train` gives its own command."""
         return self._how_to_resume or f"Run.resume({str(self.path)!r})"
 
     @how_to_resume.setter

@@ -36,7 +36,7 @@ class RunInActor:
     """Trains runs in a process of its own, one after another."""
 
     def train(self, asked: Mapping[str, Any], folder: str, how: Mapping[str, Any]) -> str:
-        """Train a run, or go on with it where its folder is there, and return why it ended.
+        """Train a run, or continue it if its folder exists, and return why it ended.
 
         Args:
             asked: the fields of its `RecipeRun`.
@@ -55,7 +55,7 @@ class RunInActor:
 
 
 class FollowedRuns:
-    """Follows the logs of runs, and tells callbacks of their sums: steps, ended episodes, evaluations.
+    """Follows the logs of runs, and reports their sums to callbacks: steps, ended episodes, evaluations.
 
     Args:
         folders: of the runs; they need not be there yet.
@@ -71,7 +71,7 @@ class FollowedRuns:
         self._began = time.monotonic()
 
     def look(self) -> None:
-        """Read what is new, and tell the callbacks."""
+        """Read the new lines, and call the callbacks."""
         episodes: list[Episode] = []
         evaluations: list[float] = []
         for folder in self._read:
@@ -89,7 +89,7 @@ class FollowedRuns:
                 callback.on_evaluation(Evaluation([Episode(mean, 0)], step, seconds))
 
     def end(self, reason: str) -> None:
-        """Tell the callbacks that all runs have ended."""
+        """Report to the callbacks that all runs have ended."""
         ended = Ended(Stop.BUDGET, reason, sum(self._steps.values()), time.monotonic() - self._began)
         for callback in self._callbacks:
             callback.on_end(ended)

@@ -254,7 +254,7 @@ class OpponentPool:
     def challenge(
         self, name: str, policy: Any, arena: "Arena", games: int = 200, seed: int | None = None
     ) -> dict[str, Results]:
-        """Add a player, and let it play against each one that is there.
+        """Add a player, and let it play against each existing one.
 
         Args:
             name: its own.
@@ -284,7 +284,7 @@ class OpponentPool:
         return {"players": [dict(vars(player)) for player in self.players]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `get_state` returned."""
+        """Continue from what `get_state` returned."""
         players = [Player(**player) for player in state["players"]]
         self._players = {player.name: player for player in players}
 
@@ -466,7 +466,7 @@ class _Table:
 
 
 class AgainstOpponents(gymnasium.Env[Any, Any]):
-    """One seat of a game in which players take turns; opponents have the others.
+    """One seat of a turn-based game; opponents have the other seats.
 
     An opponent is drawn for every episode and every other seat. Rewards are what the seat got since its turn before.
 

@@ -325,7 +325,7 @@ class StandardEnv:
 
     @property
     def kind(self) -> EnvKind:
-        """Return what it is.
+        """Return the kind of the environment.
 
         Raises:
             HyperparameterError: observations or actions are none of the kinds above.
@@ -346,7 +346,7 @@ class StandardEnv:
 
     @property
     def kind_by_actions(self) -> EnvKind:
-        """Return what it is, whatever is observed: for networks that `for_spaces` makes.
+        """Return the kind by actions alone, for networks that `for_spaces` makes.
 
         Raises:
             HyperparameterError: no policy chooses in its action space.
@@ -383,7 +383,7 @@ class StandardEnv:
         return find_recipe(algorithm, self.env_id, lambda: self.kind)
 
     def pick(self, table: Mapping[str, T] | Mapping[EnvKind, T]) -> T:
-        """Return what a table has for this kind.
+        """Return a table's entry for this kind.
 
         Raises:
             HyperparameterError: there is none.

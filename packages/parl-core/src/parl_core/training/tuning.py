@@ -75,7 +75,7 @@ def read_range(text: str) -> Range:
 
 
 def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
-    """Return what is searched where the user says nothing: learning rates, discount, sizes of batches and rollouts.
+    """Return the default search: learning rates, discount, sizes of batches and rollouts.
 
     Args:
         algorithm: name of its class.
@@ -156,7 +156,7 @@ class Tuned:
 
 
 def score(curve: RunCurve) -> float:
-    """Return what a trial is judged by: the mean of its last three evaluations."""
+    """Return the score of a trial: the mean of its last three evaluations."""
     return float(curve.returns[-3:].mean()) if len(curve.returns) else -math.inf
 
 
@@ -171,7 +171,7 @@ def tune(
     prune: bool = True,
     told: Any = print,
 ) -> Tuned:
-    """Search for settings, or go on with a search.
+    """Search for settings, or continue a search.
 
     Args:
         asked: algorithm, environment, budget of a trial, and settings that stay.

@@ -187,7 +187,7 @@ class ActorRecord:
                 self.outbox.end(self.unsent)
 
     def cannot_be_reached(self, reason: str) -> None:
-        """Record that this process has no connection to the actor, which lives on."""
+        """Record that this process has no connection to the actor, which keeps running."""
         self.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {reason}"))
 
     def lose(self, cause: DeathCause) -> None:

@@ -353,7 +353,7 @@ class Outbox:
                         machine.on(OutboxEvent.REFUSED)
                 self._stays(future)
                 if is_replaced:
-                    continue  # nobody will say that the lost actor's path takes calls again
+                    continue  # no event follows to say that the lost actor's path takes calls again
                 if not live.is_full():  # it was, and the thread that emptied it found the call still leaving
                     self.on_writable()
                 return
