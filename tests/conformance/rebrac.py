@@ -129,7 +129,7 @@ class ReBRACConformance(Conformance):
 
     def test_a_batch_without_next_actions_is_refused(self) -> None:
         columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)
-        with pytest.raises(ValueError, match="ReBRAC learns from next_action as well"):
+        with pytest.raises(ValueError, match="ReBRAC also learns from next_action"):
             self.agent().learn(*columns)
         with pytest.raises(ValueError, match="next_action must lie in"):
             self.agent().learn(*columns, next_action=3.0 * columns[1])

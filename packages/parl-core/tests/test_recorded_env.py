@@ -171,7 +171,7 @@ def test_an_environment_that_cannot_be_had_again_is_refused_with_what_to_do() ->
     first = RecordedEnv(Clock())
     first.reset(seed=1)
     first.step(0)
-    with pytest.raises(CheckpointError, match=r'came to another observation.*environments="reset"'):
+    with pytest.raises(CheckpointError, match=r'reached another observation.*environments="reset"'):
         RecordedEnv(Clock()).set_state(through_a_file(first.get_state()))
 
 

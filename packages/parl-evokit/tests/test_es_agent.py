@@ -190,7 +190,7 @@ def test_the_settings_and_the_solver_have_their_place_in_the_order(agent: ESAgen
 
 def test_calls_on_the_wrong_agent_name_the_right_one(agent: ESAgent) -> None:
     clone = agent.clone()
-    with pytest.raises(EvolutionError, match=r"add_noise\(\) of what clone\(\) returns"):
+    with pytest.raises(EvolutionError, match=r"add_noise\(\) of a clone, which clone\(\) returns"):
         agent.add_noise()
     with pytest.raises(EvolutionError, match=r"update\(\) of the agent that it was cloned from"):
         clone.update([], [])

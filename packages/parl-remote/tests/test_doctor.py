@@ -476,7 +476,7 @@ def test_another_program_at_a_workers_address_is_told(xparl: Any, fake: Callable
 def test_a_worker_with_another_key_is_at_a_wrong_address(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     other = fake([])
     (finding,) = [one for one in doctor(xparl, fake([node_at(other.address)])) if one["check"] == "worker"]
-    assert "has not the cluster's key" in finding["what"]
+    assert "does not have the cluster's key" in finding["what"]
 
 
 def test_another_python_on_a_worker_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:

@@ -113,7 +113,7 @@ def test_amounts_that_make_no_sense_are_refused(kind: str, amount: float, compla
 
 
 def test_a_label_cannot_pose_as_a_cpu() -> None:
-    with pytest.raises(ValueError, match="no name for a label"):
+    with pytest.raises(ValueError, match="cannot be the name of a label"):
         Resources(labels={"cpu": 5})
 
 

@@ -362,7 +362,7 @@ class Algorithm:
             Actions, one row an observation; here the output itself.
         """
         if options:
-            raise HyperparameterError(f"{type(self).__name__} knows no exploration settings, got {', '.join(options)}")
+            raise HyperparameterError(f"{type(self).__name__} has no exploration settings, got{', '.join(options)}")
         return output
 
     def check_batch(self, batch: Any) -> Any:
@@ -725,7 +725,7 @@ class Algorithm:
             framework = type(value).__module__.partition(".")[0]
             if saved is None or saved["class"].partition(".")[0] != framework:
                 logger.warning(
-                    "%s.%s begins anew: what is restored has %s",
+                    "%s.%s starts anew: the restored state has %s",
                     type(self).__name__,
                     name,
                     "no state of it" if saved is None else f"that of a {saved['class']}",

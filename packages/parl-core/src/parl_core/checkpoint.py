@@ -171,7 +171,7 @@ class CheckpointStore:
         for name, written in manifest["files"].items():
             found = _described(path / name)
             if found != written:
-                raise CheckpointError(f"{path / name} is damaged: it is {found}, what was written is {written}")
+                raise CheckpointError(f"{path / name} is damaged: it is {found}, but {written} was written")
         text = (path / _STATE).read_bytes()
         state = from_tree(json.loads(text), read_snapshot(path / _ARRAYS, set()))
         return Checkpoint(path, int(manifest["step"]), state, tuple(manifest["segments"]), str(manifest["backend"]))

@@ -176,7 +176,7 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
     strange = [item for item in listed if id(item) not in known]
     if strange:
         raise ModelContractError(
-            f"{owner} lists {len(strange)} things of {len(listed)} that are no trainable parameters of the model, the "
+            f"{owner} lists {len(strange)} of {len(listed)} entries that are no trainable parameters of the model, the "
             f"first of type {type(strange[0]).__name__}: list what layer.parameters() of its own layers gives"
         )
     if not listed and not model._waiting():  # paddle's lazily shaped layers have parameters from the first batch on

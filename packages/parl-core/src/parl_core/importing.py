@@ -176,7 +176,7 @@ def import_run(
     """
     source, target = Path(file).expanduser(), Path(folder).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target} is there already: give a new folder")
+        raise FileExistsError(f"{target} exists already: give a new folder")
     weights = read_weights(source)
     try:
         found = _of_parl(weights, algorithm, activation) if weights.settings is None else _of_sb3(weights)
@@ -437,7 +437,7 @@ def _of_parl(weights: ForeignWeights, algorithm: str, activation: str) -> _Netwo
     """
     if algorithm not in _PARL_ALGORITHMS:
         raise HyperparameterError(
-            f"a checkpoint of PARL 2.x does not say what it is of: give --algorithm, one of "
+            f"a checkpoint of PARL 2.x does not name its algorithm: give --algorithm, one of "
             f"{', '.join(_PARL_ALGORITHMS)}, got {algorithm or 'none'}"
         )
     layers, others = _layers_of(weights)

@@ -315,7 +315,7 @@ class ESAgent:
         Raises:
             EvolutionError: Always.
         """
-        raise EvolutionError("the original agent has no noise: call add_noise() of what clone() returns")
+        raise EvolutionError("the original agent has no noise: call add_noise() of a clone, which clone() returns")
 
     def _new_strategy(self, verb: str) -> Strategy:
         if self._strategy is not None:

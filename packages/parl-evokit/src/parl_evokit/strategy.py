@@ -543,5 +543,5 @@ def _room(shape: tuple[int, ...], out: NDArray[np.float32] | None) -> NDArray[np
     if out is None:
         return np.empty(shape, np.float32)
     if out.shape != shape:
-        raise LayoutMismatch(f"out has shape {out.shape}; what is to be written there has {shape}")
+        raise LayoutMismatch(f"out has shape {out.shape}; the result has {shape}")
     return out

@@ -222,7 +222,7 @@ def connect(
     if isinstance(preload, str):
         raise TypeError(f"preload is a list of names; did you mean {[preload]}?")
     if lease_timeout_s is not None and not 0 <= lease_timeout_s < float("inf"):
-        raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait for ever, not {lease_timeout_s!r}")
+        raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait forever, not {lease_timeout_s!r}")
     if cpu_num is not None and (not isinstance(cpu_num, int) or cpu_num < 1):
         raise ValueError(f"cpu_num must be a whole number of 1 or more, not {cpu_num!r}")
     if not isinstance(logs, bool):

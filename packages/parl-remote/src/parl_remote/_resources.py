@@ -51,7 +51,7 @@ class Resources:
         for name, amount in (("cpu", self.cpu), ("gpu", self.gpu), ("memory", self.memory), *labels.items()):
             _check_amount(name, amount)
         if clash := labels.keys() & set(_OWN_KINDS):
-            raise ValueError(f"{min(clash)!r} is no name for a label, it is an amount of its own")
+            raise ValueError(f"{min(clash)!r} cannot be the name of a label, because it is an option of its own")
         kept = MappingProxyType({k: v for k, v in sorted(labels.items()) if v}) if labels else _NO_LABELS
         object.__setattr__(self, "labels", kept)
 

@@ -226,7 +226,7 @@ class Adam(contract.Optimizer):
             for name in step
         }
 
-    @torch.inference_mode(mode=False)# what is made here outlives the call
+    @torch.inference_mode(mode=False)  # what is made here outlives the call
     def _gathered(self, reached: list[bool]) -> _Columns:
         parameters: list[Tensor] = [parameter for parameter, hit in zip(self._parameters, reached, strict=True) if hit]
         # These count on together from here; others that have shared their steps so far keep the old counter.

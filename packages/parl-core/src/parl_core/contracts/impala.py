@@ -276,7 +276,7 @@ class IMPALA(CountingUpdates):
         if 2 * action.shape[1] != columns:
             raise ValueError(
                 f"behaviour_logits must hold mean and log std side by side, {2 * action.shape[1]} columns for actions "
-                f"of {action.shape[1]} numbers, got {columns}: pass what sample() or logits() returned"
+                f"of {action.shape[1]} numbers, got {columns}: pass the result of sample() or logits()"
             )
         return action
 

@@ -123,7 +123,7 @@ class ReBRAC(TD3):
         extra = batch.extra or {}
         if extra.get("next_action") is None:
             raise ValueError(
-                "ReBRAC learns from next_action as well, what the data did in next_obs [batch, act_dim]: pass "
+                "ReBRAC also learns from next_action, the logged action in next_obs [batch, act_dim]: pass "
                 "learn(..., next_action=...); train_offline does so by itself"
             )
         following = unit_box("next_action", extra["next_action"])

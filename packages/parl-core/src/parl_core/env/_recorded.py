@@ -106,7 +106,7 @@ class RecordedEnv(AnyWrapper):
             self.reset()
         if not _same(self._obs, state["obs"]):
             raise CheckpointError(
-                f"{self.env} took the same {len(actions)} actions from the same start as before and came to another "
+                f"{self.env} took the same {len(actions)} actions from the same start as before and reached another "
                 f"observation: an episode of it does not follow from its np_random and the actions. Go on with new "
                 "episodes (fresh_episodes=True, parl resume --fresh-episodes); for runs that resume exactly train with "
                 'environments="reset", or give it checkpoint_state() and restore_checkpoint()'

@@ -111,7 +111,7 @@ def require_vector(envs: object) -> None:
         given = repr(envs) if isinstance(envs, str) else f"a {type(envs).__name__}"
         what = "environment id or function" if callable(envs) or isinstance(envs, str) else "single environment"
         raise HyperparameterError(
-            f"the loops step a vector of environments, got {given}, which is none: of a {what} it is "
+            f"the loops step a vector of environments, got {given}, which is not one: for a {what} use "
             "training.make_vector_env(id_or_function, num_envs=1)"
         )
 

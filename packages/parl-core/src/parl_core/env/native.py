@@ -100,7 +100,7 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         else:
             allowed = np.isfinite(given)
         if not allowed.all():
-            raise HyperparameterError(f"actions must be in {space}, got {given.tolist()}: look at what chose them")
+            raise HyperparameterError(f"actions must be in {space}, got {given.tolist()}: check their source")
         return np.ascontiguousarray(given, dtype)
 
 

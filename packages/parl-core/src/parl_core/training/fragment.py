@@ -352,7 +352,7 @@ def _refuse_rewards(fragments: Sequence[FragmentSteps]) -> None:
             raise DivergedError(
                 f"environment {i} of group {fragment.task.group} gave the reward {fragment.reward[i, t]} at step {t} "
                 f"of its fragment {fragment.task.round}; nothing was learned from it: clip or repair rewards in the "
-                "environment, and go on from the last checkpoint"
+                "environment, and continue from the last checkpoint"
             )
 
 
@@ -367,7 +367,7 @@ def _refuse_observations(fragments: Sequence[FragmentSteps]) -> None:
                 raise DivergedError(
                     f"environment {i} of group {fragment.task.group} observed {array[i, t][tuple(place)]} in "
                     f"{name}{place} before step {t} of its fragment {fragment.task.round}; nothing was learned from "
-                    "it: clip or repair observations in the environment, and go on from the last checkpoint"
+                    "it: clip or repair observations in the environment, and continue from the last checkpoint"
                 )
 
 

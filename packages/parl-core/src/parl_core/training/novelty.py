@@ -71,7 +71,7 @@ class NoveltyReward:
         self._epochs, self._size = check_int("epochs", epochs), check_int("minibatch_size", minibatch_size)
         self._share, self._clip = check_fraction("share", share), check_positive("clip", clip)
         if self._share == 0.0:
-            raise HyperparameterError("share must be above 0, else nothing is learned of what was seen")
+            raise HyperparameterError("share must be above 0, otherwise nothing is learned from the observations")
         self._seen: RunningMeanStd | None = None
         self._returns = RunningMeanStd()
         self._running: NDArray[np.float64] | None = None

@@ -310,7 +310,7 @@ def _found(path: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise HyperparameterError(
-            f"this recipe needs {path}, which is not to be had here ({error}): add the folder of {module}.py to "
+            f"this recipe needs {path}, which cannot be imported here ({error}): add the folder of {module}.py to "
             "PYTHONPATH, or install what it imports"
         ) from error
 

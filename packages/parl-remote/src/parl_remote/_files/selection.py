@@ -181,7 +181,7 @@ def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[st
         status = os.stat(path)
         itself = (status.st_dev, status.st_ino)
         if itself in above:
-            raise ValueError(f"distributed_files: {name!r} is a link to a directory that it lies in")
+            raise ValueError(f"distributed_files: {name!r} is a link to a directory that contains it")
         if name:
             yield _readable(name), None
         with os.scandir(path) as inside:

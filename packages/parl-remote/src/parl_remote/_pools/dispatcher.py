@@ -214,7 +214,7 @@ class Dispatcher:
             future = task.call(member.quick)
             if not isinstance(future, RemoteFuture):
                 raise TypeError(
-                    "what a pool calls must return the call's future; inside it the actor's methods do not wait, so "
+                    "a pool's function must return the call's future; inside it the actor's methods do not wait, so "
                     f"`lambda actor, item: actor.method(item)` does. It returned {future!r}"
                 )
         except TooManyPendingCalls:  # other callers keep it busy, too

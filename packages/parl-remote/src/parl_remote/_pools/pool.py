@@ -388,7 +388,7 @@ def _call_of(work: Work, actors: Sequence[Any]) -> Callable[..., Any]:
     if name is not None:
         return lambda actor, *args, **kwargs: getattr(actor, name)(*args, **kwargs)
     if not callable(work):
-        raise TypeError(f"what a pool does is the name of a method or a function of an actor and an item, not {work!r}")
+        raise TypeError(f"a pool's work is the name of a method or a function of an actor and an item, not {work!r}")
     return work
 
 

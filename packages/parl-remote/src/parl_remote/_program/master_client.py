@@ -342,7 +342,7 @@ class MasterClient:
         self._lost = reason
         self._requests.lost(_MASTER, self._gone_error(reason))
         if returns:
-            _log.warning("the master at %s is gone (%s); actors go on, trying to reach it again", self._address, reason)
+            _log.warning("the master at %s is gone (%s); actors continue, trying to reconnect", self._address, reason)
             self._knock_later()
         else:
             self._give_up(reason)

@@ -255,7 +255,7 @@ class RejoiningLink:
     def _lost(self, reason: str) -> None:
         self._link = None
         if not self._ended:
-            _log.warning("the master is gone: %s; actors go on, trying to reach it again", reason)
+            _log.warning("the master is gone: %s; actors continue, trying to reconnect", reason)
             self._lost_at = self._loop.now()
             self._try_later()
 

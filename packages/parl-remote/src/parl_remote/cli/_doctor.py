@@ -73,11 +73,11 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
     try:
         worker = Inquiry(cluster.within(_PATIENCE_S).connect_node(node.addresses), Role.WORKER, limits, "xparl doctor")
     except AuthenticationFailed:
-        return _Sight((_wrong_address(cluster, node, "what answers there has not the cluster's key"),))
+        return _Sight((_wrong_address(cluster, node, "the peer there does not have the cluster's key"),))
     except VersionMismatch as error:
         return _Sight((_other_version(node, str(error)),))
     except RemoteProtocolError as error:
-        return _Sight((_wrong_address(cluster, node, f"what answers there is no worker ({error})"),))
+        return _Sight((_wrong_address(cluster, node, f"the peer there is no worker ({error})"),))
     except (RemoteError, OSError):
         return _not_reached(cluster, node)
     with worker:

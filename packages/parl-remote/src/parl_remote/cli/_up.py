@@ -142,7 +142,7 @@ class ClusterFile:
 def _host(where: str, table: Mapping[str, Any], options: Sequence[str], xparl: tuple[str, ...]) -> Host:
     destination = _text(f"{where} host", table.get("host", ""))
     if not destination or destination.startswith("-"):
-        raise ValueError(f"{where} needs a host: what `ssh` is to connect to")
+        raise ValueError(f"{where} needs a host: the destination for `ssh`")
     shared = []
     for name in ("cpu_num", "gpu", "memory"):
         if name in table:
@@ -320,7 +320,7 @@ def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
     if failed:
         raise click.ClickException(
             f"{count(failed, 'worker')} of {len(jobs)} did not start, for the reasons above; everything else runs. To "
-            f"start what is missing: xparl up {hosts}; to end all: xparl down {hosts}"
+            f"start the missing ones: xparl up {hosts}; to end all: xparl down {hosts}"
         )
 
 
@@ -352,7 +352,7 @@ def down_command(hosts: Path, timeout: float) -> None:
     for outcome in outcomes:
         _say(outcome)
     if any(outcome.error for outcome in outcomes):
-        raise click.ClickException("not every host could be reached; what runs there may go on")
+        raise click.ClickException("not every host could be reached; processes there may still run")
 
 
 def _say(outcome: _Outcome, lines: int | None = None) -> None:

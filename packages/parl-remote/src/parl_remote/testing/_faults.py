@@ -71,7 +71,7 @@ class Faults:
         client = _current.client()
         record = client.own.records.get(lease_id) if isinstance(client, Client) else None
         if record is None or record.connection is None:
-            raise ValueError(f"{which!r} is no actor that this process has made in a process of its own")
+            raise ValueError(f"{which!r} is no actor that this process has made in a separate process")
         return self._watch(record, record.connection, ActorFaults(record.class_name, self.struck))
 
     def open(self) -> Faults:

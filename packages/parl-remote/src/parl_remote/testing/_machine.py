@@ -290,7 +290,7 @@ class MemoryHog:
         self._running = subprocess.Popen([sys.executable, "-S", "-c", _HOG, str(mib)], **pipes)  # type: ignore[call-overload]
         if self._running.stdout.read(4) != b"full":
             self.close()
-            raise FaultUnavailable(f"there are no {mib} MiB of memory to be had")
+            raise FaultUnavailable(f"there are no {mib} MiB of free memory")
 
     @property
     def pid(self) -> int:

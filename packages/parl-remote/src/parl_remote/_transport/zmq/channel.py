@@ -119,7 +119,7 @@ class ZmqChannel:
                     raise
                 if not _speaks_zmtp(host, port, deadline):
                     raise ClusterUnreachable(
-                        f"what answers at {address} closes the connection at once: a relay or firewall whose target "
+                        f"the peer at {address} closes the connection at once: a relay or firewall whose target "
                         "is away, or something else than a PARL cluster",
                         address=address,
                     ) from None
@@ -364,7 +364,7 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
                 )
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connection >= 0 and event == zmq.EVENT_DISCONNECTED):
                 raise ClusterUnreachable(
-                    f"what answers at {address} is no PARL cluster; is the port right?", address=address
+                    f"the peer at {address} is no PARL cluster; is the port right?", address=address
                 )
             elif event == zmq.EVENT_CLOSED:
                 raise ClusterUnreachable(
