@@ -105,7 +105,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         except _HasArrays:
             _arrays_expected[0] = True
         except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
-            pass
+            by_value = True
         else:
             by_value = _MAIN in data or bool(_by_value and _names_shipped(data))
             if not by_value and (references is None or _PACKAGE not in data):
@@ -122,7 +122,7 @@ def _stop(_: pickle.PickleBuffer) -> bool:
 
 
 def _dumps_with_buffers(value: object, references: list[object] | None, *, by_value: bool) -> list[Buffer]:
-    """Return the frames of a value that plain pickle alone does not do; `by_value` if its pickle has been looked at."""
+    """Return the frames of a value that plain pickle alone does not do; `by_value` if that is known of it already."""
     frames: list[Buffer] = [b""]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
@@ -235,7 +235,11 @@ def _cloudpickled(
     references: list[object] | None,
 ) -> bytes:
     stream = io.BytesIO()
-    _by_value_pickler()(stream, table, keep_outside, [] if references is None else references).dump(value)
+    pickler = _by_value_pickler()(stream, 5, buffer_callback=keep_outside)
+    pickler.references = [] if references is None else references
+    if table is not None:
+        pickler.dispatch_table = {**pickler.dispatch_table, **table}
+    pickler.dump(value)
     return stream.getvalue()
 
 
@@ -354,44 +358,41 @@ def _by_value_pickler() -> type[Any]:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-        dispatch_table: Mapping[Any, Any]
-
-        def __init__(
-            self,
-            stream: io.BytesIO,
-            table: Reducers | None,
-            keep_outside: Callable[[pickle.PickleBuffer], bool],
-            references: list[object],
-        ) -> None:
-            super().__init__(stream, 5, buffer_callback=keep_outside)
-            self._references = references
-            if table is not None:
-                self.dispatch_table = {**self.dispatch_table, **table}
+        references: list[object]
 
         def reducer_override(self, value: Any) -> Any:
-            if issubclass(type(value), Reference):
-                self._references.append(value._parl_referent())
-            if is_open_file(value):  # cloudpickle would send what has not been read of it
+            kind = type(value)
+            if issubclass(kind, Reference):
+                self.references.append(value._parl_referent())
+            if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
                 raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
-            if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
+            if kind is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
-            if type(value) is _Cached and not has_name_elsewhere(value):
+            if kind is _Cached and not has_name_elsewhere(value):
                 return _cached, (value.__wrapped__, value.cache_parameters())
-            if type(value) is typing.NewType and not has_name_elsewhere(value):
+            if kind is typing.NewType and not has_name_elsewhere(value):
                 return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
             reduced = super().reducer_override(value)
-            if type(value) is FunctionType and isinstance(reduced, tuple) and len(reduced) == 6:
-                make, arguments, content, _, _, fill = reduced
+            if not isinstance(reduced, tuple) or len(reduced) != _REDUCED_BY_VALUE:
+                return reduced
+            make, arguments, content, _, _, fill = reduced
+            if kind is FunctionType:
                 _add_globals_of_class_bodies(value, content)
                 return make, arguments, (fill, content), None, None, _fill_function
-            if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            if isinstance(value, type):
                 _complete.add(value)
-                make, arguments, content, _, _, fill = reduced
-                return make, _with_bases(value, _with_slots(value, arguments)), (fill, content), None, None, _fill_once
+                if "__slots__" in value.__dict__:
+                    arguments = _with_slots(value.__dict__["__slots__"], arguments)
+                if kind.__name__ == "_TypedDictMeta":
+                    arguments = _with_bases(kind, arguments)
+                return make, arguments, (fill, content), None, None, _fill_once
             return reduced
 
     return Pickler
+
+
+_REDUCED_BY_VALUE = 6  # how many parts cloudpickle's reduction of a class or function has that goes by value
 
 
 def _add_globals_of_class_bodies(function: FunctionType, state: Any) -> None:
@@ -399,10 +400,12 @@ def _add_globals_of_class_bodies(function: FunctionType, state: Any) -> None:
     sent = state[1].get("__globals__") if isinstance(state, tuple) and isinstance(state[1], dict) else None
     if not isinstance(sent, dict):
         return
-    todo = [const for const in function.__code__.co_consts if isinstance(const, CodeType)]
+    todo = list(function.__code__.co_consts)
     while todo:
         code = todo.pop()
-        todo += [const for const in code.co_consts if isinstance(const, CodeType)]
+        if not isinstance(code, CodeType):
+            continue
+        todo += code.co_consts
         if not code.co_flags & inspect.CO_OPTIMIZED:  # a class's body
             for name in code.co_names:
                 if name in function.__globals__ and not name.startswith("__"):
@@ -413,22 +416,19 @@ def _add_globals_of_class_bodies(function: FunctionType, state: Any) -> None:
 _BASES, _NAMESPACE = 2, 3
 
 
-def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments that make the class, with its slots: given later, they would be an attribute."""
-    slots = cls.__dict__.get("__slots__")
+def _with_slots(slots: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments that make a class, with its slots: given later, they would be an attribute."""
     if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
-        return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
+        return arguments  # an iterator that was used up when the class was made; or an enumeration
     if typing.NamedTuple in arguments[_BASES]:
         return arguments  # which makes the slots itself, and takes none
     namespace = {**arguments[_NAMESPACE], "__slots__": slots}
     return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
 
 
-def _with_bases(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments that make the class, with `TypedDict` as the base of a typed dictionary."""
-    if type(cls).__name__ != "_TypedDictMeta":
-        return arguments
-    typed = getattr(_modules[type(cls).__module__], "TypedDict", typing.TypedDict)  # typing's, or typing_extensions'
+def _with_bases(kind: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments that make a typed dictionary, of that metaclass, with `TypedDict` as its base."""
+    typed = getattr(_modules[kind.__module__], "TypedDict", typing.TypedDict)  # typing's, or typing_extensions'
     generic = [base for base in arguments[_BASES] if typing.get_origin(base) is typing.Generic]
     return *arguments[:_BASES], (typed, *generic), *arguments[_NAMESPACE:]
 
