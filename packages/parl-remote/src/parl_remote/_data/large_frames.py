@@ -32,7 +32,7 @@ from parl_core import shared_memory
 from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote._links.call_messages import Flag
 from parl_remote._system.shortage import is_shortage, start_daemon
-from parl_remote._transport import Buffer, Channel
+from parl_remote._transport import Buffer
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 
 __all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "can_share", "give_back_unused"]
@@ -344,11 +344,6 @@ class Sharing:
     def __init__(self) -> None:
         self._segments = Segments()
         self._mappings = Mappings()
-
-    @classmethod
-    def through(cls, channel: Channel) -> Sharing | None:
-        """Return the sharing with a channel's peer; None if it cannot see this process's memory."""
-        return cls() if can_share(getattr(channel, "peer_pid", 0)) else None  # which channels on one host have
 
     def stow(self, frames: list[Buffer]) -> list[Buffer]:
         """Replace large frames by a ticket, and smaller ones where they are large together.

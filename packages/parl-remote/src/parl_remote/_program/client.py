@@ -319,6 +319,7 @@ class Client(ConnectionDisplay):
             ended=record.await_end,
             refused=record.cannot_be_reached,
             closed=lambda: self._await_news(record),
+            shares_memory=record.node_id in self._workers.sharing,
         )
 
     def _await_news(self, record: ActorRecord) -> None:

@@ -66,6 +66,7 @@ class Connection(AnswerReader):
         ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the report.
         refused: Called with the reason why the actor does not take this connection.
         closed: Called when a call met the loss of the actor; must not wait. See `outbox.CallPath.met_loss`.
+        shares_memory: Whether the actor and this process can share memory, for large frames.
 
     Attributes:
         is_read_out: Set when `read_out` has been called.
@@ -82,13 +83,15 @@ class Connection(AnswerReader):
         ended: Callable[[], bool] = bool,
         refused: Callable[[str], None] = lambda _: None,
         closed: Callable[[], object] = bool,
+        shares_memory: bool = False,
     ) -> None:
         super().__init__(channel, background)
         self._on_closed = closed
         self._objects = objects
         self._has_ended = ended
         self._on_refused = refused
-        self._sharing = Sharing.through(channel)
+        self._shares_memory = shares_memory
+        self._sharing: Sharing | None = None  # from the first large frames on: most connections have none
         self._make_lost = lost
         self._on_names = on_names
         self._numbers = itertools.count(1)
@@ -116,7 +119,7 @@ class Connection(AnswerReader):
             ChannelClosed: The actor is gone.
         """
         future: RemoteFuture[Any] = RemoteFuture(None, call.owner, call.method)
-        if self._sharing is None and type(call.owner) is tuple and self._objects is not None:
+        if not self._shares_memory and type(call.owner) is tuple and self._objects is not None:
             self._delivery_there().transfer(call.owner)
         self.send(call, future)
         return future
@@ -132,10 +135,10 @@ class Connection(AnswerReader):
             return False
         kind, flags, index, payload, _, owner = call
         call_id = next(self._numbers) % _MOST_CALLS
-        if self._sharing is not None:
+        if self._shares_memory:
             frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
             if len(frames) > 1:
-                frames = self._sharing.stow(frames)
+                frames = self._shared().stow(frames)
         elif type(owner) is tuple and self._objects is not None and not self._delivery_there().is_done(owner, future):
             return False
         else:
@@ -240,6 +243,13 @@ class Connection(AnswerReader):
                 return
         loop.call_later(_FULL_POLL_S, write)
 
+    def _shared(self) -> Sharing:
+        """Return the shared memory of this connection, made now if it is the first time."""
+        with self._sending:
+            if self._sharing is None:
+                self._sharing = Sharing()
+            return self._sharing
+
     def _delivery_there(self) -> Delivery:
         """Return the transfers of values to the actor's node, with which no memory is shared."""
         if self._delivery is None:
@@ -283,7 +293,7 @@ class Connection(AnswerReader):
         Raises:
             ChannelClosed: The actor has ended.
         """
-        flags = 0 if self._sharing is None else _SHARES
+        flags = _SHARES if self._shares_memory else 0
         self._channel.send(pack(Kind.JOIN, flags, 0 if holds else 1, 0))
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
@@ -306,8 +316,8 @@ class Connection(AnswerReader):
     def take_message(self, frames: list[memoryview]) -> None:
         """See `AnswerReader`."""
         kind, flags, _, call_id = header_of(frames[0])
-        if flags & TICKETS and self._sharing is not None:
-            frames, flags = self._sharing.unstow(frames), flags & ~TICKETS
+        if flags & TICKETS and self._shares_memory:
+            frames, flags = self._shared().unstow(frames), flags & ~TICKETS
         pending = self._pending.pop(call_id, None)
         future = None if pending is None else pending()
         if future is None:
@@ -329,7 +339,7 @@ class Connection(AnswerReader):
                     self._unwatch(future)
             return
         if flags & _HANDLES:
-            with reading_from(None if self._sharing is not None or self._objects is None else self._objects()):
+            with reading_from(None if self._shares_memory or self._objects is None else self._objects()):
                 answer = read_answer(frames, future.method)
             self._confirm(call_id)
         else:

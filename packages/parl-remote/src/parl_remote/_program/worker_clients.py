@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
+from parl_remote._data.large_frames import can_share
 from parl_remote._links.call_messages import allocate
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
@@ -71,6 +72,9 @@ class WorkerClients:
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
         on_died: Called in the loop with each actor that ended and the cause.
         on_worker_gone: Called in the loop with the id of each worker that is gone.
+
+    Attributes:
+        sharing: The nodes whose actors can share memory with this process; their workers can, too.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class WorkerClients:
         self._shortcut = same_host_shortcut
         self._on_died = on_died
         self._on_worker_gone = on_worker_gone
+        self.sharing: set[str] = set()
         self._links: dict[str, Channel] = {}
         self._reached: dict[str, LeaseGranted] = {}  # by node: some lease there, which says how to reach it
         self._starts: dict[str, Future[ActorStarted]] = {}
@@ -205,6 +210,8 @@ class WorkerClients:
                 return known
             self._links[node_id] = link = self.connect(granted)
             self._reached[node_id] = granted
+            if isinstance(link, UnixChannel) and can_share(link.peer_pid):
+                self.sharing.add(node_id)
         self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
         return link
 
@@ -227,7 +234,7 @@ class WorkerClients:
         Raises:
             RemoteError: The actor has ended, or its worker cannot be reached.
         """
-        if self._is_here(granted, address):
+        if isinstance(self._link_to(granted), UnixChannel):  # who sees the worker's socket sees those of its actors
             return UnixChannel.connect(address, allocate=allocate)
         request = encode(AttachActor(granted.lease_id))
         sealed = self._connect_sealed(granted)

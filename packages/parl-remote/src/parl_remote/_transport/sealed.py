@@ -312,11 +312,6 @@ class SealedChannel(UnixChannel):
             connection.close()
             raise ClusterUnreachable(f"the connection to {Address(host, port)} broke: {error}") from error
 
-    @property
-    def peer_pid(self) -> int:
-        """Return 0: the other end is on another host."""
-        return 0
-
     def close(self) -> None:
         """Close the channel; what has come and is not read is taken in, or the kernel would drop what was sent."""
         if not self._closed:
