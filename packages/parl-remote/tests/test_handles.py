@@ -631,15 +631,15 @@ def test_an_actor_that_is_being_made_is_waited_for(clusters: str) -> None:
 def test_an_actor_is_found_by_name_once_its_maker_holds_it(clusters: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one reference to an actor, and one connection, whoever asks for it first."""
     holding, go_on = threading.Event(), threading.Event()
-    registered = Client._registered
+    reference = Client._reference
 
-    def held_back(client: Client, lease_id: str, ref: Any) -> Any:
+    def held_back(client: Client, *args: Any) -> Any:
         if threading.current_thread() is maker:
             holding.set()
             assert go_on.wait(240.0)
-        return registered(client, lease_id, ref)
+        return reference(client, *args)
 
-    monkeypatch.setattr(Client, "_registered", held_back)
+    monkeypatch.setattr(Client, "_reference", held_back)
     made: list[Any] = []
     found: list[Any] = []
     maker = threading.Thread(target=lambda: made.append(parl_remote.with_options(Cell, name="held back")(3)))

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from parl_remote.errors import RemoteProtocolError
 
-__all__ = ["from_json", "to_json"]
+__all__ = ["from_json", "to_json", "writer_of"]
 
 _Reader = Callable[[object, str], Any]
 _Writer = Callable[[Any], Any]
@@ -29,12 +29,12 @@ _SAFE_LEAST, _SAFE_MOST = -(2**62), 2**62  # no whole number or float between th
 
 def to_json(value: Any) -> Any:
     """Return a dataclass instance, or a field's value, in the form that `json.dumps` takes."""
-    return _writer(cast(Hashable, type(value)))(value)
+    return writer_of(cast(Hashable, type(value)))(value)
 
 
 @cache
-def _writer(hashable: Hashable) -> _Writer:
-    """Return the writer of one type's values; cached, because a master writes some thousands a second."""
+def writer_of(hashable: Hashable) -> _Writer:
+    """Return `to_json` for the values of one type; cached, because a master writes some thousands a second."""
     kind = cast(type[Any], hashable)
     if issubclass(kind, Enum):
         return attrgetter("_value_")
@@ -78,6 +78,8 @@ def _field_writer(hint: Any) -> _Writer | None:
         if origin is tuple:
             return list
         return dict
+    if isinstance(hint, type) and (issubclass(hint, Enum) or dataclasses.is_dataclass(hint)):
+        return writer_of(cast(Hashable, hint))
     return None if hint in _PLAIN_READERS else to_json
 
 

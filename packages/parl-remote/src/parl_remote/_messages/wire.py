@@ -11,10 +11,11 @@ import dataclasses
 import functools
 import importlib
 import json
+from collections.abc import Hashable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-from parl_remote._codec import from_json, to_json
+from parl_remote._codec import from_json, writer_of
 from parl_remote._messages import leases, links
 from parl_remote._records import Message
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
@@ -40,10 +41,12 @@ _ANY_VERSION: dict[str, frozenset[str]] = {
 
 def encode(message: Message) -> bytes:
     """Return a message as one frame."""
-    name = type(message).__name__
+    kind = type(message)
+    name = kind.__name__
     if not isinstance(message, Message) or (name not in _KINDS and _kind(name) is None):
         raise LocalProtocolError(f"{name} is no message of the control plane")
-    return json.dumps({"is": name, **to_json(message)}, separators=(",", ":"), allow_nan=False).encode()
+    fields = writer_of(cast(Hashable, kind))(message)
+    return json.dumps({"is": name, **fields}, separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Message:

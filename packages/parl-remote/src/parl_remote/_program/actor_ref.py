@@ -9,7 +9,6 @@ proxies.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -266,17 +265,13 @@ class AttributeNames:
     """
 
     def __init__(self, names: tuple[str, ...] | None = (), *, certain: bool = True) -> None:
-        self._lock = threading.Lock()
         self.known = certain
         self.names: frozenset[str] = frozenset(names or ())
-        self.version = 0
 
     def set(self, names: tuple[str, ...]) -> None:
         """Replace the names; callable from any thread."""
-        with self._lock:
-            self.names = frozenset(names)
-            self.known = True
-            self.version += 1
+        self.names = frozenset(names)
+        self.known = True
 
     def __contains__(self, name: str) -> bool:
         return name in self.names

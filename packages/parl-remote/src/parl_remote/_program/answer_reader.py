@@ -186,7 +186,8 @@ class AnswerReader(ABC):
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
     ) -> None:
         future.settle(value, error, cancelled=cancelled)
-        self._unwatch(future)
+        if self._watched or self._awaited:
+            self._unwatch(future)
 
     def _unwatch(self, future: RemoteFuture[Any]) -> None:
         self._watched.discard(future)

@@ -52,7 +52,7 @@ from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
-from parl_remote._system.processes import chosen_variables
+from parl_remote._system.processes import VARIABLES
 from parl_remote._transport import Channel
 from parl_remote.errors import ActorLost, ChannelClosed, DeathCause, DeathKind, NotConnected, RemoteError
 
@@ -146,7 +146,7 @@ class Client(ConnectionDisplay):
             register=self.own.add,
             connect=self._connection_to,
             release=self._release,
-            variables=(lambda _: {}) if inside_actor else chosen_variables,  # in an actor they are set
+            variables=() if inside_actor else VARIABLES,  # in an actor they are set
             limits=limits,
             lease_timeout_s=lease_timeout_s,
         )
@@ -230,7 +230,9 @@ class Client(ConnectionDisplay):
             return _restarting_reference(self, recipe, made)
         recipe.references = None
         ref = self._reference(spec, made.record, Outbox(made.path), recipe.names, made.place, options)
-        self.making.announce(recipe, made.record)
+        self._refs[made.place.lease_id] = ref
+        if options.name:
+            self.making.announce(recipe, made.record)
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
@@ -257,7 +259,7 @@ class Client(ConnectionDisplay):
             connection = self._borrowing.reach(place, record)
             if place.may_return and record.is_borrowed:
                 return _following_reference(self, record, connection, spec, names, place)
-            return self._reference(spec, record, Outbox(connection), names, place)
+            return self._registered(place.lease_id, self._reference(spec, record, Outbox(connection), names, place))
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """Return the actor with a name; see `named_actors.get_actor`."""
@@ -285,9 +287,9 @@ class Client(ConnectionDisplay):
     ) -> ActorRef:
         channel = record.channel
         record.outbox = outbox
-        if record.has_ended:  # before it had one
+        if record.cause is not None:  # it ended before it had one
             outbox.end(record.unsent)
-        ref = ActorRef(
+        return ActorRef(
             spec,
             outbox,
             let_go=lambda: self._let_go(record, channel),
@@ -296,7 +298,6 @@ class Client(ConnectionDisplay):
             place=place,
             options=options,
         )
-        return self._registered(place.lease_id, ref)
 
     def _registered(self, lease_id: str, ref: ActorRef) -> ActorRef:
         """Register a new reference; return the one that this process has inherited from its parent instead, if any."""
@@ -489,7 +490,8 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
 
     def is_made(made: Made) -> None:
         note(made)
-        client.making.announce(recipe, made.record)
+        if recipe.options.name:
+            client.making.announce(recipe, made.record)
 
     def give_up(record: ActorRecord) -> None:
         client._master.release(record.lease_id)  # others may wait for it
@@ -505,7 +507,8 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
         give_up=give_up,
     )
     ref, note = _reference_to(client, restarts, outbox, recipe.spec, recipe.names, made.place, recipe.options)
-    client.making.announce(recipe, made.record)
+    if recipe.options.name:
+        client.making.announce(recipe, made.record)
     if made.record.cause is not None:  # it ended before it could be made again
         restarts.lost(made.record, made.record.cause)()
     return ref

@@ -61,7 +61,6 @@ __all__ = [
     "find_named",
     "granted_at",
     "kill_named",
-    "place_of",
     "send_close",
 ]
 
@@ -134,6 +133,7 @@ class ActorRecord:
         forked: Whether it belongs to the process that this one was forked from.
         restarts: Restarts it when it is lost; None for an actor that is not restarted.
         outbox: The way of calls to it, which ends with it unless it is restarted; None before there is one.
+        cause: Why it ended; None while it lives. `end` sets it.
     """
 
     def __init__(
@@ -153,19 +153,14 @@ class ActorRecord:
         self.outbox: Outbox | None = None
         self._note = ""
         self._comes_back = False
-        self._cause: DeathCause | None = None
+        self.cause: DeathCause | None = None
         self._ended = threading.Event()
         self._stays_unknown = False
 
     @property
-    def cause(self) -> DeathCause | None:
-        """Return why the actor ended, or None while it lives."""
-        return self._cause
-
-    @property
     def has_ended(self) -> bool:
         """Return whether the actor's end is known."""
-        return self._cause is not None
+        return self.cause is not None
 
     @property
     def outlives_us(self) -> bool:
@@ -174,8 +169,8 @@ class ActorRecord:
 
     def end(self, cause: DeathCause) -> None:
         """Record the cause of the actor's end, unless one is recorded already: the first cause is the most specific."""
-        if self._cause is None:
-            self._cause = dataclasses.replace(
+        if self.cause is None:
+            self.cause = dataclasses.replace(
                 cause,
                 lease_id=cause.lease_id or self.lease_id,
                 class_name=cause.class_name or self.class_name,
@@ -230,7 +225,7 @@ class ActorRecord:
                 f"the process that this one was forked from has called this {self.class_name}, and gets the answer; "
                 "call it here again"
             )
-        cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
+        cause = self.cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         told = dataclasses.replace(cause, last_call=running or cause.last_call)
         return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
 
@@ -252,13 +247,6 @@ class Made(NamedTuple):
     record: ActorRecord
     path: ActorConnection | None
     place: ActorPlace
-
-
-def place_of(granted: LeaseGranted) -> ActorPlace:
-    """Return the address of the actor on a lease, to be sent to other processes."""
-    return ActorPlace(
-        granted.lease_id, granted.node_id, tuple(granted.node_addresses), granted.socket_dir, granted.host_id
-    )
 
 
 def granted_at(place: ActorPlace) -> LeaseGranted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parl_remote._config import Limits
@@ -21,8 +21,8 @@ from parl_remote._links.call_messages import Kind, header_of, payload_of
 from parl_remote._messages import LeaseGranted, StartActor
 from parl_remote._messages.parts import DescribeActor
 from parl_remote._options import RECORD_VARIABLE, ActorOptions
-from parl_remote._program.actor_ref import AttributeNames
-from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made, place_of
+from parl_remote._program.actor_ref import ActorPlace, AttributeNames
+from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._transport import Buffer, Channel
@@ -113,7 +113,7 @@ class Making:
         register: Told of each actor that is about to be made.
         connect: Makes a connection from a channel to the record's actor.
         release: Gives back the lease of an actor whose constructor did not succeed.
-        variables: Returns the variables of the program's environment that actors get: those of thread counts.
+        variables: The variables of the program's environment that actors get: those of thread counts.
         limits: Times.
         lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
 
@@ -131,7 +131,7 @@ class Making:
         register: Callable[[ActorRecord], None],
         connect: Callable[[ActorRecord, Channel], ActorConnection],
         release: Callable[[ActorRecord], None],
-        variables: Callable[[Mapping[str, str]], dict[str, str]],
+        variables: Sequence[str],
         limits: Limits,
         lease_timeout_s: float | None,
     ) -> None:
@@ -186,15 +186,16 @@ class Making:
             except BaseException:
                 self._release(record)
                 raise
-            return Made(record, connection, place_of(granted))
+            addresses = tuple(granted.node_addresses)
+            there = ActorPlace(granted.lease_id, granted.node_id, addresses, granted.socket_dir, granted.host_id)
+            return Made(record, connection, there)
         raise AssertionError("the last placement returns or raises")
 
     def announce(self, recipe: Recipe, record: ActorRecord) -> None:
-        """Have an actor found by its name from now on, if it has one; called once handles of it are known here."""
+        """Have an actor found by its name from now on; called once handles of it are known here."""
         options = recipe.options
-        if options.name:
-            self._describe(record, recipe.spec, wait=options.wait)
-            self._remember(options.name, record)
+        self._describe(record, recipe.spec, wait=options.wait)
+        self._remember(options.name, record)
 
     def _start(self, record: ActorRecord, granted: LeaseGranted, recipe: Recipe, working_dir: str) -> ActorConnection:
         """Start an actor's process and connect to it.
@@ -204,7 +205,7 @@ class Making:
             ClusterUnreachable: Its node is gone.
         """
         options = recipe.options
-        variables = self._variables(os.environ)
+        variables = {name: value for name in self._variables if (value := os.environ.get(name))}
         if options.record:
             variables[RECORD_VARIABLE] = os.path.abspath(os.path.expanduser(options.record))
         start = StartActor(record.lease_id, record.class_name, options.memory_limit, variables, working_dir)

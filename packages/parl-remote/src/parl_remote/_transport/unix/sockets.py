@@ -143,9 +143,11 @@ class FrameReader:
 
     def all(self) -> list[list[memoryview]]:
         """Return all messages that were read completely; most often it is a small one, and nothing else was read."""
-        if not self._start and not self._frames and self._end >= _ONE.size:
-            count, length = _unpack_one(self._buffer, 0)
+        if not self._start and not self._frames:
             end = self._end
+            if not end:
+                return []
+            count, length = _unpack_one(self._buffer, 0)
             if count == 1 and length + _ONE.size == end:
                 self._end = 0
                 return [[memoryview(self._buffer[_ONE.size : end])]]
