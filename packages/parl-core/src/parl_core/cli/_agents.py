@@ -25,12 +25,14 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.command("evaluate")
 @click.argument("run", type=_FOLDER)
-@click.option("--episodes", default=100, type=click.IntRange(1), help="How many to play.")
-@click.option("--seed", default=0, type=SEED, help="Of the episodes.")
-@click.option("--max-steps", default=100_000, type=click.IntRange(1), help="Of one episode; then it is cut.")
+@click.option("--episodes", default=100, type=click.IntRange(1), help="Number of episodes.")
+@click.option("--seed", default=0, type=SEED, help="Seed of the episodes.")
+@click.option(
+    "--max-steps", default=100_000, type=click.IntRange(1), help="Maximum steps of an episode; longer ones are cut."
+)
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
-@click.option("--last", is_flag=True, help="The agent as it was at the end (or the last evaluation), not the best one.")
-@click.option("--stochastic", is_flag=True, help="Actions are drawn as in training; default: the best ones.")
+@click.option("--last", is_flag=True, help="Use the agent from the end (or the last evaluation), not the best one.")
+@click.option("--stochastic", is_flag=True, help="Draw actions as in training; default: the best ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every episode's return.")
 def evaluate_run(
     run: Path, episodes: int, seed: int, backend: str | None, *, last: bool, as_json: bool, **how: Any
@@ -49,13 +51,15 @@ def evaluate_run(
 
 @click.command("play")
 @click.argument("run", type=_FOLDER)
-@click.option("--video", type=click.Path(path_type=Path), help="Write FILE.mp4 in place of opening a window.")
-@click.option("--episodes", default=1, type=click.IntRange(1), help="How many to play; each has a video of its own.")
-@click.option("--seed", default=0, type=SEED, help="Of the episodes.")
-@click.option("--max-steps", default=100_000, type=click.IntRange(1), help="Of one episode; then it is cut.")
+@click.option("--video", type=click.Path(path_type=Path), help="Write FILE.mp4 instead of opening a window.")
+@click.option("--episodes", default=1, type=click.IntRange(1), help="Number of episodes; each has a separate video.")
+@click.option("--seed", default=0, type=SEED, help="Seed of the episodes.")
+@click.option(
+    "--max-steps", default=100_000, type=click.IntRange(1), help="Maximum steps of an episode; longer ones are cut."
+)
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
-@click.option("--last", is_flag=True, help="The agent as it was at the end, not the best one.")
-@click.option("--stochastic", is_flag=True, help="Actions are drawn as in training; default: the best ones.")
+@click.option("--last", is_flag=True, help="Use the agent from the end, not the best one.")
+@click.option("--stochastic", is_flag=True, help="Draw actions as in training; default: the best ones.")
 def play_run(
     run: Path, video: Path | None, episodes: int, seed: int, backend: str | None, *, last: bool, **how: Any
 ) -> None:
@@ -96,9 +100,9 @@ def _record(target: Path, agent: Any, trained: Trained, make_env: Any, seed: int
     type=click.Path(path_type=Path),
     help="File (of paddle-inference a new folder); default: in RUN.",
 )
-@click.option("--last", is_flag=True, help="The agent as it was at the end (or the last evaluation), not the best one.")
-@click.option("--observations", default=1000, type=click.IntRange(1), help="How many actions are compared.")
-@click.option("--seed", default=0, type=click.IntRange(0, 2**31 - 1), help="Of the episodes that give them.")
+@click.option("--last", is_flag=True, help="Use the agent from the end (or the last evaluation), not the best one.")
+@click.option("--observations", default=1000, type=click.IntRange(1), help="Number of actions to compare.")
+@click.option("--seed", default=0, type=click.IntRange(0, 2**31 - 1), help="Seed of the episodes for the comparison.")
 def export_agent(run: Path, to: str, out: Path | None, last: bool, observations: int, seed: int) -> None:
     """Write the best agent of the folder RUN as a file that runs without PARL's training parts.
 
@@ -116,8 +120,10 @@ def export_agent(run: Path, to: str, out: Path | None, last: bool, observations:
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("env")
-@click.option("--algorithm", help="Of a checkpoint of PARL 2.x, which does not say it.")
-@click.option("--activation", default="", help="Of such a model's hidden layers; default: tanh of PPO, A2C, else relu.")
+@click.option("--algorithm", help="Algorithm of a checkpoint of PARL 2.x, which does not contain it.")
+@click.option(
+    "--activation", default="", help="Activation of its hidden layers; default: tanh for PPO and A2C, else relu."
+)
 @click.option(
     "--normalization",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -138,7 +144,7 @@ def import_agent(
     run: Path | None,
     runs: Path,
 ) -> None:
-    """Take over the agent in FILE, which acts in the environment ENV: and write a run of it.
+    """Import the agent in FILE, which acts in the environment ENV, and write a run folder for it.
 
     FILE is a zip file of Stable-Baselines3 (DQN, PPO, A2C, SAC, TD3, DDPG), or a checkpoint of PARL 2.x on torch or
     paddle, of a model that is a chain of layers as in PARL's examples. It is read as data; no code in it is run.

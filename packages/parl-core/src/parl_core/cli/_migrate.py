@@ -18,12 +18,12 @@ __all__ = ["migrate"]
 @click.option("--write", is_flag=True, help="Change the files; otherwise show what would change as a diff.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, path_type=Path))
 def migrate(files: tuple[Path, ...], write: bool) -> None:
-    """Report what programs of PARL 1.x and 2.x have to change, by line, and change what needs no thought.
+    """Report the lines to change in programs of PARL 1.x and 2.x; --write makes the mechanical changes.
 
     FILE is a Python file, or a folder with some. Pass all files of a program together: whether environments need a
-    CompatWrapper where one file makes them is seen in the file that steps them. Nothing is run.
+    CompatWrapper in the file that makes them depends on the file that steps them. Nothing is run.
 
-    The exit status is 1 where something is left to do by hand.
+    The exit status is 1 if changes remain to be made by hand.
     """
     programs = [_read(path) for path in _all(files)]
     findings = report(programs)

@@ -89,7 +89,7 @@ WHAT = options(
         "--goal",
         type=float,
         callback=_finite,
-        help="Stop when two evaluations in a row reach it; default: the preset's.",
+        help="Stop when two evaluations in a row reach this return; default: the preset's.",
     ),
     click.option("--backend", help="torch or paddle; default: the one installed."),
     click.option("--device", help="cpu, cuda, cuda:1, …; default: a GPU if there is one."),

@@ -22,14 +22,14 @@ __all__ = ["list_parts", "plot", "verify_result"]
     "-o", "--output", default="curves.png", type=click.Path(path_type=Path), help="FILE.png, .svg, .pdf, or .html."
 )
 @click.option("--group", is_flag=True, help="Single runs that differ by their seed alone become one curve with a band.")
-@click.option("--title", default="", help="Above the picture.")
-@click.option("--goal", type=float, help="Draw a line there.")
+@click.option("--title", default="", help="Title of the picture.")
+@click.option("--goal", type=float, help="Draw a line at this return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def plot(runs: tuple[Path, ...], output: Path, *, group: bool, title: str, goal: float | None, as_json: bool) -> None:
     """Draw the learning curves of runs and of groups of runs, and print them as a table.
 
     RUN is the folder of a run, or one that holds the runs of a group, such as that of `parl train --seeds`. A file
-    that ends in .html shows the figures under the mouse, and needs no network.
+    that ends in .html shows values at the mouse pointer, and needs no network.
     """
     found = Comparison.read(runs, by_settings=group)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def plot(runs: tuple[Path, ...], output: Path, *, group: bool, title: str, goal:
 
 @click.command("list")
 @click.option("--runs", type=click.Path(path_type=Path), help="List the runs in this folder instead.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_parts(runs: Path | None, *, as_json: bool) -> None:
     """List what is installed and the presets of `parl train`; or with --runs what was trained."""
     if runs is not None:
@@ -91,11 +91,11 @@ def _is_run(folder: Path) -> bool:
 @click.command("verify")
 @click.argument("result", type=click.Path(path_type=Path))
 def verify_result(result: Path) -> None:
-    """Repeat the runs of RESULT from their own record and say whether they lie inside its interval.
+    """Repeat the runs of RESULT from their own record and report whether they lie inside its interval.
 
     RESULT is the file of one run (results/dqn-cartpole/torch-100.json), which is compared with the range of all runs of
     its row, or a row (results/dqn-cartpole/torch), whose interval is that of its interquartile mean. The exit status
-    is 1 where the repetition lies outside.
+    is 1 if the repetition lies outside.
     """
 
     def told(run: str, share: float) -> None:

@@ -26,13 +26,15 @@ __all__ = ["resume", "settings", "train", "tune_settings"]
 @click.command()
 @WHAT
 @options(
-    click.option("--seed", type=SEED, help="Of weights, environments and sampling; default 0."),
+    click.option("--seed", type=SEED, help="Seed of weights, environments and sampling; default 0."),
     click.option(
         "--seeds",
         type=click.IntRange(2),
-        help="Train so many runs side by side, from --seed on; with a table and a plot of all.",
+        help="Train this many runs in parallel, with seeds from --seed on; with a table and a plot of all.",
     ),
-    click.option("--jobs", type=click.IntRange(1), help="Of --seeds: how many at the same time; default: the cores."),
+    click.option(
+        "--jobs", type=click.IntRange(1), help="Number of parallel runs with --seeds; default: the number of cores."
+    ),
     click.option(
         "--actors",
         type=click.IntRange(0),
@@ -42,13 +44,15 @@ __all__ = ["resume", "settings", "train", "tune_settings"]
     click.option(
         "--cluster", default="", help="host:port of a running cluster for the actors, or for the runs of --seeds."
     ),
-    click.option("--track", multiple=True, type=click.Choice(TRACKERS), help="Log to it as well. May be repeated."),
+    click.option(
+        "--track", multiple=True, type=click.Choice(TRACKERS), help="Log to this tracker as well. May be repeated."
+    ),
     click.option("--run", type=FILE, help="Folder of this run; default: a new one in --runs."),
     click.option("--runs", default="runs", type=FILE, help="Folder of all runs."),
-    click.option("--stop-after", type=click.IntRange(1), help="Stop there for now; `parl resume` goes on."),
+    click.option("--stop-after", type=click.IntRange(1), help="Stop at this step; `parl resume` continues."),
     click.option("--checkpoint-every", default=10_000, type=click.IntRange(1), help="Steps between two checkpoints."),
-    click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, and nothing else."),
+    click.option("--videos", type=click.IntRange(1), help="Record a video after each N evaluations."),
+    click.option("--json", "as_json", is_flag=True, help="Print only JSON, one object per line."),
 )
 def train(
     *,
@@ -111,17 +115,19 @@ def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: b
 @click.argument("run", type=FILE)
 @options(
     click.option("--steps", type=click.IntRange(1), help="Environment steps at most, from the run's beginning."),
-    click.option("--stop-after", type=click.IntRange(1), help="Stop there for now."),
+    click.option("--stop-after", type=click.IntRange(1), help="Stop at this step."),
     click.option("--actors", type=click.IntRange(0), help="Remote actors for the environments; 0: this process."),
     click.option("--cluster", default="", help="host:port of a running cluster for the actors."),
     click.option("--backend", help="torch or paddle; default: the one of the run. Another one draws other numbers."),
-    click.option("--fresh-episodes", is_flag=True, help="Begin new episodes, where old ones cannot go on."),
-    click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations."),
-    click.option("--track", multiple=True, type=click.Choice(TRACKERS), help="Log to it as well. May be repeated."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line, and nothing else."),
+    click.option("--fresh-episodes", is_flag=True, help="Start new episodes if the old ones cannot be continued."),
+    click.option("--videos", type=click.IntRange(1), help="Record a video after each N evaluations."),
+    click.option(
+        "--track", multiple=True, type=click.Choice(TRACKERS), help="Log to this tracker as well. May be repeated."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print only JSON, one object per line."),
 )
 def resume(run: Path, steps: int | None, stop_after: int | None, backend: str | None, **how: Any) -> None:
-    """Go on with the run in the folder RUN from its last checkpoint, as if it had never stopped."""
+    """Continue the run in the folder RUN from its last checkpoint, as if it had never stopped."""
     with Run.resume(run) as folder:
         asked = RecipeRun.read(folder.path)
         backends.set_backend(backend or asked.backend)
@@ -138,13 +144,13 @@ def resume(run: Path, steps: int | None, stop_after: int | None, backend: str | 
 @options(
     click.option("--env-module", "module", default="", help="Import this module first: it registers ENV."),
     ENV_OPTION,
-    click.option("--toml", is_flag=True, help="As a file for --config."),
-    click.option("--json", "as_json", is_flag=True, help="As JSON."),
+    click.option("--toml", is_flag=True, help="Print a file for --config."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
 def settings(
     algorithm: str, env: str | None, module: str, env_options: dict[str, Any], toml: bool, as_json: bool
 ) -> None:
-    """List what `--set` takes for ALGORITHM: name, value of the preset for ENV, type, and meaning."""
+    """List the settings that `--set` accepts for ALGORITHM: name, value of the preset for ENV, type, and meaning."""
     name = algorithm_named(algorithm, tuple(NETWORKS))
     env = env or _usual_env(name)
     recipe = preset(name, env, module, env_options)
@@ -179,8 +185,8 @@ def _usual_env(algorithm: str) -> str:
 @click.command("tune")
 @WHAT
 @options(
-    click.option("--trials", default=20, type=click.IntRange(1), help="How many more."),
-    click.option("--workers", type=click.IntRange(1), help="Trials at the same time; default: the cores."),
+    click.option("--trials", default=20, type=click.IntRange(1), help="Number of additional trials."),
+    click.option("--workers", type=click.IntRange(1), help="Number of parallel trials; default: the number of cores."),
     click.option("--cluster", default="", help="host:port of a running cluster for the trials."),
     click.option(
         "--search",
@@ -189,10 +195,10 @@ def _usual_env(algorithm: str) -> str:
         callback=pairs,
         help="lr=1e-5..1e-2, or network.width=64|128; may be repeated. Default: learning rates, discount, batches.",
     ),
-    click.option("--no-prune", is_flag=True, help="Let bad trials go on to their end."),
-    click.option("--study", type=FILE, help="Folder of the search; one that is there goes on. Default: in runs/."),
-    click.option("--seed", type=SEED, help="Of every trial, and of the search; default 0."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else."),
+    click.option("--no-prune", is_flag=True, help="Run bad trials to their end."),
+    click.option("--study", type=FILE, help="Folder of the search; an existing one is continued. Default: in runs/."),
+    click.option("--seed", type=SEED, help="Seed of every trial, and of the search; default 0."),
+    click.option("--json", "as_json", is_flag=True, help="Print only JSON."),
 )
 def tune_settings(
     *,

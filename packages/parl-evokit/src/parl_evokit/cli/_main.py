@@ -96,8 +96,14 @@ def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: f
 @MODEL
 @ENV
 @EPISODES
-@option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that play side by side.")
-@option("--raw", is_flag=True, help="Write a new file in the raw form in place of a segment.")
+@option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of processes that play in parallel.",
+)
+@option("--raw", is_flag=True, help="Write a new file in the raw form instead of a segment.")
 @JSON
 @exits
 def online_sampling(
@@ -126,7 +132,7 @@ def online_sampling(
 @main.command("offline-update")
 @LOG_PATHS
 @MODEL_DIR
-@option("--updated-model-dir", required=True, type=Path, help="Where the new model goes.")
+@option("--updated-model-dir", required=True, type=Path, help="Directory of the new model.")
 @CONFIG_PATH
 @MODEL
 @MAX_DAMAGE
@@ -143,7 +149,7 @@ def offline_update(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Update the model from what is new in the log; write weights and solver in one step."""
+    """Update the model from the new records of the log; write weights and solver in one step."""
     report, contents = update_directory(
         lambda: open_solver(model_dir, config_path, model),
         log_paths,
@@ -166,7 +172,7 @@ def offline_update(
 @main.command("replay")
 @LOG_PATHS
 @MODEL_DIR
-@option("--updated-model-dir", required=True, type=Path, help="What the update wrote that is to be recomputed.")
+@option("--updated-model-dir", required=True, type=Path, help="Directory that the update to recompute has written.")
 @CONFIG_PATH
 @MODEL
 @MAX_DAMAGE
@@ -181,7 +187,7 @@ def replay(
     max_damage: float,
     as_json: bool,
 ) -> None:
-    """Recompute an update from the log, and compare digests; exit with 4 where they differ.
+    """Recompute an update from the log, and compare digests; exit with 4 if they differ.
 
     The log may have grown since: what the update did not use is left out. The chain of digests in the new model's
     history is checked as well. Nothing is written.
@@ -205,14 +211,28 @@ def replay(
 @main.command("loop")
 @CONFIG_PATH
 @option("--log-path", default="sampling_log", show_default=True, type=Path, help="Directory of the log.")
-@option("--warehouse", default="model_warehouse", show_default=True, type=Path, help="Where model_dir_N are.")
-@option("--rounds", default=200, show_default=True, type=COUNT, help="Updates from here on.")
+@option(
+    "--warehouse",
+    default="model_warehouse",
+    show_default=True,
+    type=Path,
+    help="Folder of the directories model_dir_N.",
+)
+@option("--rounds", default=200, show_default=True, type=COUNT, help="Number of updates.")
 @EPISODES
-@option("--workers", default=1, show_default=True, type=COUNT, help="Processes that play side by side.")
-@option("--evaluate-every", default=10, show_default=True, type=click.IntRange(min=0), help="Rounds; 0 for never.")
-@option("--evaluate-episodes", default=10, show_default=True, type=COUNT, help="Without noise, at each evaluation.")
+@option("--workers", default=1, show_default=True, type=COUNT, help="Number of processes that play in parallel.")
+@option(
+    "--evaluate-every",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Rounds between two evaluations; 0 for none.",
+)
+@option(
+    "--evaluate-episodes", default=10, show_default=True, type=COUNT, help="Episodes without noise at each evaluation."
+)
 @option("--target", type=float, help="End when an evaluation has this mean reward.")
-@option("--picture", default="curve.png", show_default=True, type=Path, help="Where the curve goes; a dash for none.")
+@option("--picture", default="curve.png", show_default=True, type=Path, help="File of the curve; a dash for none.")
 @MODEL
 @ENV
 @WAIT
@@ -234,9 +254,9 @@ def loop(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Sample online and update offline, over and over; goes on from the newest model in the warehouse.
+    """Repeat online sampling and offline updates, from the newest model in the warehouse on.
 
-    In an empty warehouse a built-in model is put as model_dir_0; weights of another go there before.
+    In an empty warehouse a built-in model becomes model_dir_0; for another model, put its weights there first.
     """
     drawing = str(picture) != "-"
     if drawing and importlib.util.find_spec("matplotlib") is None:
@@ -285,7 +305,7 @@ def log_group() -> None:
 @JSON
 @exits
 def log_show(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Print each sample with its reward, one JSON object a line; with --json all in one object."""
+    """Print each sample with its reward, one JSON object per line; with --json all in one object."""
     contents = read_log(paths, max_damage=1.0)
     samples = [
         {
@@ -310,7 +330,7 @@ def log_show(paths: tuple[Path, ...], as_json: bool) -> None:
 @JSON
 @exits
 def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
-    """Count good records and damaged bytes of each segment; exit with 4 where something is damaged."""
+    """Count good records and damaged bytes of each segment; exit with 4 if there is damage."""
     contents = read_log(paths, max_damage=1.0)
     segments = [
         {
@@ -335,7 +355,13 @@ def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
         raise click.exceptions.Exit(DAMAGED)
 
 
-DAYS = option("--older-than-days", default=0.0, show_default=True, type=click.FloatRange(min=0.0), help="Others stay.")
+DAYS = option(
+    "--older-than-days",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Only segments older than this.",
+)
 
 
 @log_group.command("stats")
@@ -368,11 +394,11 @@ def log_stats(paths: tuple[Path, ...], as_json: bool) -> None:
 @PATHS
 @MODEL_DIR
 @DAYS
-@option("--dry-run", is_flag=True, help="Only say what would go.")
+@option("--dry-run", is_flag=True, help="Only list the segments that would be removed.")
 @JSON
 @exits
 def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, dry_run: bool, as_json: bool) -> None:
-    """Remove segments of which everything has been used; MODEL_DIR is that of the newest model."""
+    """Remove segments that have been used completely; MODEL_DIR is that of the newest model."""
     removed = prune(paths, read_summary(model_dir)["ledger"], older_than_days=older_than_days, dry_run=dry_run)
     fields = {"removed": len(removed.segments), "bytes": removed.size, "kept": removed.kept, "dry_run": dry_run}
     print_result(as_json, fields, f"{len(removed.segments)} segments, {removed.size} bytes; {removed.kept} stay")
@@ -386,7 +412,7 @@ def log_prune(paths: tuple[Path, ...], model_dir: Path, older_than_days: float, 
 @JSON
 @exits
 def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_than_days: float, as_json: bool) -> None:
-    """Write segments of which everything has been used into one large one elsewhere, and remove them."""
+    """Write segments that have been used completely into one large segment elsewhere, and remove them."""
     done = compact(paths, read_summary(model_dir)["ledger"], archive, older_than_days=older_than_days)
     fields = {
         "removed": len(done.segments),
@@ -401,7 +427,13 @@ def log_compact(paths: tuple[Path, ...], model_dir: Path, archive: Path, older_t
 @main.command("report")
 @MODEL_DIR
 @option("--out", default="report.html", show_default=True, type=Path, help="The page.")
-@option("--stale-after-hours", default=24.0, show_default=True, type=click.FloatRange(min=0.0), help="Then: an alarm.")
+@option(
+    "--stale-after-hours",
+    default=24.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Hours without an update until the page shows an alarm.",
+)
 @JSON
 @exits
 def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: bool) -> None:
@@ -460,7 +492,7 @@ def config_group() -> None:
 @JSON
 @exits
 def config_check(path: Path, as_json: bool) -> None:
-    """Say whether a configuration can be used."""
+    """Check whether a configuration can be used."""
     config = Config.load(path)
     print_result(as_json, {"path": str(path), "solver": config.solver.type.name}, f"{path} is a configuration")
 
@@ -470,7 +502,7 @@ def config_check(path: Path, as_json: bool) -> None:
 @JSON
 @exits
 def config_convert(path: Path, as_json: bool) -> None:
-    """Print a configuration, of whichever form, with all its settings in the nested form."""
+    """Print a configuration of any form with all its settings in the nested form."""
     text = Config.load(path).to_prototxt()
     print_result(as_json, {"prototxt": text}, text.removesuffix("\n"))
 
@@ -496,7 +528,7 @@ def secret_new(path: Path, as_json: bool) -> None:
 @JSON
 @exits
 def secret_rotate(path: Path, keep: int, as_json: bool) -> None:
-    """Put a new secret first, which signs from now on; processes take it up when they start."""
+    """Put a new secret first, which signs from now on; processes read it when they start."""
     rotate_secret(path, keep=keep)
     print_result(as_json, {"path": str(path), "kept": keep}, f"new secret first in {path}")
 

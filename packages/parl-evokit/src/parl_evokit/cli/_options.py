@@ -81,20 +81,20 @@ def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
 
 MODEL_DIR = option("--model-dir", required=True, type=Path, help="Directory of weights and solver.")
 CONFIG_PATH = option("--config-path", required=True, type=Path, help=".prototxt, .toml or .json.")
-LOG_PATHS = option("--log-path", "log_paths", required=True, multiple=True, type=Path, help="Log; may be given often.")
+LOG_PATHS = option("--log-path", "log_paths", required=True, multiple=True, type=Path, help="Log; may be repeated.")
 MODEL = option(
     "--model",
     help="Code: `cartpole` (4-20-2), another built-in model such as mlp:4-32-2:tanh, or package.module:function that "
     "returns a model. Default: the built-in model that the solver remembers, or the program that is in the directory.",
 )
 ENV = option("--env", default="cartpole", show_default=True, help="`cartpole`, or package.module:function.")
-EPISODES = option("--episodes", default=10, show_default=True, type=click.IntRange(min=1), help="A round has so many.")
+EPISODES = option("--episodes", default=10, show_default=True, type=click.IntRange(min=1), help="Episodes per round.")
 MAX_DAMAGE = option(
     "--max-damage",
     default=0.01,
     show_default=True,
     type=click.FloatRange(0.0, 1.0),
-    help="Part of all bytes read that may be damaged; the worst files are left out.",
+    help="Share of all bytes read that may be damaged; the worst files are left out.",
 )
 WAIT = option(
     "--wait",

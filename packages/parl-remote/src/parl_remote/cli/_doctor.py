@@ -367,13 +367,13 @@ def doctor_command(
     script: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Find out what is wrong with this host and a cluster, and how to mend it.
+    r"""Find problems of this host and a cluster, and how to fix them.
 
-    It looks at this host (disk, limits, keys, leftovers), at the way to the master, at key, versions and clocks, at
-    free CPUs and who has them, and at each worker: whether it can be reached where it says that it is, from here and
+    It checks this host (disk, limits, keys, leftovers), the route to the master, key, versions and clocks, the
+    free CPUs and the programs that use the others, and each worker: whether its address can be reached from here and
     from the master, and whether it has the modules that a program needs. It changes nothing.
 
-    The exit status is 0 if nothing is wrong, 1 if something is; notes do not count.
+    The exit status is 0 without problems, otherwise 1; notes do not count.
 
     \b
     Examples:

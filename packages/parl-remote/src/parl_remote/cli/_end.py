@@ -44,11 +44,10 @@ _LOOK_S = 0.5
     "--timeout",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="After so many seconds actors that still run are asked to end; 0 asks at once. Default: they take as long as "
-    "they like.",
+    help="Seconds after which running actors are asked to end; 0 asks at once. Default: no limit.",
 )
-@click.option("--wait", is_flag=True, help="Return only when the node has no actors any more.")
-@click.option("--reason", default="", help="What the owners of its actors are told.")
+@click.option("--wait", is_flag=True, help="Return only when the node has no actors left.")
+@click.option("--reason", default="", help="Reason that the owners of its actors get.")
 @port_option
 @address_option
 @key_option
@@ -63,7 +62,7 @@ def drain_command(
     key_file: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Let a node take no more actors, and leave when its last one has ended.
+    r"""Give a node no more actors, and remove it when its last one has ended.
 
     NODE is a node's name, name:port or id, as xparl list nodes shows them. Actors with max_restarts may move to other
     nodes at once. The node that the master runs in stays, without actors.
@@ -114,7 +113,7 @@ def _await_drained(session: Session, started: DrainStarted) -> None:
 
 @click.command("kill")
 @click.argument("actors", metavar="ACTOR...", nargs=-1, required=True)
-@click.option("--reason", default="", help="What its owner is told.")
+@click.option("--reason", default="", help="Reason that its owner gets.")
 @port_option
 @address_option
 @key_option

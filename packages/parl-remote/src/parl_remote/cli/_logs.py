@@ -48,12 +48,12 @@ _ANSWER_S = 5.0
 
 @click.command("logs")
 @click.argument("actor")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what it writes, until it ends or Ctrl-C.")
-@click.option("-n", "--lines", type=click.IntRange(0), help="Only the last lines. Default: all that is kept.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output, until the actor ends or Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(0), help="Only the last lines. Default: all that are kept.")
 @port_option
 @address_option
 @key_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a piece of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per piece of text.")
 def logs_command(
     actor: str,
     follow: bool,
@@ -141,7 +141,7 @@ _PAGE = 1000
 
 
 @click.command("events")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C or the end of the cluster.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the events, until Ctrl-C or the end of the cluster.")
 @click.option(
     "-n", "--lines", type=click.IntRange(0), help="Only the latest events. Default: 20 with -f, else all that are kept."
 )
@@ -155,7 +155,7 @@ _PAGE = 1000
 @port_option
 @address_option
 @key_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event.")
 def events_command(
     follow: bool,
     lines: int | None,
@@ -234,9 +234,9 @@ def acknowledge_command(
     key_file: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Take lost nodes off the lists: their loss is known.
+    r"""Remove lost nodes from the lists.
 
-    A node that was lost stays in xparl status, xparl list nodes, the monitor and its metrics until it comes back or
+    A lost node stays in xparl status, xparl list nodes, the monitor and its metrics until it returns or
     this command names it. NODE is a name, name:port or id, as xparl list nodes shows them.
 
     \b

@@ -148,7 +148,7 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Interface; beyond loopback, visitors sign in.",
+    help="Interface; beyond loopback, users have to sign in.",
 )
 @click.option(
     "--monitor_port",
@@ -169,7 +169,7 @@ def monitor_command(
 ) -> None:
     r"""Show a cluster in a browser, until Ctrl-C.
 
-    xparl start starts one beside a new cluster; this is for clusters on other hosts, and for other interfaces.
+    xparl start starts one with each new cluster; use this command for clusters on other hosts, or other interfaces.
 
     \b
     Examples:

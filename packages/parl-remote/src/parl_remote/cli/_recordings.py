@@ -53,26 +53,26 @@ _SHOWN = 200
     type=click.Path(file_okay=False, path_type=Path),
     default="journals",
     show_default=True,
-    help="Where journals are looked for by class or id.",
+    help="Folder in which to look for journals by class or id.",
 )
-@click.option("--list", "listed", is_flag=True, help="Show what is in the journal, and run nothing of it.")
-@click.option("--call", "number", type=click.IntRange(0), help="Stop with this call, and show what it gives.")
+@click.option("--list", "listed", is_flag=True, help="List the calls in the journal without running them.")
+@click.option("--call", "number", type=click.IntRange(0), help="Stop at this call, and show its result.")
 @click.option(
     "--pdb",
     "debug",
     is_flag=True,
-    help="Debug: step into the call of --call; without it, look at the first call that raises.",
+    help="Debug: step into the call of --call; without it, stop at the first call that raises.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a call.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per call.")
 def replay_command(journal: str, folder: Path, listed: bool, number: int | None, debug: bool, as_json: bool) -> None:
-    r"""Carry out an actor's calls again, in this process, in their order.
+    r"""Repeat the calls of an actor in this process, in their order.
 
     An actor made with the option record="journals" keeps a journal in that folder. JOURNAL is its file, or the class or
     the beginning of the id in its name. The object is made anew from the class and the arguments that were recorded,
     random number generators begin as they did there, and each outcome is compared with the recorded one. Run it in the
     program's folder, so that its modules are found, and only on journals that you trust: they hold pickles.
 
-    The exit status is 1 if a call ends in another way than it did.
+    The exit status is 1 if a call ends differently.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ __all__ = [
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), help="Your cluster on this port of this host.")
 address_option = click.option(
-    "--address", metavar="HOST:PORT", help="A cluster anywhere. Default: what runs for you on this host."
+    "--address", metavar="HOST:PORT", help="Address of any cluster. Default: your cluster on this host."
 )
 key_option = click.option(
     "--key_file", "--key-file", type=click.Path(path_type=Path), help="A file with the cluster's key, mode 0600."

@@ -178,13 +178,15 @@ def _bytes(text: str) -> int:
     help="A file with the monitor's token. Default: PARL_MONITOR_TOKEN_FILE, else one that is made and kept.",
 )
 @key_option
-@click.option("--debug", is_flag=True, help="Write more into the node's log; the variable DEBUG=1 does so, too.")
-@click.option("--gpu_cluster", "--gpu-cluster", is_flag=True, help="Not needed any more: a cluster has both kinds.")
+@click.option("--debug", is_flag=True, help="Write more detail into the node's log, like the variable DEBUG=1.")
+@click.option(
+    "--gpu_cluster", "--gpu-cluster", is_flag=True, help="No longer needed: a cluster has both CPUs and GPUs."
+)
 @click.option(
     "--log_server_port_range",
     "--log-server-port-range",
     metavar="LOW-HIGH",
-    help="Not needed any more: logs come through the cluster's one port.",
+    help="No longer needed: logs use the cluster's single port.",
 )
 @click.option("--once", is_flag=True, help="Start nothing if your own cluster runs at this port, and say so.")
 @foreground_option
@@ -299,12 +301,12 @@ _LOOK_S = 0.05
     "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
 )
 @key_option
-@click.option("--debug", is_flag=True, help="Write more into the worker's log; the variable DEBUG=1 does so, too.")
+@click.option("--debug", is_flag=True, help="Write more detail into the worker's log, like the variable DEBUG=1.")
 @click.option(
     "--log_server_port_range",
     "--log-server-port-range",
     metavar="LOW-HIGH",
-    help="Not needed any more: logs come through the worker's one port.",
+    help="No longer needed: logs use the worker's single port.",
 )
 @click.option(
     "--once",
@@ -426,7 +428,7 @@ def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tup
 def key_command() -> None:
     r"""Print a new cluster key.
 
-    You need none for `xparl start`, which makes one itself. Where a job script, a secret store or a configuration
+    You need none for `xparl start`, which makes one itself. If a job script, a secret store or a configuration
     management hands the same key to all nodes, make it here: start, connect and programs take it from --key_file,
     PARL_KEY_FILE or PARL_KEY.
 

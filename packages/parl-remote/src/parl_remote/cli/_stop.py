@@ -141,17 +141,17 @@ _UNANSWERED = 2  # the exit status where no user can be asked
     "ports",
     type=click.IntRange(1, 65535),
     multiple=True,
-    help="Your cluster on this port of this host; may be given often.",
+    help="Your cluster on this port of this host; may be repeated.",
 )
-@click.option("--all", "everything", is_flag=True, help="Stop all of yours, without asking.")
+@click.option("--all", "everything", is_flag=True, help="Stop all your clusters, without asking.")
 def stop_command(ports: tuple[int, ...], everything: bool) -> None:
-    r"""Stop your clusters and workers on this host: those of the ports that are named, or what there is.
+    r"""Stop your clusters and workers on this host: those of the given ports, or all.
 
-    Without --port it says what it stops. Where that is more than one cluster it asks first; where it cannot ask,
+    Without --port it lists what it stops. If there is more than one cluster it asks first; if it cannot ask
     because there is no terminal, it stops nothing and exits with 2, and --all stops everything.
 
-    Each node gets a moment to end its actors and to say goodbye; what is left of it after that is killed. Processes
-    are found by what xparl start and xparl connect wrote down in your run directory (PARL_RUN_DIR), never by name.
+    Each node gets a moment to end its actors and to disconnect; then its remaining processes are killed. Processes
+    are found by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
 
     \b
     Examples:

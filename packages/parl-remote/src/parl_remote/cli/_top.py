@@ -233,16 +233,16 @@ _SHARE = 4.0  # a list of ten thousand actors keeps the master busy for a while;
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two snapshots.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many looks. Default: on q; one into a pipe.")
 @click.option(
-    "--sort", type=click.Choice(list(SORTS)), default="cpu", show_default=True, help="Which actors come first."
+    "-n", "--count", type=click.IntRange(1), help="End after this many snapshots. Default: on q; one into a pipe."
 )
+@click.option("--sort", type=click.Choice(list(SORTS)), default="cpu", show_default=True, help="Order of the actors.")
 @port_option
 @address_option
 @key_option
-@click.option("--json", "json_wanted", is_flag=True, help="Print JSON, one object a look.")
+@click.option("--json", "json_wanted", is_flag=True, help="Print JSON, one object per snapshot.")
 def top_command(
     delay: float,
     count: int | None,
@@ -254,8 +254,8 @@ def top_command(
 ) -> None:
     r"""Watch the nodes and actors of a cluster, as top does for processes.
 
-    Keys: q or Ctrl-C ends; c, m, r, a sorts actors by CPU, memory, rate of calls, age. Into a pipe it writes one look
-    and ends, in lines of full length. Workers tell the master their actors' numbers every two seconds.
+    Keys: q or Ctrl-C ends; c, m, r, a sorts actors by CPU, memory, rate of calls, age. Into a pipe it writes one
+    snapshot and ends, in lines of full length. Workers report their actors' numbers to the master every two seconds.
 
     \b
     Examples:

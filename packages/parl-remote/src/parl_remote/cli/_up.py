@@ -270,7 +270,7 @@ _timeout_option = click.option(
     default=_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long one host may take.",
+    help="Time limit for one host.",
 )
 
 
@@ -288,10 +288,10 @@ def up_command(hosts: Path, only: tuple[str, ...], timeout: float) -> None:
     r"""Start a cluster on the hosts of a file, over ssh.
 
     HOSTS is a TOML file: [cluster] with port, [master] with host, [[workers]] with host, one each; the page
-    "Use several machines as one cluster" has all settings. ssh must get in without asking (keys, an agent), and xparl
-    must be installed on the hosts. The cluster's key is made here if there is none, and brought to every host.
+    "Use several machines as one cluster" has all settings. ssh must log in without a prompt (keys, an agent), and xparl
+    must be installed on the hosts. The cluster's key is made here if there is none, and sent to every host.
 
-    What runs already stays as it is: run it again to start what has failed, has ended, or is new in the file.
+    Running nodes do not change: run the command again to start nodes that failed, ended, or are new in the file.
 
     \b
     Examples:
@@ -338,7 +338,7 @@ def _worker_jobs(file: ClusterFile, key: str, timeout_s: float) -> Iterator[_Job
 @_file_argument
 @_timeout_option
 def down_command(hosts: Path, timeout: float) -> None:
-    r"""Stop the cluster that xparl up has started: on every host of the file, what runs there for its port.
+    r"""Stop the cluster that xparl up has started: on every host of the file, the processes of its port.
 
     \b
     Examples:
