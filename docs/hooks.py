@@ -17,8 +17,8 @@ _EXAMPLES = ROOT / "examples"
 _LEARNING = ROOT / "benchmarks" / "learning" / "results"
 _ABOVE = """# How well the algorithms learn
 
-Measured by `benchmarks/learning`; deviations from the published setups stand beside each row. The picture has the
-runs of the rows, and as long as there are none those of the earlier results.
+The results are measured by `benchmarks/learning`; each row lists its deviations from the published setups. The picture
+shows the runs of the rows, or those of the earlier results as long as there are none.
 
 [![Learning curves of all tasks](learning-curves.png)](learning-curves.png)
 

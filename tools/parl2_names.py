@@ -26,13 +26,13 @@ PAGE = ROOT / "docs" / "reference" / "parl-2-names.md"
 _LEFT_OUT = ("test", "heartbeat", "_pb2", "remote_constants", "compatible_trick", "zmq_utils", "remote.utils")
 _HEAD = """# Names of PARL 2.x
 
-What became of the public names of PARL 2.2.1. `tools/parl2_names.py` reads them from that release's source and asks
-this project on each backend; a test compares this page with what imports give.
-[Coming from PARL](../how-to/migrate.md) says what to write instead, and `parl migrate` finds the lines.
+This page lists the public names of PARL 2.2.1 and their state in this project. `tools/parl2_names.py` reads the names from
+that release's source and imports them on each backend; a test compares this page with the results.
+[Coming from PARL](../how-to/migrate.md) describes the replacements, and `parl migrate` finds the lines to change.
 
-- *works*: the name is there and takes each argument of PARL 2.x by its name.
-- *message*: importing or using it raises an error that says what to use instead.
-- *changed*: it is otherwise here, on purpose; the last column says how.
+- *works*: the name exists and accepts each argument of PARL 2.x by its name.
+- *message*: importing or using it raises an error that names the replacement.
+- *changed*: the name differs on purpose; the last column describes the difference.
 
 """
 _HELPER = "a helper of PARL's own code"

@@ -28,14 +28,14 @@ SCORES = RESULTS.parents[2] / "packages/parl-core/src/parl_core/training/scores.
 PEER = "sb3"
 
 _PROTOCOL = """\
-Returns are those of the weights at the end of training, over 100 episodes with the deterministic policy, on seeds that
-neither training nor its evaluations had; no best checkpoint is picked. Recipes were tuned on seeds below 100; a row has
-seeds of the list that begins at 100, taken from its beginning and run once: ten on torch and five on paddle where a run
-takes less than 15 CPU minutes, five and two below two hours, three on torch above. It has the interquartile mean over
-seeds of these mean returns and its 95 % bootstrap interval. A gate is passed when the interval's lower bound reaches
-it; "not below" and "above" another row are one-sided tests at 95 % on the difference of both interquartile means,
-whose interval and margin stand beside. Every result names a clean commit; `parl verify RESULT` repeats it. `README.md`
-has the rest."""
+Returns are measured with the weights at the end of training, over 100 episodes with the deterministic policy, on seeds
+that neither training nor its evaluations used; no best checkpoint is selected. Recipes were tuned on seeds below 100. A
+row uses the seeds 100, 101, 102, ..., each once: ten on torch and five on paddle if a run takes less than 15 CPU
+minutes, five and two below two hours, three on torch above. The row shows the interquartile mean over seeds of these
+mean returns and its 95 % bootstrap interval. A gate is passed if the interval's lower bound reaches it. "Not below" and
+"above" another row are one-sided tests at 95 % on the difference of both interquartile means; the table shows its
+interval and margin. Every result names a clean commit; `parl verify RESULT` repeats it. `README.md` describes the
+protocol."""
 
 _EARLIER = """\
 Seeds 0 to 4, on some of which recipes had been tuned, and runs of recipes that have other numbers or other logged data
