@@ -190,7 +190,7 @@ def connect(
             this machine that ends with the program, or on one that runs elsewhere.
         distributed_files: Patterns of files that actors find at the same relative paths, for example
             `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
-            them; `!` takes matches away. Actors then run in a directory of their own, which holds these files as they
+            them; `!` removes matches. Actors then run in a separate directory, which holds these files as they
             are now. The program's own modules need not be listed.
         cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). It may be more
             than there are.
@@ -199,7 +199,7 @@ def connect(
         lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits without limit.
         key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and the key file of this user's
             own `xparl start` on this machine.
-        log_dir: Where actors of a private cluster write their output, one file each; by default their files are gone
+        log_dir: Folder for the output of a private cluster's actors, one file each; by default their files are removed
             once the program has ended.
         logs: Show what actors print, and what they write to stderr, as lines of this program's own output that begin
             with the actor's class, name and process. Without it the lines are in files only (`xparl logs`).
@@ -368,7 +368,7 @@ def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
         ActorLost: The actor ended during the look-up.
         ResultTimeout: It was not made in time.
         NotConnected: There is no connection.
-        TypeError: The name is no text.
+        TypeError: The name is not a string.
     """
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name of an actor, not {name!r}")

@@ -306,9 +306,9 @@ def remote_class(
     lease_timeout_s: float | None = None,
 ) -> Callable[[type[Any]], Any]: ...  # what methods return then, no type checker can be told; `submit` is typed
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
-    """Make the objects of a class actors, in processes of their own on this machine or another of the cluster.
+    """Make the objects of a class actors, each in its own process on this machine or another one of the cluster.
 
-    Use it with or without parentheses. Of a class that exists already, `remote_class(Class)` returns a remote class
+    Use it with or without parentheses. For an existing class, `remote_class(Class)` returns a remote class
     beside it, and the class itself stays local. Within an actor, objects of decorated classes are actors as well, of
     the same cluster; they belong to the actor that makes them and end with it.
 
@@ -321,7 +321,7 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
             `RemoteFuture` at once and any number of calls may be outstanding, run in order.
         n_cpu: CPUs that an actor takes (default 1); fractions share one.
         n_gpu: GPUs that an actor takes (default 0).
-        memory: MiB of its node's memory that are set aside for an actor (default 0).
+        memory: MiB of its node's memory that are reserved for an actor (default 0).
         max_memory: MiB that the actor's process may grow by before it is ended (default: no limit).
         labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}` (default: none).
         placement: "spread" puts an actor on the node with the most free resources (default), "pack" on the fullest with
@@ -337,7 +337,7 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         max_pending_calls: How many calls of one caller may be unanswered (default: no limit, all are kept in memory).
         when_full: What a call above `max_pending_calls` does: "wait" for a slot (default), or "raise"
             `TooManyPendingCalls`.
-        record: A folder for a journal of the actor's calls, on the actor's host, which `xparl replay` carries out again
+        record: A folder for a journal of the actor's calls, on the actor's host, which `xparl replay` runs again
             in a process of its own, under a debugger if need be (default: none).
         lease_timeout_s: Seconds that creating an object waits for free resources (default: that of `connect`).
 

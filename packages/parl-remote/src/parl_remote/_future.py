@@ -275,7 +275,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            ResultTimeout: The time has passed; the call goes on.
+            ResultTimeout: The time has passed; the call continues.
             concurrent.futures.CancelledError: The call was cancelled.
             Exception: Whatever the method raised.
         """
@@ -298,7 +298,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         """Wait for the end of the call and return its exception, None if it raised none.
 
         Raises:
-            ResultTimeout: The time has passed; the call goes on.
+            ResultTimeout: The time has passed; the call continues.
             concurrent.futures.CancelledError: The call was cancelled.
         """
         if self._state is not FINISHED:
@@ -390,7 +390,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             self._blocked.remove(waiter)
 
     def wake_blocked(self) -> None:
-        """Have all waiters look again, because the future has another carrier."""
+        """Wake all waiters to look again, because the future has another carrier."""
         if self._blocked is not None:
             for waiter in tuple(self._blocked):
                 waiter.wake()

@@ -96,7 +96,7 @@ class DeathKind(Enum):
     passed its `max_memory`. OUT_OF_MEMORY: SIGKILL, just when its host ran out of memory. NODE_LOST: unknown, its node
     does not answer. CLIENT_GONE: the program that owned it ended or broke off. STOPPED: program or cluster were closed.
     CONSTRUCTOR: `__init__` raised. IMPORT: its class could not be loaded in the actor. KILLED_BY_USER: `destroy`,
-    `xparl kill` and the like. DRAINED: its node was drained. RELEASED: it had no holders any more.
+    `xparl kill` or similar. DRAINED: its node was drained. RELEASED: it had no holders any more.
     """
 
     EXIT = "exit"
@@ -345,7 +345,7 @@ class QueueClosed(ActorError):
 
 
 class ItemLost(ActorError, BrokenExecutor):
-    """A pool has given up an item after several of its processes died working on it; the cause is the last error.
+    """A pool gives up an item after several of its processes died while working on it; the cause is the last error.
 
     The standard library's executors raise a `BrokenExecutor` then.
 

@@ -39,12 +39,12 @@ _LIMIT_NAMES = ("n_cpu", "n_gpu", "memory", "max_memory", "labels", "placement",
 
 
 class Executor(concurrent.futures.Executor):
-    """A `concurrent.futures.Executor` whose workers are processes of a cluster, kept warm and shared by the program.
+    """A `concurrent.futures.Executor` whose workers are processes of a cluster, kept alive and shared by the program.
 
     Args:
         max_workers: How many functions run at a time (default: as many as the cluster has CPUs for). On a private
             cluster there are as many workers even if the machine has fewer CPUs.
-        initializer: A function that each worker calls first; the executor then has workers of its own.
+        initializer: A function that each worker calls first; the executor then has separate workers.
         initargs: Its arguments.
         retries: How many more workers a call or item may end after the first, before it is given up with `ItemLost`
             (default 3). A call whose worker ends is run again.
@@ -117,7 +117,7 @@ class Executor(concurrent.futures.Executor):
             iterables: Its arguments, one of each for an item.
             timeout: Seconds from now within which each result has to be there; then `TimeoutError` is raised.
             chunksize: Items that go to a worker together. By default as many as their measured cost suggests.
-            buffersize: How many items may be taken before their results are asked for (default: all, at once).
+            buffersize: How many items may be read before their results are requested (default: all, at once).
 
         Raises:
             RuntimeError: The executor is shut down.
@@ -152,7 +152,7 @@ class Executor(concurrent.futures.Executor):
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work, nor items of a map that has a `buffersize`: iterating past those raises `RuntimeError`.
+        """Accept no more work, nor items of a map that has a `buffersize`: iterating past those raises `RuntimeError`.
 
         Args:
             wait: Whether to wait until all work is done.
@@ -313,9 +313,9 @@ def remote_function(
 def remote_function(
     function: Any = None, /, *, retries: int = _RETRIES, timeout_s: float | None = None, **resources: Any
 ) -> Any:
-    """Make a function one that runs in a worker process; with or without parentheses.
+    """Make a function run in a worker process; with or without parentheses.
 
-    `f(x)` waits for the result, as a method of a remote class does; `f.submit(x)` returns a `RemoteFuture`. All
+    `f(x)` waits for the result, like a method of a remote class; `f.submit(x)` returns a `RemoteFuture`. All
     functions of a program with the same resources share their workers.
 
     Args:
@@ -325,7 +325,7 @@ def remote_function(
         **resources: As for `Executor`: `n_cpu` (default 1), `n_gpu` and others.
 
     Raises:
-        TypeError: An option is unknown, or what is decorated is not a function.
+        TypeError: An option is unknown, or the decorated object is not a function.
         ValueError: An option is out of its range.
     """
     settings = _Settings(retries, timeout_s, resources)
@@ -354,14 +354,14 @@ def map(  # as it is called in the package
 ) -> Results[R]:
     """Return an iterator over `fn(*items)` for all items, in order, computed in worker processes.
 
-    Items are taken as results are asked for, so that there may be any number of them; only as many are under way as
-    keep the workers busy. An item that raises, raises at its place; the iterator goes on with the next one.
+    Items are read as results are requested, so there may be any number of them; only as many are in progress as
+    keep the workers busy. An item that raises does so at its position; the iterator continues with the next one.
 
     Args:
         fn: The function, or a remote function, whose options then are the defaults.
         iterables: Its arguments, one of each for an item.
         chunksize: Items that go to a worker together. By default as many as their measured cost suggests.
-        buffersize: How many items may be taken before their results are asked for (default: what keeps workers busy).
+        buffersize: How many items may be read before their results are requested (default: to keep workers busy).
         max_workers: How many chunks are worked on at a time (default: as many as there are CPUs for).
         timeout: Seconds within which all results have to be there; then `ResultTimeout` is raised.
         progress: Whether to show a bar, or its title; needs `tqdm`.
@@ -548,7 +548,7 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
         At most `num_returns` settled futures, and the others.
 
     Raises:
-        TypeError: Something is no future.
+        TypeError: An element is not a future.
         ValueError: A future is there twice, or there are fewer than `num_returns`.
     """
     if isinstance(futures, concurrent.futures.Future):

@@ -41,7 +41,7 @@ Work = str | Callable[..., Any]
 
 
 class ActorPool:
-    """Gives items to those of its actors that are free.
+    """Distributes items to its free actors.
 
     Args:
         actors: Remote objects, made or borrowed; or a remote class (also `Class.options(...)`), or anything that
@@ -50,7 +50,7 @@ class ActorPool:
         args: Arguments with which each is made.
         kwargs: The same by name.
         per_actor: Items that an actor has at a time, 1 or more (default 2): one that runs, and others that wait in it
-            for their turn, so that it need not wait for the way there and back.
+            for their turn, so that it need not wait for the round trip.
         retries: How many actors an item may kill, beyond the first, before it is given up with `ItemLost` (default 3).
             Only deaths while an actor worked on that item alone are counted; when there were several, all of them are
             run again, one at a time.

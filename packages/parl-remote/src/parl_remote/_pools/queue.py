@@ -142,7 +142,7 @@ def _wake_all(waiters: deque[asyncio.Future[bool]]) -> None:
 class Queue(Generic[Item]):
     """A queue that programs and actors share: first in, first out, with `put` and `get` as in `queue.Queue`.
 
-    Its handle can be an argument of any call, so that actors put and take. Items are what arguments of calls may be,
+    Its handle can be an argument of any call, so that actors put and take. Items may be any value that a call accepts,
     handles and `parl.put` references included. It lives until its last handle is gone.
 
     Args:
@@ -172,7 +172,7 @@ class Queue(Generic[Item]):
         return _of(get_actor(name))
 
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
-        """Add an item; where there is no slot, wait.
+        """Add an item; wait if there is no slot.
 
         Args:
             item: The item; it is serialised now.
@@ -186,7 +186,7 @@ class Queue(Generic[Item]):
         _check_put(self._actor.put([item], _patience(block, timeout)), 1)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
-        """Take the oldest item; where there is none, wait.
+        """Take the oldest item; wait if there is none.
 
         Args:
             block: Whether to wait for an item.
@@ -264,7 +264,7 @@ class Queue(Generic[Item]):
         return bool(self._actor.join(timeout))
 
     def close(self) -> None:
-        """Take no more items: `put` raises `QueueClosed`, `get` does so when the queue is empty, loops over it end."""
+        """Refuse more items: `put` raises `QueueClosed`, `get` does so when the queue is empty, loops over it end."""
         self._actor.close()
 
     def kill(self) -> None:

@@ -367,7 +367,7 @@ class Member:
         self.kill(signal.SIGINT)
 
     def pause(self) -> None:
-        """Stop the node's own process (SIGSTOP); its actors go on."""
+        """Stop the node's own process (SIGSTOP); its actors continue."""
         self.process.pause()
 
     def resume(self) -> None:
