@@ -26,8 +26,8 @@ PAGE = ROOT / "docs" / "reference" / "parl-2-names.md"
 _LEFT_OUT = ("test", "heartbeat", "_pb2", "remote_constants", "compatible_trick", "zmq_utils", "remote.utils")
 _HEAD = """# Names of PARL 2.x
 
-This page lists the public names of PARL 2.2.1 and their state in this project. `tools/parl2_names.py` reads the names from
-that release's source and imports them on each backend; a test compares this page with the results.
+This page lists the public names of PARL 2.2.1 and their state in this project. `tools/parl2_names.py` reads the names
+from that release's source and imports them on each backend; a test compares this page with the results.
 [Coming from PARL](../how-to/migrate.md) describes the replacements; `parl migrate` finds the lines to change.
 
 - *works*: the name exists and accepts each argument of PARL 2.x by its name.

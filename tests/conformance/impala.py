@@ -271,7 +271,7 @@ class IMPALAConformance(Conformance):
             ({"obs": np.zeros((14, OBS_DIM))}, "same number of rows"),
             ({"actions": np.full(15, ACT_DIM)}, r"actions must be in 0\.\.2, got 3\.\.3"),
             ({"behaviour_logits": np.zeros(15)}, r"behaviour_logits must be floats of shape \[n, act_dim\]"),
-            ({"last_obs": np.zeros((2, OBS_DIM))}, "last_obs must have one row a fragment, 3, got 2"),
+            ({"last_obs": np.zeros((2, OBS_DIM))}, "last_obs must have one row per fragment, 3, got 2"),
             ({"final_rows": [3]}, "final_rows and final_obs belong together"),
             ({"final_rows": [15], "final_obs": np.zeros((1, OBS_DIM))}, r"final_rows must be in 0\.\.14"),
             ({"final_rows": [1, 2], "final_obs": np.zeros((1, OBS_DIM))}, "same number of rows"),

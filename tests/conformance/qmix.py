@@ -290,7 +290,7 @@ class QMIXConformance(Conformance):
         with pytest.raises(ValueError, match="Sequences"):
             agent.learn(Transitions(zeros, np.zeros(2, int), np.zeros(2), zeros, np.zeros(2)))
         batch, _ = _sequences(np.random.default_rng(1), np.float32)
-        with pytest.raises(ValueError, match="one an agent"):
+        with pytest.raises(ValueError, match="one per agent"):
             agent.learn(batch.made(**{**batch.__dict__, "action": batch.action[:, :2], "checked": False}))
         with pytest.raises(HyperparameterError, match="gamma"):
             self.backend.algorithms.QMIX(_agents(self.backend), _mixer(self.backend), gamma=2.0)

@@ -52,7 +52,7 @@ def test_equal_values_give_an_interval_of_no_width_and_the_same_seed_the_same_in
 def test_no_values_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="at least one value"):
         interquartile_mean([])
-    with pytest.raises(HyperparameterError, match="one value a seed"):
+    with pytest.raises(HyperparameterError, match="one value per seed"):
         bootstrap_interval([])
 
 

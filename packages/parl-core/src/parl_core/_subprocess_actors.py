@@ -1,4 +1,4 @@
-"""Actors in plain processes of this machine, without parl-remote: one process an actor, a socket pair to each.
+"""Actors in plain processes of this machine, without parl-remote: one process per actor, a socket pair to each.
 
     SubprocessActors ── create ──> Popen ──> _actor_process.main
     handle.submit ── frame ──> process ── frame ──> future.result()

@@ -1,4 +1,4 @@
-"""A table of a run in a CSV file, one row a call."""
+"""A table of a run in a CSV file, one row per call."""
 
 import csv
 import io

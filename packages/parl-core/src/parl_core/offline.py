@@ -284,7 +284,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
             if column.shape[:1] != (steps,):
                 raise DatasetError(
                     f"{name}, episode {episode.id}: {key} has the shape {list(column.shape)} for {steps} rewards; it "
-                    "needs one row a step"
+                    "needs one row per step"
                 )
             if columns[key] and column.shape[1:] != columns[key][0].shape[1:]:
                 raise DatasetError(

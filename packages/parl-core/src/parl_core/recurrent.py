@@ -13,7 +13,7 @@ take the features that `remember` returns in place of observations:
 `[rows * T]` or None, is true where a step is the first one of its episode; the state before it is all zeros, exactly,
 whatever it was. The features of a dictionary with an `action_mask` are a dictionary that has it, too.
 
-A state is a dictionary of float32 arrays with one row an environment: arrays of numpy outside of an algorithm, tensors
+A state is a dictionary of float32 arrays with one row per environment: arrays of numpy outside of an algorithm, tensors
 inside. Agents and models keep none: agents take and return it, loops hold it (`parl_core.training.acting.Acting`), and
 batches have the one before the first step of each of their sequences.
 """

@@ -340,7 +340,7 @@ def bootstrap_difference(
     for values in (ours, theirs):
         array = np.asarray(values, np.float64)
         if array.ndim != 1 or not array.size:
-            raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(array.shape)}")
+            raise HyperparameterError(f"a bootstrap needs one value per seed, got shape {list(array.shape)}")
         rows = rng.integers(array.size, size=(check_int("resamples", resamples), array.size))
         means.append(interquartile_mean(array[rows]))
     low, high = _percentiles(means[0] - means[1], confidence)
@@ -429,16 +429,16 @@ def _by_task(values: Scores) -> dict[str, NDArray[np.float64]]:
     else:
         array = np.asarray(values, np.float64)
         if array.ndim not in (1, 2):
-            raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(array.shape)}")
+            raise HyperparameterError(f"a bootstrap needs one value per seed, got shape {list(array.shape)}")
         columns = array[:, None] if array.ndim == 1 else array
         named = {f"task {i}": column for i, column in enumerate(columns.T)}
     for task, scores in named.items():
         if scores.ndim != 1 or not scores.size:
-            raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(scores.shape)} for {task}")
+            raise HyperparameterError(f"a bootstrap needs one value per seed; {task} has shape {list(scores.shape)}")
         if not np.isfinite(scores).all():
             raise HyperparameterError(f"scores must be finite, got {scores[~np.isfinite(scores)][0]} for {task}")
     if not named:
-        raise HyperparameterError("a bootstrap needs one value a seed, got no tasks")
+        raise HyperparameterError("a bootstrap needs one value per seed, got no tasks")
     return named
 
 

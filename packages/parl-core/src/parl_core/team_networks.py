@@ -1,4 +1,4 @@
-"""Networks of several agents: rows of the joint observations of `parl_core.env.joint.JointEnv` in, one result an agent.
+"""Networks of several agents: rows of joint observations of `parl_core.env.joint.JointEnv` in, one result per agent.
 
     PerAgent, PerAgentMemory    layers of each group of agents: `[batch, agents, in]` -> `[batch, agents, out]`
     TeamQNetwork                joint observations -> each agent's action values                  QMIX, VDN
@@ -13,7 +13,7 @@
 
     "shared"         all of them; each gets its number, one-hot, beside its observation (agents that differ have to)
     "independent"    none
-    (0, 0, 1)        one number an agent: agents with equal numbers share, with their own number beside the observation
+    (0, 0, 1)        one number per agent: agents with equal numbers share, with their own number beside the observation
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ def groups_of(groups: Any, agents: int) -> tuple[tuple[int, ...], ...]:
     """Return the agents of each group.
 
     Raises:
-        HyperparameterError: it is no such choice, or numbers of groups are not one an agent, counted from 0.
+        HyperparameterError: it is no such choice, or numbers of groups are not one per agent, counted from 0.
     """
     if groups == "shared":
         return (tuple(range(agents)),)

@@ -124,7 +124,7 @@ class Stretch:
     """A matrix for the noise of CR_FM_NES: diag(deviations) (I + factor * direction direction^T).
 
     Attributes:
-        deviations: One a parameter, float64 `[n]`.
+        deviations: One per parameter, float64 `[n]`.
         direction: Of length 1, float64 `[n]`.
         factor: How much farther noise reaches along it.
     """

@@ -6,7 +6,7 @@ through `Record.decode`. Before an update they are sorted: which count, in which
 
     samples ──► set aside: no key, foreign, orphan, too old, not finite
             ──► control:   no noise, their rewards only
-            ──► groups:    by the model they perturbed, newest first; one reward a key
+            ──► groups:    by the model they perturbed, newest first; one reward per key
 
 The outcome does not depend on the order in which the samples came.
 """
@@ -94,7 +94,7 @@ class Samples:
         except (TypeError, ValueError) as error:
             raise InvalidReward(f"a reward is a number: {error}") from error
         if numbers.shape != (n,):
-            raise InvalidReward(f"rewards are one number a sample, an array ({n},), not one of shape {numbers.shape}")
+            raise InvalidReward(f"rewards are one number per sample, an array ({n},), not one of shape {numbers.shape}")
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
             values = numbers.astype(np.float32)
         try:
@@ -162,7 +162,7 @@ class Samples:
         return ordered, np.flatnonzero(begins)
 
     def joined(self) -> "Samples":
-        """Return one row a sample, by model, fingerprint and key.
+        """Return one row per sample, by model, fingerprint and key.
 
         Its reward is the mean of its rewards; of those with a token, where there are any, the first by time.
         """

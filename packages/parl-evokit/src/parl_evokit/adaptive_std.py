@@ -59,7 +59,7 @@ DEFAULT_RATE = 0.1  # of the deviations of PGPE
 
 
 class AdaptiveStd(Strategy):
-    """Base of algorithms that adapt one standard deviation a parameter.
+    """Base of algorithms that adapt one standard deviation per parameter.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.

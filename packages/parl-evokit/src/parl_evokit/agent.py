@@ -183,7 +183,7 @@ class ESAgent:
 
         Args:
             infos: Samples of any clone, in any order, of this model or older ones.
-            rewards: One a sample; larger is better.
+            rewards: One per sample; larger is better.
 
         Returns:
             What was used and what changed.

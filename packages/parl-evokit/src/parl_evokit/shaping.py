@@ -1,6 +1,6 @@
 """Fitness shaping: from rewards to the weights of samples' noise.
 
-Every function returns `Utilities`: one integer a sample and the value of one such integer. Integers are what makes
+Every function returns `Utilities`: one integer per sample and the value of one such integer. Integers are what makes
 updates exact: sums of them do not depend on order. Means and deviations are taken with correctly rounded sums, which
 do not depend on it either. Rewards are maximised: larger reward, larger utility.
 """

@@ -115,7 +115,7 @@ class CategoricalDistribution:
 
 
 class MultiCategoricalDistribution:
-    """Several independent categoricals side by side, one a part of a multi-discrete action.
+    """Several independent categoricals side by side, one per part of a multi-discrete action.
 
     Args:
         logits: `[batch, sum(sizes)]`, unnormalised.

@@ -161,7 +161,7 @@ class DiagGaussianDistribution:
 
 
 class MultiCategoricalDistribution:
-    """Several independent categoricals side by side, one a part of a multi-discrete action.
+    """Several independent categoricals side by side, one per part of a multi-discrete action.
 
     Args:
         logits: `[batch, sum(sizes)]`, unnormalised.

@@ -1,4 +1,4 @@
-"""Batches that algorithms learn from: frozen values with named columns, one entry a row.
+"""Batches that algorithms learn from: frozen values with named columns, one entry per row.
 
     memory, loop, program ──> Transitions, Rollout, Fragment, Windows ──> the same of tensors ──> algorithm.learn(batch)
 
@@ -97,7 +97,7 @@ def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 
 class Batch:
-    """Columns with one row an entry, arrays or tensors of a framework; None for a column that is not there.
+    """Columns with one row per entry, arrays or tensors of a framework; None for a column that is not there.
 
     Attributes:
         extra: further columns by name, which `batch.<name>` finds, too; arrays `[n, ...]`, or dictionaries of such.
@@ -107,9 +107,9 @@ class Batch:
     """
 
     NUMBERS: ClassVar[tuple[str, ...]] = ()
-    """Columns with one number a row; `[n, 1]` becomes `[n]`, whole numbers and flags become float32."""
+    """Columns with one number per row; `[n, 1]` becomes `[n]`, whole numbers and flags become float32."""
     ELSEWHERE: ClassVar[frozenset[str]] = frozenset({"extra", "state"})
-    """Columns that do not have one entry a row."""
+    """Columns that do not have one entry per row."""
     RANGES: ClassVar[Mapping[str, tuple[float, str]]] = {}
     """Of columns whose numbers begin at 0: the largest, and what to pass. Numbers outside learn without a word."""
     SAME_SHAPE: ClassVar[tuple[str, ...]] = ()
@@ -355,7 +355,7 @@ class Sequences(Batch):
 
 @dataclass(frozen=True)
 class Rollout(Batch):
-    """Experience of the policy that learns, flattened over environments and time; one row a step.
+    """Experience of the policy that learns, flattened over environments and time; one row per step.
 
     Attributes:
         obs: `[n, ...]`, or a dictionary of such.
@@ -388,7 +388,7 @@ class Rollout(Batch):
 
 @dataclass(frozen=True)
 class TeamRollout(Rollout):
-    """A rollout of several agents: one row a step of the team, and in it one column an agent.
+    """A rollout of several agents: one row per step of the team, and in it one column per agent.
 
     Attributes:
         obs: joint observations as of `parl_core.env.joint.JointEnv`, `[n, ...]` by name.

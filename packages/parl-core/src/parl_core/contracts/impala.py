@@ -253,7 +253,7 @@ class IMPALA(CountingUpdates):
             columns["last_obs"] = observations(batch.last_obs)
             if rows_of(columns["last_obs"]) * steps != rows:
                 raise ValueError(
-                    f"last_obs must have one row a fragment, {rows // steps}, got {rows_of(columns['last_obs'])}"
+                    f"last_obs must have one row per fragment, {rows // steps}, got {rows_of(columns['last_obs'])}"
                 )
         for name in ("state", "last_state", "final_state"):
             if getattr(batch, name) is not None:

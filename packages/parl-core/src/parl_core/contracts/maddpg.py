@@ -44,7 +44,7 @@ class MADDPG(ContinuousActorCritic):
     `[batch, agents, act_dim]`; `get_actor_params()` and `get_critic_params()`. `parl.networks.for_team` makes such
     models of the kind "actor-critic".
 
-    Given `agent_index`, it is PARL 2.x's form, one algorithm an agent: `OneAgentMADDPG`.
+    Given `agent_index`, it is PARL 2.x's form, one algorithm per agent: `OneAgentMADDPG`.
 
     Args:
         model: actors and critics of all agents; a target model is copied from it.
@@ -95,8 +95,8 @@ class MADDPG(ContinuousActorCritic):
     ) -> None:
         if agent_index is not None or act_space is not None:
             raise HyperparameterError(
-                "agent_index and act_space are of PARL 2.x's form, one algorithm an agent; a subclass of MADDPG learns "
-                "for all agents: derive from OneAgentMADDPG, or leave them out"
+                "agent_index and act_space belong to PARL 2.x's form, one algorithm per agent; a subclass of MADDPG "
+                "learns for all agents: derive from OneAgentMADDPG, or leave them out"
             )
         self.temperature = check_positive("temperature", temperature)
         self.policy_decay = check_non_negative("policy_decay", policy_decay)
@@ -217,7 +217,7 @@ class OneAgentMADDPG(CountingUpdates):
         actor loss  = -mean(Q(obs_n, act_n with the policy's action)) + 1e-3 * mean(policy(obs)^2)
 
     Gradients' norms are clipped at 0.5. The model has `policy(obs)`, logits, or (mean, logarithm of the standard
-    deviation) of continuous actions; `value(obs_n, act_n)` of lists with one tensor an agent; `get_actor_params()` and
+    deviation) of continuous actions; `value(obs_n, act_n)` of lists with one tensor per agent; `get_actor_params()` and
     `get_critic_params()`.
 
     Args:

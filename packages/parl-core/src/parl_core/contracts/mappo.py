@@ -1,7 +1,7 @@
 """The contracts of MAPPO and IPPO: PPO for several agents, whose critic sees the global state, or what the agent sees.
 
 joint observations ──> policy: logits of each agent ──> actions `[batch, agents]`
-                  └──> value:  one number an agent, in units of PopArt ──> denormalised ──> GAE of each agent
+                  └──> value:  one number per agent, in units of PopArt ──> denormalised ──> GAE of each agent
 """
 
 from collections.abc import Mapping
@@ -350,7 +350,7 @@ class IPPO(MAPPO):
 
 
 def _rows(array: Any) -> Any:
-    """Return `[batch, agents, ...]` as one row an agent."""
+    """Return `[batch, agents, ...]` as one row per agent."""
     return array.reshape([-1, *array.shape[2:]])
 
 

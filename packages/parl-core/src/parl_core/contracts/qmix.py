@@ -295,7 +295,7 @@ class QMIX(DQN):
             )
         if batch.action.shape != obs["obs"].shape[:2]:
             raise ValueError(
-                f"action must have shape {list(obs['obs'].shape[:2])}, one an agent, got {list(batch.action.shape)}"
+                f"action must have shape {list(obs['obs'].shape[:2])}, one per agent, got {list(batch.action.shape)}"
             )
         if self.remembers and not batch.state:
             steps = int(np.argmax(np.diff(np.append(batch.ahead, -1)) < 1)) + 1

@@ -104,7 +104,7 @@ class EnvGroup:
         """Begin a new episode in every environment, or in the chosen ones.
 
         Args:
-            seeds: one an environment; None goes on with the environment's own generator.
+            seeds: one per environment; None goes on with the environment's own generator.
             options: handed to every environment's `reset`.
             chosen: which environments; the others go on with the episode they are in.
 
@@ -166,7 +166,7 @@ class EnvGroup:
         """Step every environment once, and reset those that ended as the mode says.
 
         Args:
-            actions: one an environment, `[count, *act]` or any iterable of that length.
+            actions: one per environment, `[count, *act]` or any iterable of that length.
             arrays: where to write; default: new arrays.
         """
         count = self._count

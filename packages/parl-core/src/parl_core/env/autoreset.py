@@ -27,7 +27,7 @@ from parl_core.errors import HyperparameterError, ParlError
 __all__ = ["SameStep", "Seeds", "chosen_by", "in_same_step", "mode_of", "require_vector", "seeds_of"]
 
 Seeds = int | Sequence[int | None] | None
-"""Environment i gets `seed + i`; or one seed an environment; None goes on with an environment's own generator."""
+"""Environment i gets `seed + i`; or one seed per environment; None goes on with an environment's own generator."""
 
 AnyVector = GymnasiumVectorEnv[Any, Any, Any]
 

@@ -55,7 +55,7 @@ _PACKAGES = ("mpe2", "pettingzoo", "lbforaging", "smac")
 class JointEnv(gymnasium.Env[dict[str, Any], Any]):
     """An environment of PettingZoo's parallel or AEC API as a Gymnasium environment of the whole team.
 
-    `action_space` is `MultiDiscrete`, one choice an agent, or a `Box` `[n, act_dim]`. Actions of absent agents are
+    `action_space` is `MultiDiscrete`, one choice per agent, or a `Box` `[n, act_dim]`. Actions of absent agents are
     ignored. An episode follows from the seed of `reset` and the actions, also that of a `reset` without a seed.
 
     Args:
@@ -279,7 +279,7 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
         two_step                  a game of `parl_core.env.matrix_games`
         mpe2:simple_spread_v3     `parallel_env()`, else `env()`, of the module mpe2.simple_spread_v3
         smac:3m                   a map of the StarCraft Multi-Agent Challenge
-        lbforaging:Foraging-8x8-2p-1f-v3    a Gymnasium environment whose spaces are one `Tuple` an agent
+        lbforaging:Foraging-8x8-2p-1f-v3    a Gymnasium environment whose spaces are one `Tuple` per agent
 
     Args:
         env_id: the name.

@@ -96,7 +96,7 @@ class MatrixGame(_TeamGame):
     """One step, and the payoff of the actions.
 
     Args:
-        payoffs: array with one axis an agent, at least two.
+        payoffs: array with one axis per agent, at least two.
 
     Raises:
         HyperparameterError: it has less than two axes.
@@ -105,7 +105,7 @@ class MatrixGame(_TeamGame):
     def __init__(self, payoffs: ArrayLike) -> None:
         self.payoffs = np.asarray(payoffs, np.float64)
         if self.payoffs.ndim < 2:
-            raise HyperparameterError(f"payoffs must have one axis an agent, at least 2, got {self.payoffs.ndim}")
+            raise HyperparameterError(f"payoffs must have one axis per agent, at least 2, got {self.payoffs.ndim}")
         super().__init__(self.payoffs.shape, 1)
         self.optimum = float(self.payoffs.max())
 

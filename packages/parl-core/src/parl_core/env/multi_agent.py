@@ -49,8 +49,8 @@ class ParallelAgents:
     Attributes:
         n: number of agents.
         agents_name: their names, in the order of all lists.
-        observation_space: one an agent.
-        action_space: one an agent.
+        observation_space: one per agent.
+        action_space: one per agent.
         obs_shape_n: size of each agent's observation where it is a vector, else its shape.
         act_shape_n: number of each agent's actions where they are discrete, else of its action's numbers.
 
@@ -87,7 +87,7 @@ class ParallelAgents:
         """Take one step of all agents; actions of agents that have left are ignored.
 
         Args:
-            actions: one an agent.
+            actions: one per agent.
 
         Returns:
             observations, rewards, terminated, truncated, infos.

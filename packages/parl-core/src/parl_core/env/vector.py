@@ -1,4 +1,4 @@
-"""Vector environments for training: several environments an actor, one call a step.
+"""Vector environments for training: several environments an actor, one call per step.
 
                          ┌─ submit step ─> actor 0: EnvGroup of environments 0..3 ─┐
     VectorEnv.step(a) ───┤                                                         ├─ gather ─> arrays [n, ...]
@@ -54,7 +54,7 @@ def make_vector_env(
         env: a registered id such as `"CartPole-v1"`, or a function that returns an environment.
         num_envs: how many environments, at least 1.
         actors: where they live; None keeps them in this process. The caller closes it.
-        envs_per_actor: how many share an actor and one call a step; default: `num_envs` split evenly over the
+        envs_per_actor: how many share an actor and one call per step; default: `num_envs` split evenly over the
             slots of `actors`.
         env_kwargs: passed to `gymnasium.make` or to the function.
         with_infos: whether `step` returns the infos of ordinary steps. Off by default, because a dictionary an
@@ -130,7 +130,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Begin a new episode in every environment, or in some.
 
         Args:
-            seed: environment i gets `seed + i`; or one seed an environment; None goes on with their generators.
+            seed: environment i gets `seed + i`; or one seed per environment; None goes on with their generators.
             options: handed to every environment's `reset`, without `"reset_mask"`: bool `[num_envs]`, which of them
                 to reset; the others go on.
 

@@ -65,7 +65,7 @@ def _method(env: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _of_each(compute: Callable[..., Any], achieved: NDArray[Any], desired: NDArray[Any]) -> Any:
-    """Return what a function says of goals, asked at once where it answers with one number a row."""
+    """Return what a function says of goals, asked at once where it answers with one number per row."""
     with suppress(Exception):  # any: of one that takes single goals; of another one the same is raised below
         found = np.asarray(compute(achieved, desired, {}))
         if found.shape == (len(achieved),):

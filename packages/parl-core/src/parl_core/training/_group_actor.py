@@ -76,7 +76,7 @@ class GroupActor:
 
         Args:
             group: which one.
-            seeds: one an environment; default: those that belong to the group, its lives and its beginnings.
+            seeds: one per environment; default: those that belong to the group, its lives and its beginnings.
         """
         environments = self._environments(group)
         try:

@@ -203,7 +203,7 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
         space: the environment's action space.
         unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`), and go in a straight line to the bounds
             of a box; where a dimension has none, they stay what they are.
-        one_by_one: of a space in several parts return a list, one action an environment.
+        one_by_one: of a space in several parts return a list, one action per environment.
 
     Raises:
         HyperparameterError: the space has several parts, and no policy chooses in one of them.
@@ -333,7 +333,7 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
         if chosen.shape[1:] != sizes.shape or np.count_nonzero((chosen < 0) | (chosen >= sizes)):
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "
-                "from 0, one row an environment): give the model as many outputs as there are choices"
+                "from 0, one row per environment): give the model as many outputs as there are choices"
             )
         return action + start if is_shifted else action
 

@@ -155,7 +155,7 @@ class ActorLearnerSettings:
     Attributes:
         total_steps: that are learned from, over all environments; the last batch is always completed.
         n_actors: actors, each with `groups / n_actors` groups.
-        groups: of environments; default: one an actor.
+        groups: of environments; default: one per actor.
         envs_per_group: environments of one group.
         n_steps: steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
         batch_fragments: fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.

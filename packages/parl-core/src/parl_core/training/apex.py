@@ -70,7 +70,7 @@ class ApexSettings:
     Attributes:
         total_steps: over all environments; the last round is completed.
         n_actors: actors, each with `groups / n_actors` groups.
-        groups: of environments that one actor steps together; default: one an actor.
+        groups: of environments that one actor steps together; default: one per actor.
         envs_per_group: environments of one group.
         n_steps: steps of every environment in one fragment, after which an actor takes the newest weights.
         max_lag: rounds, of as many fragments as there are groups, that the actors may be ahead of the learner, besides

@@ -30,7 +30,7 @@ __all__ = [
     "standard_callbacks",
 ]
 
-# A log that is read later wants a line now and then, not one an update.
+# A log that is read later wants a line now and then, not one per update.
 SECONDS_BETWEEN_LINES = 5.0
 
 

@@ -226,7 +226,7 @@ class JsonLines(Callback):
         if self._file is None:
             path = self._run.path / self.NAME
             self._file = path.open("a", encoding="utf-8")
-            self._run.saved(path, "figures, one JSON object a line")
+            self._run.saved(path, "figures, one JSON object per line")
         print(_line(event, step, seconds, numbers), file=self._file, flush=True)
 
 

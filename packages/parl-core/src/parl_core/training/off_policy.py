@@ -281,7 +281,7 @@ def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: 
         HyperparameterError: there are no uniform actions in this space.
     """
     n = rows_of(obs)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:  # one choice an agent
+    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1:  # one choice per agent
         mask = mask_of(obs)
         if mask is None:
             return np.asarray(rng.integers(space.nvec, size=(n, len(space.nvec))))
@@ -592,7 +592,7 @@ def _action_shape(space: Any, *, teams: bool = False) -> int | tuple[int, ...]:
 
     Args:
         space: of actions.
-        teams: there may be one choice an agent.
+        teams: there may be one choice per agent.
 
     Raises:
         HyperparameterError: off-policy algorithms do not act in such a space.

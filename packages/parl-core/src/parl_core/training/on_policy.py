@@ -5,7 +5,7 @@
     callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
 
 A vector may give tensors of a framework, as simulators on a GPU do: observations and actions then stay tensors from the
-environments to the update, and only numbers of which there is one a step come to the host, once a rollout.
+environments to the update, and only numbers of which there is one per step come to the host, once a rollout.
 
 An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` to agent k, whose
 episode ends where it leaves, and whose rows after that are part of nothing. `next_value[t, i]` is the value of the

@@ -1,6 +1,6 @@
 """Reading logs: every good record once, damage set aside and reported, rewards joined to their samples.
 
-    files ─► segments ─► scan from where the ledger says ─► records ─► one reward a sample
+    files ─► segments ─► scan from where the ledger says ─► records ─► one reward per sample
                               │
                               └─► damage: skipped, reported, and kept with `save_damaged`
 
@@ -95,7 +95,7 @@ def joined_rewards(served: Samples, rewarded: Samples) -> tuple[Samples, Samples
 
 
 def _one_each(samples: Samples) -> Samples:
-    """Return one row a sample, by model, fingerprint and key."""
+    """Return one row per sample, by model, fingerprint and key."""
     ordered, starts = samples.sorted_runs()
     return ordered if len(starts) == len(ordered) else ordered.where(starts)
 

@@ -1,4 +1,4 @@
-"""Writing samples and rewards: one `write` a record, on a segment that belongs to this process alone.
+"""Writing samples and rewards: one `write` per record, on a segment that belongs to this process alone.
 
 With tokens, samples leave as tokens and rewards come for tokens; those that are refused are tallied in the log, at most
 one record a second, so that the update can report them, and an attacker cannot use up the disk.

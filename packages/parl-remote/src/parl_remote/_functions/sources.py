@@ -1,6 +1,6 @@
 """Where the work of the worker processes comes from: single calls, and the items of a map.
 
-    submit --------> Calls: one chunk a call, settles its future
+    submit --------> Calls: one chunk per call, settles its future
     map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
 A chunk of a map is as large as takes `_CHUNK_S`, measured on the chunks before it, and never more than a share of what

@@ -3,7 +3,7 @@
     worker --began, ended--> LogBook --find(lease)--> LogEntry --> file, and the file before it
     ReadLog, FollowActors --> WorkerLogs --whole lines--> `xparl logs`, the monitor, programs
 
-One file an actor, both of its streams in the order in which they came. A file that has grown too long is cut: its end
+One file per actor, both of its streams in the order in which they came. A file that has grown too long is cut: its end
 goes to a second file, the first one starts anew. Positions count what the actor has written from the beginning, so
 they outlive that. Of actors that have ended the latest are kept, the rest is deleted.
 """
