@@ -314,7 +314,7 @@ def _unused(*_: object) -> None:
 
 
 def _finished(value: Any) -> Any:
-    """Return a value with arrays in place of their descriptions."""
+    """Return a value with arrays instead of their descriptions."""
     if isinstance(value, _Array):
         return value.array
     if isinstance(value, dict):

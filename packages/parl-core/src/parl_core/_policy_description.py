@@ -91,7 +91,7 @@ class _Tree:
         return next(iter(self.arrays.values())).dtype
 
     def network(self) -> Node:
-        """Return the node that computes what `scores` gives, or logits in place of probabilities.
+        """Return the node that computes what `scores` gives, or logits instead of probabilities.
 
         Raises:
             ModelContractError: the model, or a layer of it, has no numpy form.

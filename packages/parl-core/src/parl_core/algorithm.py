@@ -415,7 +415,7 @@ class Algorithm:
         It is found among the attributes, and in the lists, tuples and dictionaries there. Models of `parl.Model`
         and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own optimizers,
         schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever has
-        `state_dict` and `load_state_dict`, or `get_state` and `set_state`, go on in the same framework alone.
+        `state_dict` and `load_state_dict`, or `get_state` and `set_state`, continue in the same framework alone.
 
         Raises:
             CheckpointError: such a state has something in it that no file holds, such as a function.
@@ -848,7 +848,7 @@ class Algorithm:
 
 
 def _as_target(model: Any) -> Any:
-    """Put a model into evaluation mode but for its noisy layers, of which targets draw noise, too; return it."""
+    """Put a model into evaluation mode except for its noisy layers, of which targets draw noise, too; return it."""
     model.eval()
     noisy: list[Any] = [layer for layer in model._all_layers().values() if isinstance(layer, NoisyFc)]
     for layer in noisy:

@@ -1,4 +1,4 @@
-"""The state of a run on disk: everything that training needs to go on as if it had never stopped. No pickle.
+"""The state of a run on disk: everything that training needs to continue as if it had never stopped. No pickle.
 
     <run>/checkpoints/
         000000020000/            one complete checkpoint; the name is the step
@@ -67,7 +67,7 @@ class Checkpoint:
         step: steps (or updates) that had been taken.
         state: what `CheckpointStore.write` was given.
         segments: names of the pieces of replay memory that belong to it.
-        backend: whose agent it holds; empty where there is none.
+        backend: whose agent it holds; empty if there is none.
     """
 
     path: Path
@@ -246,7 +246,7 @@ def _manifest(path: Path) -> Mapping[str, Any]:
 
 
 def _described(path: Path) -> Mapping[str, int] | None:
-    """Size and checksum of a file; None where there is none."""
+    """Size and checksum of a file; None if there is none."""
     if not path.is_file():
         return None
     content = path.read_bytes()

@@ -509,7 +509,7 @@ def _run_elsewhere(
 def _compared(pipeline: Pipeline, expected: list[NDArray[Any]], found: list[NDArray[Any]]) -> tuple[int, float]:
     """Return how many actions are equal, and the largest difference of their numbers.
 
-    A choice may differ where the file's own scores of both choices are the same but for rounding.
+    A choice may differ where the file's own scores of both choices are the same except for rounding.
 
     Raises:
         ExportError: actions differ.

@@ -78,7 +78,7 @@ class _Network(NamedTuple):
         activation: after each hidden layer.
         log_std: of a Gaussian policy.
         in_units: numbers of actions are in the environment's units, not in [-1, 1].
-        one_logit_a_bit: of a MultiBinary space, in place of two.
+        one_logit_a_bit: of a MultiBinary space, instead of two.
         arguments: of the algorithm's constructor.
         options: of `for_spaces`.
     """
@@ -409,7 +409,7 @@ class _Left:
         return [self.layer(f"{prefix}{number}") for number in sorted(numbers)]
 
     def images(self, prefix: str) -> list[_Dense]:
-        """Return the layers of Stable-Baselines3's NatureCNN; none where there is none."""
+        """Return the layers of Stable-Baselines3's NatureCNN; none if there is none."""
         return [*self.chain(f"{prefix}cnn."), *self.chain(f"{prefix}linear.")]
 
     def critics(self, count: int) -> dict[tuple[str, ...], list[_Dense]]:

@@ -176,7 +176,7 @@ setLevel = set_level  # noqa: N816 -- PARL's and the standard library's name
 
 
 def set_dir(dirname: str | os.PathLike[str]) -> None:
-    """Write all further messages to `log.log` in a directory too, in place of the one set before.
+    """Write all further messages to `log.log` in a directory too, instead of the one set before.
 
     The directory is made where it does not exist; an existing `log.log` is continued. Nothing is ever deleted.
 
@@ -192,7 +192,7 @@ def auto_set_dir(action: str | None = None) -> str:
     Args:
         action: None or `"n"` makes a new directory named after the time. `"k"` keeps using
             `train_log/<script>` itself, together with what is there. `"d"`, with which PARL deleted the old
-            directory, does the same as `"n"`. `"q"` refuses to go on where `train_log/<script>` exists.
+            directory, does the same as `"n"`. `"q"` refuses to continue where `train_log/<script>` exists.
 
     Returns:
         The directory.

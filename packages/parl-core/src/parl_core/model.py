@@ -98,7 +98,7 @@ class Model:
 
         Args:
             portable: give names and layouts that both backends share (those of PyTorch: a linear layer's weight is
-                `[out, in]`) in place of the framework's own.
+                `[out, in]`) instead of the framework's own.
 
         Returns:
             name -> array; a copy, which later updates do not change.

@@ -82,7 +82,7 @@ class MLP(Layer):
     Args:
         sizes: outputs of each layer.
         act: activation after each layer.
-        orthogonal: start from orthogonal weights of gain sqrt(2) in place of Glorot's uniform ones.
+        orthogonal: start from orthogonal weights of gain sqrt(2) instead of Glorot's uniform ones.
         normalised: layer normalisation before each activation.
         noisy: the sigma of `parl.layers.noisy_fc`, of which the layers are then; None: they have no noise.
     """
@@ -280,7 +280,7 @@ class Body:
         act: activation after each.
         orthogonal: start from orthogonal weights.
         normalised: layer normalisation before each activation.
-        simba: residual blocks in place of plain layers.
+        simba: residual blocks instead of plain layers.
         noisy: of plain layers and of the heads of action values, the sigma of their noise (`parl.layers.noisy_fc`);
             None: they have none.
         observed: arrays of which observations consist; None: they are vectors, and need no encoder.
@@ -336,7 +336,7 @@ class QNetwork(_Network):
         dueling: separate value and advantage.
         noisy: sigma of the noise on the weights of all layers, by which it explores (`parl.layers.noisy_fc`; 0.5 in
             Fortunato et al. 2018); None: there is none.
-        body: in place of `hidden` and `noisy`, with more to choose.
+        body: instead of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
@@ -380,7 +380,7 @@ class QuantileNetwork(_Network):
         quantiles: how many; 200 in Dabney et al. 2018.
         hidden: sizes of the hidden layers (ReLU).
         noisy: as of `QNetwork`.
-        body: in place of `hidden` and `noisy`, with more to choose.
+        body: instead of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
@@ -412,7 +412,7 @@ class CategoricalNetwork(_Network):
         hidden: sizes of the hidden layers (ReLU).
         dueling: separate logits of value and advantage, as Rainbow has them.
         noisy: as of `QNetwork`.
-        body: in place of `hidden` and `noisy`, with more to choose.
+        body: instead of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
@@ -464,7 +464,7 @@ class ActorCritic(_Policy):
         hidden: sizes of the hidden layers (tanh) of each trunk.
         continuous: the policy is a Gaussian with a standard deviation of its own a dimension, 1 at the start.
         numbers: of actions that have choices and numbers, how many of the `act_dim` outputs, the last ones, are means.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(
@@ -502,7 +502,7 @@ class SharedActorCritic(_Policy):
         hidden: sizes of the hidden layers (tanh).
         continuous: the policy is a Gaussian.
         numbers: how many outputs are means.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(
@@ -596,7 +596,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
         continuous: the policy is a Gaussian.
         numbers: how many outputs are means.
         memory_options: further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(
@@ -643,7 +643,7 @@ class RecurrentQNetwork(_Remembering):
         dueling: separate value and advantage.
         noisy: as of `QNetwork`; the memory itself has no noise.
         memory_options: further arguments of the memory.
-        body: in place of `hidden` and `noisy`, with more to choose.
+        body: instead of `hidden` and `noisy`, with more to choose.
     """
 
     def __init__(
@@ -677,7 +677,7 @@ class PolicyNetwork(_Policy):
         hidden: sizes of the hidden layers (tanh).
         continuous: the policy is a Gaussian with a standard deviation of its own a dimension, 1 at the start.
         nvec: of multi-discrete actions, the number of choices of each part.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(
@@ -713,7 +713,7 @@ class NoveltyNetwork(_Network):
     Args:
         features: of the random network.
         hidden: sizes of the hidden layers (ReLU) of each.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, features: int = 64, hidden: Sequence[int] = (64, 64), *, body: Body | None = None) -> None:
@@ -799,7 +799,7 @@ class DeterministicActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of actor and critic each.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -820,7 +820,7 @@ class TwinActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -846,7 +846,7 @@ class NormalisedTwinActorCritic(TwinActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -861,7 +861,7 @@ class SquashedActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -884,7 +884,7 @@ class BatchNormActorCritic(SquashedActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: in place of `hidden`; its sizes and activation count.
+        body: instead of `hidden`; its sizes and activation count.
     """
 
     def _chain(self, body: Body, outputs: int, *, encoded: bool = False) -> Any:
@@ -902,7 +902,7 @@ class QuantileActorCritic(SquashedActorCritic):
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
         critics: how many; 5 in Kuznetsov et al. 2020.
         quantiles: of each; 25 in Kuznetsov et al. 2020.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(
@@ -932,7 +932,7 @@ class EnsembleActorCritic(SquashedActorCritic):
         critics: how many; 10 in Chen et al. 2021.
         dropout: of critics with layer normalisation, the share of units that a training pass leaves out; 0.01 in
             Hiraoka et al. 2022. None: critics are plain.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(
@@ -958,7 +958,7 @@ class GaussianActorCritic(SquashedActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
@@ -973,7 +973,7 @@ class DiscreteActorCritic(_Separate):
     Args:
         act_dim: number of actions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:
@@ -998,7 +998,7 @@ class ImplicitActorCritic(_Continuous):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor, each critic and the state's value.
-        body: in place of `hidden`, with more to choose.
+        body: instead of `hidden`, with more to choose.
     """
 
     def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256), *, body: Body | None = None) -> None:

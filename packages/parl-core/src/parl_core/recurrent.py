@@ -4,7 +4,7 @@
                          state ──┘           └──> state after the last step
 
 A model has a memory where its class defines two methods; its heads, which algorithms call as those of any other model,
-take the features that `remember` returns in place of observations:
+take the features that `remember` returns instead of observations:
 
     initial_state(rows)            arrays of zeros by name, each `[rows, ...]`
     remember(obs, state, begins)   (features `[rows * T, ...]`, the state after the last step)
@@ -185,7 +185,7 @@ class _Attention(Layer):
 class CausalTransformer(Memory):
     """Blocks of attention to the present step and a fixed number of steps before it, of the same episode.
 
-    Blocks are as in GPT-2 (normalisation first), with a learned term for each distance in place of positions (Raffel et
+    Blocks are as in GPT-2 (normalisation first), with a learned term for each distance instead of positions (Raffel et
     al. 2020, arXiv:1910.10683, section 2.1). As in Transformer-XL (Dai et al. 2019, arXiv:1901.02860), a block looks at
     what it was given at the steps before, so that its state is those inputs and one step costs no more than one step.
 

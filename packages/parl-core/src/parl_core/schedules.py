@@ -1,4 +1,4 @@
-"""Values that change while training goes on: learning rates, clip ranges, epsilons, betas.
+"""Values that change while training continues: learning rates, clip ranges, epsilons, betas.
 
 A schedule is a plain function of the number of steps taken so far; `constant`, `linear` and `piecewise` make the
 usual ones, which can be printed, compared and pickled. `PiecewiseScheduler` and `LinearDecayScheduler` count the steps

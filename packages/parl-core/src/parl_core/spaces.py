@@ -160,7 +160,7 @@ def named_space(space: Any) -> Any:
 
 
 def named(space: Any, observation: Any) -> Any:
-    """Return observations of a space, one or a batch, with a dictionary in place of every tuple."""
+    """Return observations of a space, one or a batch, with a dictionary instead of every tuple."""
     if isinstance(space, gymnasium.spaces.Tuple):
         return {str(i): named(part, found) for i, (part, found) in enumerate(zip(space, observation, strict=True))}
     if isinstance(space, gymnasium.spaces.Dict):
@@ -169,7 +169,7 @@ def named(space: Any, observation: Any) -> Any:
 
 
 class NamedParts(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """An environment whose observations have a dictionary in place of every tuple; made by `with_named_parts`."""
+    """An environment whose observations have a dictionary instead of every tuple; made by `with_named_parts`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)

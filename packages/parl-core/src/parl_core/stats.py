@@ -229,7 +229,7 @@ class SavedStatistics:
         return write_snapshot(path, self.get_state())
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file of `save`, of this or of another wrapper.
+        """Continue from a file of `save`, of this or of another wrapper.
 
         Raises:
             CheckpointError: it is missing, damaged, or of other observations.

@@ -261,7 +261,7 @@ class RecurrentTeamQNetwork(_TeamNetwork):
         return zeros_of(self.memory.shapes(), rows)
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return joint observations with features in place of what the agents see, and the state after the last step.
+        """Return joint observations with features instead of what the agents see, and the state after the last step.
 
         Args:
             obs: joint observations `[rows * T, ...]`.

@@ -188,7 +188,7 @@ class WorkerPool:
         """Spawn the first workers, one after the other.
 
         Raises:
-            Exception: one could not be spawned, and the policy does not go on without.
+            Exception: one could not be spawned, and the policy does not continue without.
         """
         try:
             for number, slot in enumerate(self._slots):
@@ -235,7 +235,7 @@ class WorkerPool:
             or_spawned: whether to return, perhaps without answers, when a worker has come.
 
         Returns:
-            at least one, unless the time has passed or nothing is under way. When a worker was lost, all that it had
+            at least one, unless the time has passed or nothing is in progress. When a worker was lost, all that it had
             not answered has failed, with a `LostActor`.
 
         Raises:
@@ -371,7 +371,7 @@ class WorkerPool:
         return []
 
     def _leave_empty(self, number: int, error: Exception) -> list[Answer]:
-        """Ask the policy whether to go on without this worker; its work has failed then."""
+        """Ask the policy whether to continue without this worker; its work has failed then."""
         slot = self._slots[number]
         self._policy.not_spawned(number, error)
         slot.empty_until = time.monotonic() + SPAWN_AGAIN_S

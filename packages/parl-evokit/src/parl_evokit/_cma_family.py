@@ -11,7 +11,7 @@ GECCO workshop 2009): a restart belongs to the regime that has used fewer evalua
 populations double, or the small one, with population floor(p * (P / 2p)**(u**2)) and first step size s * 10**(-2v), for
 the default population p, the present large one P, the configured step size s, and u and v uniform between 0 and 1.
 u, v and the points to start from are drawn from the seed and the number of the restart, so a search that is resumed
-goes on as it would have.
+continues as it would have.
 
 Warm starts (Nomura et al. 2021, arXiv 2012.06932, section 4.2). The best part of the solutions of a similar task, each
 blurred by a normal distribution of variance spread**2, is a mixture; the normal distribution that is nearest to it has
@@ -20,7 +20,7 @@ their mean m and
     S = 1/k * sum (x - m)(x - m)^T + spread**2 * I,      sigma = det(S)**(1 / 2n),   C = S / sigma**2
 
 Weights and rates are those of Hansen's tutorial (2016, arXiv 1604.00772), section 4 and table 1, whose equation numbers
-stand beside the lines.
+are beside the lines.
 """
 
 import functools
@@ -227,7 +227,7 @@ class CmaFamily(Strategy):
             self._bests.popleft()
 
     def _converged(self) -> str:
-        """Return why this run can be given up; empty while it goes on."""
+        """Return why this run can be given up; empty while it continues."""
         enough = 10 + 30 * self.layout.size // self.population
         bests = self._bests
         full = len(bests) >= enough and abs(bests[-1] - bests[0]) <= FLAT  # most often the last looks are enough
@@ -250,7 +250,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Forget what the last run has learnt but for population and step size."""
+        """Forget what the last run has learnt except for population and step size."""
 
     @abstractmethod
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:

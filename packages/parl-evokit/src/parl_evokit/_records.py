@@ -143,7 +143,7 @@ class SamplingInfo:
         return join_key(self.key) if self.key else CONTROL_KEY
 
     def fill(self, noise_key: int, model_iter_id: int, fingerprint: int) -> None:
-        """Describe this sample in place of what was there."""
+        """Describe this sample instead of what was there."""
         self.key = list(split_key(noise_key))
         self.model_iter_id = model_iter_id
         self.fingerprint = fingerprint
@@ -159,7 +159,7 @@ class SamplingInfo:
         return message + _identity_bytes(self.identity) if self.identity else message
 
     def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the name in the PARL 1.x manual
-        """Read a message in place of what was there.
+        """Read a message instead of what was there.
 
         Returns:
             How many bytes were read: all of them.
@@ -301,7 +301,7 @@ class Record:
 def encode_sample(
     info: SamplingInfo, fingerprint: int, reward: float | None, time_us: int = 0, token: bool = False
 ) -> bytes:
-    """Return `Record(info, reward, time_us, token=token).encode()` with this fingerprint in place of the info's.
+    """Return `Record(info, reward, time_us, token=token).encode()` with this fingerprint instead of the info's.
 
     Raises:
         RecordError: A number does not fit its field.

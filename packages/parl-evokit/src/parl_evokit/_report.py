@@ -66,7 +66,7 @@ class UpdateReport:
         gradient_norm: Euclidean norm of the estimated gradient.
         update_norm: Euclidean norm of the change of the parameters.
         parameters: The new parameters `[n]`, read-only.
-        rolled_back: Why the model before is taken up again in place of an update; empty if it is not.
+        rolled_back: Why the model before is taken up again instead of an update; empty if it is not.
         refused: Tokens that were refused before this update, by reason.
         timed_out: Samples that count with a default because their reward did not come in time.
         stale_rule: How samples of older models counted, such as IMPORTANCE (`config.StaleKind`); empty without any.

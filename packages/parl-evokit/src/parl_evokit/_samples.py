@@ -464,7 +464,7 @@ def decode_spans(
     del numbers
 
     def optional(tag: int, size: int, limit: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the usual rows that have this field of so many bytes next, and go on behind it."""
+        """Return the usual rows that have this field of so many bytes next, and continue behind it."""
         rows = np.flatnonzero(usual & (place < limit) & (data[place] == tag))
         place[rows] += 1 + size
         return rows

@@ -314,7 +314,7 @@ def read_summary(directory: Path) -> dict[str, Any]:
 
 
 def version(directory: Path) -> str:
-    """Return the checksum of a directory's solver; empty where there is none that can be read."""
+    """Return the checksum of a directory's solver; empty if there is none that can be read."""
     try:
         return str(read_summary(directory).get("checksum", ""))
     except SolverError:

@@ -297,7 +297,7 @@ class ESAgent:
         self._settle()
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
-        """Take over a solver's state; after the configuration and the model, in place of `init_solver`.
+        """Take over a solver's state; after the configuration and the model, instead of `init_solver`.
 
         Raises:
             SolverError: A call is missing, or the files are damaged or not of this model.

@@ -1,6 +1,6 @@
 """CMA-ES with active covariance (Hansen, "The CMA evolution strategy: a tutorial", 2016, arXiv 1604.00772).
 
-The tutorial's equation numbers stand beside the lines; all defaults are its own.
+The tutorial's equation numbers are beside the lines; all defaults are its own.
 
 Samples: x = m + sigma * B * D * z, z normal and made from the sample's key; C = B * D**2 * B^T. Since z comes from the
 key and B, D and sigma are in the solver, a log of keys is all that an update needs. z is exact; what follows goes

@@ -269,7 +269,7 @@ class GaConfig:
 
     Attributes:
         parents: How many of the best breed; 1 or more.
-        elites: How many of the present parents may go on being ones, with the reward they had; 0 or more.
+        elites: How many of the present parents may continue being ones, with the reward they had; 0 or more.
     """
 
     parents: int = 20

@@ -136,7 +136,7 @@ class StorageError(EvolutionError):
 
 
 class UpdateLocked(EvolutionError):
-    """Another update of the same directory is under way."""
+    """Another update of the same directory is in progress."""
 
 
 class WorkersLost(EvolutionError):

@@ -10,7 +10,7 @@ mutations chains begin anew at the parents of that moment, so that a state is lo
 Differences from the paper: as many children count as came, of which at most half become parents; children of older
 parents are set aside. The paper evaluates the best ten again thirty times to find the elite; here the model, which is
 the best elite, is one of the samples of each `ask`, without noise, and has the mean of all its rewards. An elite that
-kept the reward of its first, lucky evaluation would stay for ever. There is no crossover, as in the paper.
+kept the reward of its first, lucky evaluation would stay forever. There is no crossover, as in the paper.
 Own candidates (`inject`) are chosen among as children are; chains begin anew where one becomes a parent. After a
 rollback the trusted model stays the model, and the best children of the round become parents beside it.
 """

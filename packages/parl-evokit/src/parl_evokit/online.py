@@ -74,7 +74,7 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
 
     Args:
         log: A directory, to which a segment is added; with `raw` a file.
-        raw: Write the raw form: a new file, whole, in place of an old one.
+        raw: Write the raw form: a new file, whole, instead of an old one.
 
     Raises:
         LogError: The log cannot be written.
@@ -178,7 +178,7 @@ def offline_update(
         waiting: See `update_lock`.
 
     Raises:
-        UpdateLocked: Another update of that directory goes on.
+        UpdateLocked: Another update of that directory continues.
         NothingToUpdate: Too few new samples; nothing was written.
         LogError: See `read_log`.
         StorageError: The new directory cannot be written; it is as it was.

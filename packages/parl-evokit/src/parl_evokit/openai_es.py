@@ -242,7 +242,7 @@ class ARS(ES):
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `optimizer`, `sampling.gaussian_sampling` and `update` but for its `shaping`.
+        config: Settings; used are `optimizer`, `sampling.gaussian_sampling` and `update` except for its `shaping`.
         layout: Names and shapes of the vector's parts.
     """
 

@@ -1,6 +1,6 @@
 """Separable CMA-ES (Ros and Hansen, "A simple modification in CMA-ES achieving linear time …", PPSN 2008).
 
-Formulas and defaults are those of Hansen's tutorial (2016, arXiv 1604.00772), whose numbers stand beside the lines,
+Formulas and defaults are those of Hansen's tutorial (2016, arXiv 1604.00772), whose numbers are beside the lines,
 with a diagonal covariance C and, as Ros and Hansen found, its learning rates times (n + 2) / 3.
 
 Samples: x = m + sigma * sqrt(C) * z, z normal and made from the sample's key, so a log of keys is all that an update

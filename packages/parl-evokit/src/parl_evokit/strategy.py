@@ -314,7 +314,7 @@ class Strategy(ABC):
     def _not_taken(
         self, intake: Intake, before: Sampler, guard: Guard, reason: str, rolled_back: str = ""
     ) -> UpdateReport:
-        """Go on with the present parameters under the next number, and report the samples as set aside."""
+        """Continue with the present parameters under the next number, and report the samples as set aside."""
         self._rejected = reason
         self._sampler = replace(before, model_iter_id=before.model_iter_id + 1)
         self.guard = guard

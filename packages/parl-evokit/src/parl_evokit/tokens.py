@@ -222,7 +222,7 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
 
     Args:
         path: Of `create_secret`.
-        keep: How many of the secrets before stay, so that tokens that are under way are accepted; 0 or more.
+        keep: How many of the secrets before stay, so that tokens that are in progress are accepted; 0 or more.
 
     Raises:
         SecretError: See `Tokens.load`, or the file cannot be written.

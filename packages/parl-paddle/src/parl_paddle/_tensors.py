@@ -63,7 +63,7 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
     Args:
         values: an array, or what numpy makes one of; a tensor is only moved, one of another framework shared by DLPack.
         device: where to, in paddle's spelling.
-        float_dtype: what floating-point numbers become; other dtypes stay, but for unsigned integers of 16 bits and
+        float_dtype: what floating-point numbers become; other dtypes stay, except for unsigned integers of 16 bits and
             more, which become signed ones.
     """
     if isinstance(values, paddle.Tensor):

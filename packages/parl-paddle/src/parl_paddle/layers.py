@@ -250,7 +250,7 @@ def create_parameter(
         shape: `[]` for a single number.
         dtype: such as `"float32"`.
         is_bias: begins with zeros; others begin uniformly (Glorot & Bengio 2010).
-        default_initializer: in place of that a number, or a function that returns an array of the shape.
+        default_initializer: instead of that a number, or a function that returns an array of the shape.
 
     Raises:
         HyperparameterError: the shape, the dtype or the initial values mean nothing.

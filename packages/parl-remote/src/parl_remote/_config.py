@@ -69,7 +69,7 @@ class Environment:
         key_file: A file with the cluster's key, from `PARL_KEY_FILE`.
         same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
         inside_actor: Whether this process is an actor, as `XPARL=True` states.
-        launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
+        launcher: The command that `xparl` starts nodes with instead of its own Python, from `XPARL_PYTHON`.
         data_port: The port of a node's sealed connections, from `PARL_DATA_PORT`; 0 for a free one.
         monitor: Whether `xparl start` starts a web monitor by default; `PARL_MONITOR=0` disables that.
         monitor_token_file: A file with the monitor's token, from `PARL_MONITOR_TOKEN_FILE`.

@@ -106,7 +106,7 @@ class ConnectionDisplay:
         raise NotImplementedError
 
     def _status(self) -> Status | None:
-        """Return the cluster's status; None where there is none to be had."""
+        """Return the cluster's status; None if there is none to be had."""
         return None
 
     def __repr__(self) -> str:

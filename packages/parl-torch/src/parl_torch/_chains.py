@@ -6,7 +6,7 @@
 Of small networks, recording a graph and following it back takes as long as the arithmetic. What a model computes is
 looked at once, in the graph of one pass through it, so that it does not matter how it is written. Python code in which
 anything but such a pass happens, or may happen another time, is left to autograd, and so is whatever a user has
-attached: hooks, frozen or shared parameters, losses and algorithms of one's own. The numbers are those of autograd in
+attached: hooks, frozen or shared parameters, losses and algorithms of your own. The numbers are those of autograd in
 another order of rounding; parameters, their `grad` and the optimizer's state are the same tensors either way.
 """
 

@@ -341,7 +341,7 @@ class FrameworkOptimizer(contract.LearningRate):
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.optimizer.load_state_dict(state)
 
 

@@ -34,7 +34,7 @@ class A2C(OnPolicy):
         value loss  = 0.5 * sum((v - target)**2)
         loss = policy loss + vf_loss_coeff * value loss + entropy_coeff * sum(entropy)
 
-    Deviations from the paper, as in PARL: Adam in place of RMSProp, and the gradients' global norm is clipped. Losses
+    Deviations from the paper, as in PARL: Adam instead of RMSProp, and the gradients' global norm is clipped. Losses
     are sums, as in the paper: with another batch size, another `max_grad_norm` fits. `entropy_coeff` keeps PARL's sign:
     it multiplies the entropy in the loss, so a bonus is *negative*.
 
@@ -53,7 +53,7 @@ class A2C(OnPolicy):
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
-        nvec: actions are multi-discrete, with so many choices in each part.
+        nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         config: PARL 2.x's dictionary of an experiment; what it has besides the settings above is ignored.
@@ -190,7 +190,7 @@ class A2C(OnPolicy):
     def loss(self, batch: Rollout, entropy_coeff: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a batch of tensors, and figures by name: total_loss, pi_loss, vf_loss, entropy.
 
-        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch, entropy_coeff)`.
+        Add your own loss in a subclass: `loss, figures = super().loss(batch, entropy_coeff)`.
         """
         raise NotImplementedError
 

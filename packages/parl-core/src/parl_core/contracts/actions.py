@@ -176,7 +176,7 @@ class ActionKind:
         return action
 
     def mask(self, values: Any, obs: Any = None, action: Any = None) -> NDArray[np.bool_] | None:
-        """Return a mask of possible actions as booleans, None where there is none.
+        """Return a mask of possible actions as booleans, None if there is none.
 
         Args:
             values: the mask that was given.

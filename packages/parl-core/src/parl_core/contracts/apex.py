@@ -21,7 +21,7 @@ class ApeX(DQN):
         dueling networks                       of the model: `parl.networks.QNetwork(act_dim, dueling=True)`
 
     It is `DQN` with these defaults; `train_apex` trains `DQN`, `QRDQN`, `C51` and `Rainbow` as well. Deviations from
-    the paper: Adam in place of RMSProp, and the squared error of DQN is not halved.
+    the paper: Adam instead of RMSProp, and the squared error of DQN is not halved.
 
     Args:
         model: the Q network; a target network is copied from it.

@@ -4,7 +4,7 @@
 
 A batch checks the shapes and kinds of its columns once, where it is made; what this library makes itself it does not
 check again (`Batch.made`). Values are looked at when a loss is not finite: `Batch.first_strange` names the row. Columns
-of one's own (goals, hidden states, several rewards) are in `extra` and go all the way: `batch.goal`.
+of your own (goals, hidden states, several rewards) are in `extra` and go all the way: `batch.goal`.
 
 `Columns` turns the positional forms of PARL 1.x and 2.x, `learn(obs, action, reward, ...)`, into batches, for
 `Agent.learn` and `Algorithm.learn` alike.

@@ -30,7 +30,7 @@ class BC(CountingUpdates):
         model: the policy.
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (Kingma & Ba 2015).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
-        nvec: actions are multi-discrete, with so many choices in each part.
+        nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         device, compile: see `parl.Algorithm`.

@@ -23,7 +23,7 @@ class C51(DistributionalDQN):
         loss            = mean over the batch of weights * -sum_i m_i log p_i(obs, action)
 
     It acts by Q as DQN does: exploration, masks, n-step returns and targets are those of `DQN`. With `weights`, `learn`
-    returns KL(m || p) of each row in place of a TD error, by which Rainbow draws (Hessel et al. 2018, section 3).
+    returns KL(m || p) of each row instead of a TD error, by which Rainbow draws (Hessel et al. 2018, section 3).
     Deviations from the paper: none but when the target moves.
 
     The model's `atoms(obs)` returns logits `[batch, N, act_dim]`; `parl.networks.for_spaces(..., "categorical")` makes

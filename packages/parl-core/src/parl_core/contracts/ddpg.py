@@ -13,7 +13,7 @@ class DDPG(NoisyActorCritic):
         actor loss  = -mean(Q(obs, mu(obs)))                                   (its gradient is the paper's equation 6)
         model'      = (1 - tau) * model' + tau * model
 
-    Deviations from the paper, as in its successors: Gaussian noise explores in place of an Ornstein-Uhlenbeck process,
+    Deviations from the paper, as in its successors: Gaussian noise explores instead of an Ornstein-Uhlenbeck process,
     and there is neither weight decay nor batch normalisation unless the model has it.
 
     The model has `policy(obs)`, actions `[batch, act_dim]` in [-1, 1] (end in tanh); `value(obs, action)`, `[batch]` or

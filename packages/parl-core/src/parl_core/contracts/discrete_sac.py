@@ -15,7 +15,7 @@ _SHARE = 0.98
 
 
 class DiscreteSAC(SAC):
-    """Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207): expectations in place of draws.
+    """Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207): expectations instead of draws.
 
         V(s)             = sum_a pi(a|s) * (min(Q1', Q2')(s, a) - alpha * log pi(a|s))                  (equation 10)
         target           = reward + discount * (1 - terminal) * V(next_obs)

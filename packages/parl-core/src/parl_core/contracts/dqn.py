@@ -67,7 +67,7 @@ class DQN(CountingUpdates):
         target = reward + discount * (1 - terminal) * max_a Q_target(next_obs, a)
         loss = mean(weights * (Q(obs, action) - target)**2)
 
-    One Adam step a call. Deviations from the paper, as in PARL: Adam in place of RMSProp, and the squared error (the
+    One Adam step a call. Deviations from the paper, as in PARL: Adam instead of RMSProp, and the squared error (the
     paper clips its derivative, as `huber=1.0` does).
     Variants: `double=True` picks the action by the trained network (van Hasselt et al. 2016, equation 4); dueling is
     the model's choice (Wang et al. 2016); n-step returns pass `discount = gamma**n` for each sample; prioritised replay
@@ -212,7 +212,7 @@ class DQN(CountingUpdates):
     def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a batch of tensors, and figures by name: `td_error` `[batch]`.
 
-        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch); return loss + own, figures`.
+        Add your own loss in a subclass: `loss, figures = super().loss(batch); return loss + own, figures`.
         """
         raise NotImplementedError
 

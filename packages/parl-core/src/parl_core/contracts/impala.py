@@ -52,7 +52,7 @@ class IMPALA(CountingUpdates):
         value loss  = 0.5 * sum((V(s) - vs)**2)
         loss = policy loss + vf_loss_coeff * value loss + entropy_coeff * sum(entropy)
 
-    Deviations from the paper, as in PARL: Adam in place of RMSProp, gradients clipped at the global norm 40.
+    Deviations from the paper, as in PARL: Adam instead of RMSProp, gradients clipped at the global norm 40.
     `entropy_coeff` keeps PARL's sign: it multiplies the entropy in the loss, so a bonus is *negative*.
 
     A batch holds fragments of `sample_batch_steps` steps, one after the other: the rows of one environment's fragment
@@ -223,7 +223,7 @@ class IMPALA(CountingUpdates):
     def loss(self, batch: Fragment, entropy_coeff: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a batch of tensors, and figures by name: those of `VTraceLoss`, and `kl`.
 
-        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch, entropy_coeff)`.
+        Add your own loss in a subclass: `loss, figures = super().loss(batch, entropy_coeff)`.
         """
         raise NotImplementedError
 

@@ -35,7 +35,7 @@ class MADDPG(ContinuousActorCritic):
     softmax. Agents that are not in the episode have zeros for actions and learn nothing; one that was truncated is
     bootstrapped from its last observation.
 
-    Deviations from the paper: a Gaussian in place of an Ornstein-Uhlenbeck process explores with numbers; the decay of
+    Deviations from the paper: a Gaussian instead of an Ornstein-Uhlenbeck process explores with numbers; the decay of
     the policy's outputs is of the authors' code, whose clipped gradients are left out; neither ensembles of policies
     nor inferred policies of others.
 

@@ -42,7 +42,7 @@ class PolicyGradient(OnPolicy):
         model: the policy.
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
-        nvec: actions are multi-discrete, with so many choices in each part.
+        nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the same settings.
@@ -192,7 +192,7 @@ class PolicyGradient(OnPolicy):
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
-    """Return the error for what a model returned in place of probabilities."""
+    """Return the error for what a model returned instead of probabilities."""
     if not np.isfinite(output).all():
         return DivergedError(
             "the policy's probabilities are NaN or infinite; go back to the last checkpoint, lower the learning rate, "

@@ -132,7 +132,7 @@ class PPO(_SeparateMethods, OnPolicy):
         use_clipped_value_loss: clip the value's step; default True.
         norm_adv: normalise advantages in each minibatch; default True.
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
-        nvec: actions are multi-discrete, with so many choices in each part.
+        nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         device, compile, compute_dtype: see `parl.Algorithm`.
@@ -291,7 +291,7 @@ class PPO(_SeparateMethods, OnPolicy):
     ) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a minibatch of tensors, and figures by name.
 
-        A loss of one's own is added in a subclass: `loss, figures = super().loss(batch, clip, entropy_coef)`.
+        Add your own loss in a subclass: `loss, figures = super().loss(batch, clip, entropy_coef)`.
 
         Args:
             batch: tensors, with advantages as they are to be used.

@@ -96,7 +96,7 @@ class Team(Model):
         return {"hidden": np.zeros((rows, self._count, size), np.float32)}
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return joint observations with features in place of what the agents see, and the state after them."""
+        """Return joint observations with features instead of what the agents see, and the state after them."""
         if not self._old:
             found: tuple[Any, dict[str, Any]] = self.agents.remember(obs, state, begins)
             return found
@@ -150,7 +150,7 @@ class QMIX(DQN):
     the episode is 0; an agent that was truncated is bootstrapped from its last observation, one that has terminated
     is not. Impossible actions are neither chosen nor bootstrapped from.
 
-    Deviations from the paper: double Q-learning (section 2.3 of Samvelyan et al. 2019 has it, too), Adam in place of
+    Deviations from the paper: double Q-learning (section 2.3 of Samvelyan et al. 2019 has it, too), Adam instead of
     RMSProp, agents that have left count as 0. Different from PARL 2.x, the step that ends an episode is learned from.
 
     The agents' network has `value(obs)`, `[batch, agents, act_dim]` of joint observations, and where it has a memory
@@ -355,7 +355,7 @@ class VDN(QMIX):
         sync_every: updates between two copies of the target.
         tau: how far each of these moves goes.
         eps: epsilon of Adam.
-        optimizer: in place of Adam.
+        optimizer: instead of Adam.
         device: see `parl.Algorithm`.
     """
 

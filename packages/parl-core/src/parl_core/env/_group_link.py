@@ -4,7 +4,7 @@
     SharedLink   the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
 
 Both promise the same: what is begun is finished by the next `finish`, in which every error of the group is raised. An
-exception such as Ctrl-C may end any of this anywhere: the next `begin` settles what was under way.
+exception such as Ctrl-C may end any of this anywhere: the next `begin` settles what was in progress.
 """
 
 import contextlib

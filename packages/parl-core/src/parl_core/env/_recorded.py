@@ -35,7 +35,7 @@ FIRST_CAPACITY = 64  # actions; it doubles when it is full
 class RecordedEnv(AnyWrapper):
     """Passes everything on, and remembers how its episode came about.
 
-    A reset that only goes on with the same game (a layer says so by `reset_continues`, as `EpisodicLifeEnv` does) is
+    A reset that only continues with the same game (a layer says so by `reset_continues`, as `EpisodicLifeEnv` does) is
     part of the record; any other one begins a new record.
     """
 

@@ -104,12 +104,12 @@ class EnvGroup:
         """Begin a new episode in every environment, or in the chosen ones.
 
         Args:
-            seeds: one per environment; None goes on with the environment's own generator.
+            seeds: one per environment; None continues with the environment's own generator.
             options: handed to every environment's `reset`.
-            chosen: which environments; the others go on with the episode they are in.
+            chosen: which environments; the others continue with the episode they are in.
 
         Returns:
-            the observations `[count, *obs]`, newest ones of those that go on, and the infos that are not empty.
+            the observations `[count, *obs]`, newest ones of those that continue, and the infos that are not empty.
         """
         observations, infos = list(self._current) or [None] * len(self._envs), []
         try:

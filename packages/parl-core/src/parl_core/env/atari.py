@@ -192,7 +192,7 @@ class NoopResetEnv(ApiWrapper):
 
 
 class EpisodicLifeEnv(ApiWrapper):
-    """Ends the episode (terminated) where a life is lost; `reset` then goes on with the same game.
+    """Ends the episode (terminated) where a life is lost; `reset` then continues with the same game.
 
     Args:
         env: an Atari game, `env.unwrapped.ale.lives()` counts its lives.

@@ -146,7 +146,7 @@ class MAenv(ParallelAgents):
 
     Args:
         scenario_name: one of `SCENARIOS`, such as `"simple_spread"`.
-        continuous_actions: actions are vectors in place of indices.
+        continuous_actions: actions are vectors instead of indices.
         max_cycles: steps after which an episode is truncated.
         options: other arguments of the scenario, such as `N=3`.
 

@@ -86,7 +86,7 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         return named if resets_later else {**named, "_final_obs": ended}
 
     def _checked(self, actions: Any, dtype: Any) -> npt.NDArray[Any]:
-        """Return the actions as the library takes them, which checks little: ALE waits for ever for a missing one."""
+        """Return the actions as the library takes them, which checks little: ALE waits forever for a missing one."""
         given, space = np.asarray(actions), self.single_action_space
         if given.shape != self.action_space.shape:
             raise HyperparameterError(
@@ -210,7 +210,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
 
         Args:
             seed: makes a new pool; not together with a mask.
-            options: nothing but `"reset_mask"`: bool `[num_envs]`, which of them to reset; the others go on.
+            options: nothing but `"reset_mask"`: bool `[num_envs]`, which of them to reset; the others continue.
 
         Raises:
             HyperparameterError: there are other options, which EnvPool's environments do not take, or the mask has

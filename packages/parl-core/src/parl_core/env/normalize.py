@@ -41,7 +41,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
     """Shifts and scales observations by their running mean and standard deviation, and scales rewards.
 
     Rewards are divided by the standard deviation of the discounted sum of past rewards, and not shifted, so that
-    their signs stay. A number that is NaN or infinite goes on as it is and is not counted.
+    their signs stay. A number that is NaN or infinite continues as it is and is not counted.
 
     Args:
         env: its observation space is a `Box`.
@@ -166,7 +166,7 @@ def cut(scaled: Any, limit: float) -> NDArray[Any]:
 
 
 def get_ob_rms(env: AnyEnv) -> RunningMeanStd | None:
-    """Return the observation statistics of the `VecNormalizeEnv` around an environment; None where there is none."""
+    """Return the observation statistics of the `VecNormalizeEnv` around an environment; None if there is none."""
     wrapper = get_wrapper_by_cls(env, VecNormalizeEnv)
     return None if wrapper is None else wrapper.get_ob_rms()
 
@@ -203,7 +203,7 @@ def wrap_rms(
 class NormalizeVector(SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
 
-    A NaN or infinite number, which would spoil the statistics for good, goes on as it is for the loops to refuse; of
+    A NaN or infinite number, which would spoil the statistics for good, continues as it is for the loops to refuse; of
     the observations or rewards of that step none are counted.
 
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last

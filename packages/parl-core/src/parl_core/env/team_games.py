@@ -185,7 +185,7 @@ class TupleGame:
 
 
 def tuple_maker(env_id: str) -> Callable[..., Any] | None:
-    """Return what makes a `TupleGame` of a registered environment, `package:Id`; None where there is none."""
+    """Return what makes a `TupleGame` of a registered environment, `package:Id`; None if there is none."""
     package, _, name = env_id.partition(":")
     if find_spec(package.partition(".")[0]) is None:
         return None

@@ -5,7 +5,7 @@
                          └─ submit step ─> actor 1: EnvGroup of environments 4..7 ─┘
 
 All calls are sent before the first answer is awaited. Without an actor system there is one group in this process.
-Environment i is seeded with `seed + i` and goes on with its own generator, so results do not depend on how many
+Environment i is seeded with `seed + i` and continues with its own generator, so results do not depend on how many
 actors there are, nor on where they live.
 """
 
@@ -130,12 +130,12 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Begin a new episode in every environment, or in some.
 
         Args:
-            seed: environment i gets `seed + i`; or one seed per environment; None goes on with their generators.
+            seed: environment i gets `seed + i`; or one seed per environment; None continues with their generators.
             options: handed to every environment's `reset`, without `"reset_mask"`: bool `[num_envs]`, which of them
-                to reset; the others go on.
+                to reset; the others continue.
 
         Returns:
-            observations `[num_envs, *obs]`, the newest ones of those that go on, and infos.
+            observations `[num_envs, *obs]`, the newest ones of those that continue, and infos.
 
         Raises:
             HyperparameterError: another number of seeds, one that is no whole number, or a mask of another form.

@@ -36,7 +36,7 @@ W = TypeVar("W", bound=AnyWrapper)
 
 
 def get_wrapper_by_cls(env: AnyEnv, cls: type[W]) -> W | None:
-    """Return the outermost wrapper of a class around an environment, or None where there is none."""
+    """Return the outermost wrapper of a class around an environment, or None if there is none."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, cls):
             return env
@@ -162,7 +162,7 @@ class VectorEnv:
         """Begin an episode in every environment.
 
         Args:
-            seed: of all of them; each gets one of its own from it. None lets their generators go on.
+            seed: of all of them; each gets one of its own from it. None lets their generators continue.
             options: passed to each.
 
         Returns:

@@ -55,7 +55,7 @@ def outcome_of(env: Any) -> Outcome:
 
 
 def _method(env: Any, name: str) -> Callable[..., Any] | None:
-    """Return a method of an environment or of one that it wraps, the outermost; None where there is none."""
+    """Return a method of an environment or of one that it wraps, the outermost; None if there is none."""
     while env is not None:
         if name in vars(env) or hasattr(type(env), name):
             found: Callable[..., Any] = getattr(env, name)

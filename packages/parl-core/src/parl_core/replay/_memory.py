@@ -54,7 +54,7 @@ class ReplayMemory(SampledRing):
         sampling: `Prioritized(...)`, or None for uniform sampling.
         seed: of the draws; or a generator to share.
         directory: keep the arrays in memory-mapped files there instead of in memory. `close()` the memory, and a
-            later program with the same arguments goes on with what is there.
+            later program with the same arguments continues with what is there.
 
     Raises:
         HyperparameterError: an argument is out of its range.
@@ -188,7 +188,7 @@ class ReplayMemory(SampledRing):
 
         Args:
             dataset: arrays `observations`, `next_observations`, `actions`, `rewards`, `terminals`, and where it has
-                them `timeouts`, which become the truncation flags. They are copied: appending goes on as usual.
+                them `timeouts`, which become the truncation flags. They are copied: appending continues as usual.
 
         Raises:
             HyperparameterError: the dataset has more rows than `max_size`.

@@ -180,7 +180,7 @@ class Ring:
         self._folder.flush()
 
     def close(self) -> None:
-        """Leave a memory with a `directory` for a later program to go on with; without one, do nothing.
+        """Leave a memory with a `directory` for a later program to continue with; without one, do nothing.
 
         Priorities are not part of it: there every transition starts again with the largest. Do not append afterwards.
         """
@@ -245,7 +245,7 @@ class Ring:
         return slots
 
     def _attach(self) -> None:
-        """Go on with what a closed memory left in the directory, and mark it as in use."""
+        """Continue with what a closed memory left in the directory, and mark it as in use."""
         state = self._folder.state
         if state is not None:
             if state.get("n_envs", self.n_envs) != self.n_envs:

@@ -3,13 +3,13 @@
     steps of one environment    ... | burn_in | length                    | n_step |
                                     ^ state     learned from                bootstrapped from
 
-A sequence may begin at any step and go on over the ends of episodes, behind which the state is reset. A step whose
+A sequence may begin at any step and continue over the ends of episodes, behind which the state is reset. A step whose
 n-step return would go beyond a truncation is not learned from, because the state there is not known.
 
     whole episodes              | learned from ... | last observation | padding ... |
                                 ^ zeros              bootstrapped from where it was truncated
 
-`EpisodeReplayMemory` draws whole episodes in place of pieces, with the state of zeros before each, as QMIX has it.
+`EpisodeReplayMemory` draws whole episodes instead of pieces, with the state of zeros before each, as QMIX has it.
 """
 
 import os

@@ -32,7 +32,7 @@ _ARRAYS = ("observations", "rewards", "terminated", "truncated")
 
 
 class Chosen(NamedTuple):
-    """What was chosen for a group: as the arguments of `FragmentWriter.add`, but for the environments' answer."""
+    """What was chosen for a group: as the arguments of `FragmentWriter.add`, except for the environments' answer."""
 
     version: int
     obs: Observations
@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
 
 
 class GroupSlot:
-    """A group of environments as the learner sees it: it waits for actions, or its step is under way."""
+    """A group of environments as the learner sees it: it waits for actions, or its step is in progress."""
 
     def __init__(self) -> None:
         self.tasks: deque[Task] = deque()

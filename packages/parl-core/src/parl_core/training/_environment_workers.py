@@ -89,7 +89,7 @@ class EnvironmentWorkers:
         return [life + self._pool.restarts[self._worker_of[group]] for group, life in self._earlier.items()]
 
     def go_on(self, lives: Sequence[int]) -> None:
-        """Go on counting the lives of groups where another run, of as many groups, has stopped."""
+        """Continue counting the lives of groups where another run, of as many groups, has stopped."""
         for group, life in enumerate(lives):
             self._earlier[group] = life - self._pool.restarts[self._worker_of[group]]
         self.call_all([Call(group, "live", (group, life)) for group, life in enumerate(lives)])
@@ -100,12 +100,12 @@ class EnvironmentWorkers:
         return self._pool.is_busy
 
     def call(self, group: int, method: str) -> Any:
-        """Call a method of the worker that has this group until it succeeds; nothing else may be under way."""
+        """Call a method of the worker that has this group until it succeeds; nothing else may be in progress."""
         (answer,) = self.call_all([Call(group, method)])
         return answer
 
     def call_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Make calls, each until it succeeds, and return their answers; nothing else may be under way.
+        """Make calls, each until it succeeds, and return their answers; nothing else may be in progress.
 
         Raises:
             CheckpointError: a call raised it, which no second one would mend.
@@ -138,7 +138,7 @@ class EnvironmentWorkers:
             timeout_s: how long at most; None waits as long as it takes.
 
         Returns:
-            at least one, unless the time has passed or nothing is under way.
+            at least one, unless the time has passed or nothing is in progress.
 
         Raises:
             Exception: what a call raised, if that group has failed too often in a row; a note says which it was.
@@ -157,7 +157,7 @@ class EnvironmentWorkers:
             self._count_failure(work.tag, error)
 
     def not_spawned(self, slot: int, error: Exception) -> None:  # noqa: ARG002
-        """See `RestartPolicy`; a run does not go on with fewer workers."""
+        """See `RestartPolicy`; a run does not continue with fewer workers."""
         raise error
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ Both keep the policy lag, the updates between acting and learning, within `max_l
 under way or wait to be learned from, (max_lag + 1) * per_batch. That is the back-pressure: actors that are faster than
 the learner wait. `AsTheyCome` drops what comes from an actor so slow that it is older all the same.
 
-Checkpoints see the environments of all actors, and what is under way there, through `ActorEnvironments`:
+Checkpoints see the environments of all actors, and what is in progress there, through `ActorEnvironments`:
 
-    exact     deterministic runs: wait for what is under way, then save fragments, environments and counters
+    exact     deterministic runs: wait for what is in progress, then save fragments, environments and counters
     others    nothing waits; a resumed run begins new episodes, with seeds that no run before has had
 
 Which fragments a checkpoint finds made is a matter of time where the order is that of arrival, so there is nothing that
@@ -60,7 +60,7 @@ class FragmentOrder(Protocol):
         """Return the fragments of the next batch, None as long as some are missing."""
 
     def begin_at(self, version: int) -> None:
-        """Go on after `version` updates, with nothing under way and nothing that waits."""
+        """Continue after `version` updates, with nothing in progress and nothing that waits."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, when all that was asked for has arrived."""
@@ -76,7 +76,7 @@ class AsTheyCome:
         groups_of: the groups of each actor.
         per_batch: fragments of one update.
         max_lag: updates that a fragment's weights may lie behind, at least 0.
-        outstanding: fragments that one actor may owe: one that it works on, and others to go on with at once.
+        outstanding: fragments that one actor may owe: one that it works on, and others to continue with at once.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class FragmentSource(Protocol):
         """Return the fragments of the next batch; waits only if they are not there yet."""
 
     def settle(self) -> None:
-        """Wait for all that is under way; in the deterministic mode what is learned from stays the same."""
+        """Wait for all that is in progress; in the deterministic mode what is learned from stays the same."""
 
     def begin_again(self, observations: Sequence[Observations]) -> None:
-        """Every group's environments were reset and observe `[size, *obs]`; nothing was under way."""
+        """Every group's environments were reset and observe `[size, *obs]`; nothing was in progress."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, of a deterministic run that has settled."""
@@ -203,7 +203,7 @@ class CollectedByActors:
         workers: the actors.
         order: which fragments are asked for, and which make up a batch.
         get_weights: gives those of the learner's agent.
-        store: returns what to pass in place of a value that many actors get: `ActorSystem.put`.
+        store: returns what to pass instead of a value that many actors get: `ActorSystem.put`.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class ActorEnvironments:
         self.recorded = True
 
     def get_state(self) -> dict[str, Any]:
-        """Return where every group is, once nothing is under way.
+        """Return where every group is, once nothing is in progress.
 
         Raises:
             CheckpointError: an environment cannot be saved.

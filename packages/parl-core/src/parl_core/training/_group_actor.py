@@ -194,7 +194,7 @@ class CollectingActor(GroupActor):
         return replace(fragment, seconds=ActorSeconds(env, self._idle_since - began - env, idle))
 
     def begin(self, group: int, seeds: Sequence[int] | None = None) -> Observations:
-        """Do as `GroupActor` does; fragments go on from there."""
+        """Do as `GroupActor` does; fragments continue from there."""
         self._obs[group] = super().begin(group, seeds)
         self._state.pop(group, None)
         return self._obs[group]
@@ -211,7 +211,7 @@ class CollectingActor(GroupActor):
         return super().get_state(group) | ({"memory": dict(memory)} if memory else {})
 
     def set_state(self, group: int, state: Mapping[str, Any]) -> None:
-        """Do as `GroupActor` does; fragments go on from there."""
+        """Do as `GroupActor` does; fragments continue from there."""
         super().set_state(group, state)
         if group in self._obs:
             self._obs[group] = self._open[group].observations()

@@ -161,7 +161,7 @@ class ActorLearnerSettings:
         batch_fragments: fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
         max_lag: updates that the weights which acted may lie behind those that learn from it; 0 makes rounds, in which
             actors and learner take turns, as on-policy algorithms want it. So `(max_lag + 1) * batch_fragments`
-            fragments are under way or wait at most.
+            fragments are in progress or wait at most.
         deterministic: learn from fragments in the order of their numbers and not of their arrival.
         inference: `"actors"`: each has a copy of the agent; `"learner"`: it chooses all actions (GA3C).
         max_wait_s: of inference on the learner: how long one pass waits for more environments once one is ready. With
@@ -278,7 +278,7 @@ def train_actor_learner(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: steps between evaluations, rounded up to whole updates.
         callbacks: told of every report and evaluation, and once of the end, however it comes.
-        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither. Where
+        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither. Where
             `settings.resumes_exactly` does not hold, a resumed run begins new episodes.
         seed: of the environments and of the actions that are drawn in actors.
         clock: seconds from an arbitrary zero.

@@ -334,7 +334,7 @@ def train_apex(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: steps between evaluations, rounded up to whole rounds.
         callbacks: told of every report and evaluation, and once of the end, however it comes.
-        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither. Where
+        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither. Where
             `settings.deterministic` does not hold, a resumed run begins new episodes.
         seed: of the environments, the actions that are drawn in actors, and the batches.
         clock: seconds from an arbitrary zero.

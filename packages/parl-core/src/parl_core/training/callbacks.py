@@ -118,7 +118,7 @@ class TimeBudget(Callback):
 class StepBudget(Callback):
     """Stops after the first update at or after a step, without touching schedules that go over the whole budget.
 
-    A run that is to be trained in portions stops here, and `Run.resume` goes on with it later.
+    A run that is to be trained in portions stops here, and `Run.resume` continues with it later.
     """
 
     def __init__(self, steps: int) -> None:
@@ -209,7 +209,7 @@ class KeepBest(Callback):
 class KeepLatest(Callback):
     """Saves the agent after every evaluation, and at the end of training.
 
-    It is for looking at and for use; going on needs a checkpoint (`parl_core.training.checkpoints`). Put it before
+    It is for looking at and for use; continuing needs a checkpoint (`parl_core.training.checkpoints`). Put it before
     `KeepBest`, which puts the best weights back at the end. An agent that an error has left is not saved.
 
     Args:
@@ -384,7 +384,7 @@ def standard_callbacks(
         goal: mean return of an evaluation that counts as solved; None trains until the budget is used up.
         confirmations: evaluations in a row that have to reach the goal.
         max_seconds: time budget; None for none.
-        max_steps: stop there although the loop's own budget goes on, for a run in portions; None for not.
+        max_steps: stop there although the loop's own budget continues, for a run in portions; None for not.
         patience: stop after so many evaluations without improvement; None for never.
         steps: what the loop counts, for the learning curve, such as `"gradient steps"` of an offline one.
         normalization: the environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.

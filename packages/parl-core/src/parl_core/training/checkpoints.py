@@ -81,7 +81,7 @@ class LoopParts:
     Attributes:
         agent: learns.
         collector: steps the environments; None where there are none.
-        memory: a replay memory; None where there is none.
+        memory: a replay memory; None if there is none.
         others: by name: generators, and whatever has `get_state` and `set_state`.
     """
 
@@ -95,7 +95,7 @@ class Checkpoints:
     """Decides when a loop writes a checkpoint, and restores a resumed run from its newest one.
 
     Args:
-        run: whose folder has them, in `checkpoints/`; `Run.resume(...)` goes on.
+        run: whose folder has them, in `checkpoints/`; `Run.resume(...)` continues.
         every: steps (of an offline loop: updates) between two of them; at the end there is one more.
         keep: how many stay.
         environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.checkpoints`.
@@ -394,7 +394,7 @@ def get_random_state(backend: str = "") -> dict[str, Any]:
     """Return the states of the global random generators: Python's, numpy's, and the framework's.
 
     Programs draw from them where libraries give no choice (a framework's dropout, a third party's environment),
-    so a run goes on exactly only where they do, too.
+    so a run continues exactly only where they do, too.
 
     Args:
         backend: the backend whose framework's generators belong to it; empty for none.

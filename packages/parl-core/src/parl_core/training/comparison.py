@@ -3,7 +3,7 @@
     runs/ppo-a/                        a run: a line
     runs/ppo-b/seed-0, seed-1, …       a group: the interquartile mean with a band of its 95 % interval
 
-A run is any folder with the `metrics.jsonl` of `standard_callbacks`, by `parl train` or a program of one's own. Where
+A run is any folder with the `metrics.jsonl` of `standard_callbacks`, by `parl train` or a program of your own. Where
 the runs of a group were evaluated at different steps, each is interpolated between its own.
 """
 

@@ -12,7 +12,7 @@ return course.ended                            # ── Ended ──────
 A loop of your own has in this way all that the ready-made ones have around them.
 
 A loop whose runs can be resumed says `course.watch(envs, seed)` before it resets its environments, and
-`course.keep(LoopParts(...))` when all its parts are there; of a resumed run they then go on where they were.
+`course.keep(LoopParts(...))` when all its parts are there; of a resumed run they then continue where they were.
 """
 
 import time
@@ -40,7 +40,7 @@ class Course:
         evaluate_every: steps between evaluations.
         clock: seconds from an arbitrary zero.
         unit: what is counted, for messages.
-        checkpoints: writes them, and has what a resumed run goes on from; None for neither.
+        checkpoints: writes them, and has what a resumed run continues from; None for neither.
     """
 
     ended: Ended
@@ -162,7 +162,7 @@ class Course:
         """Write a last checkpoint; only a loop whose parts end before the course does has to call it.
 
         Where a checkpoint begins new episodes there is none between two multiples of `every`, because the run would not
-        go on equally.
+        continue equally.
 
         Raises:
             CheckpointError: it cannot be written.

@@ -62,7 +62,7 @@ def run_episode(
     Args:
         env: a Gymnasium environment.
         act: chooses an action for an observation: `agent.sample` or `agent.predict`.
-        seed: of the environment's reset; None goes on with its generator.
+        seed: of the environment's reset; None continues with its generator.
         valid: makes actions `[n, *act]` valid in the action space, such as `into_space` gives; by default the
             environment gets them as they were chosen.
     """

@@ -158,7 +158,7 @@ class Callback:
         return None
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned; called once, before a resumed loop goes on."""
+        """Continue from what `get_state` returned; called once, before a resumed loop continues."""
 
 
 def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:

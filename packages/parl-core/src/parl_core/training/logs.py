@@ -1,7 +1,7 @@
 """Logs of a run, to be read later: TensorBoard event files, CSV tables, JSON lines.
 
 All have the same figures under the same names, which `docs/reference/metrics.md` lists with their meanings. Logs of a
-resumed run go on where they were at the checkpoint: what a killed program wrote after its last checkpoint is written
+resumed run continue where they were at the checkpoint: what a killed program wrote after its last checkpoint is written
 once more by the resumed run, so it is cut off first.
 """
 

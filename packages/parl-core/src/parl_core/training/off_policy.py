@@ -158,7 +158,7 @@ class TransitionCollector:
         """Take one step in every environment.
 
         Args:
-            at_random: choose uniformly among all actions in place of asking the agent.
+            at_random: choose uniformly among all actions instead of asking the agent.
             exploration: options of the agent's `sample`.
 
         Returns:
@@ -401,7 +401,7 @@ def train_off_policy(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: environment steps between evaluations.
         callbacks: told of every report and evaluation, and once of the end, however it comes.
-        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
+        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the environments, random actions and batches. (The agent's own sampling has its own.)
         clock: seconds from an arbitrary zero.
 

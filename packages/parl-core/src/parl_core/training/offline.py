@@ -96,7 +96,7 @@ def train_offline(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: gradient steps between evaluations.
         callbacks: told of reports and evaluations, and once of the end, however it comes.
-        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
+        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the batches. (The algorithm's own draws are the backend's.)
         clock: seconds from an arbitrary zero.
 

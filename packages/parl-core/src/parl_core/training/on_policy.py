@@ -62,7 +62,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RolloutSteps:
-    """`T` steps of `N` environments; with several agents `[T, N]` is `[T, N, agents]` below, but for observations.
+    """`T` steps of `N` environments; with several agents `[T, N]` is `[T, N, agents]` below, except for observations.
 
     Attributes:
         obs: `[T, N, *obs]`, or a dictionary of such: what the action was chosen from; tensors where the environments
@@ -455,7 +455,7 @@ def train_on_policy(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: environment steps between evaluations, rounded up to whole rollouts.
         callbacks: told of every update and evaluation, and once of the end, however it comes.
-        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
+        checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
         novelty: a second reward, for what was not seen before.
         clock: seconds from an arbitrary zero.

@@ -4,7 +4,7 @@
     class Settings:
         seed: Annotated[int, "of weights, environments and sampling"] = 0
         smoke: Annotated[bool, "a few updates only"] = False
-        resume: Annotated[str, "go on with this run"] = ""
+        resume: Annotated[str, "continue with this run"] = ""
 
     settings = parse_settings(Settings)                    # --seed 3 --smoke; each field's text is its help
     with open_run("sac", settings) as run:                 # a new folder in settings.runs, or that of settings.resume

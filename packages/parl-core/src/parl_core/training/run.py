@@ -127,7 +127,7 @@ class Run:
     Nothing that exists is overwritten or deleted: a name that is taken gets a number behind it.
 
     `Run.at` takes a folder of exactly that name, and `Run.resume` goes on in one that exists. While one program writes
-    into a folder no other one can go on with it.
+    into a folder no other one can continue with it.
 
     Args:
         name: first part of the folder's name; no path separators.

@@ -139,7 +139,7 @@ class OpponentPool:
     Matchmaking decides how likely each of them is drawn. `"uniform"`: all alike. `"rating"`: in proportion to
     `exp(-(difference / spread)**2 / 2)`, so that most opponents are about as strong as the newest. `"hardest"`: in
     proportion to the score that they are expected to have against the newest, which is prioritised fictitious self-play
-    (Vinyals et al. 2019, by ratings in place of counted wins).
+    (Vinyals et al. 2019, by ratings instead of counted wins).
 
     Args:
         matchmaking: one of `MATCHMAKING`.

@@ -4,7 +4,7 @@
 
 They get the figures of every other log under the same names, the settings of the run as its configuration, and at the
 end the best agent. Both are set up as their own documentation says (`WANDB_MODE=offline`, `MLFLOW_TRACKING_URI=…`). A
-resumed run goes on in the same record.
+resumed run continues in the same record.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ class WandB(Callback):
         return self._id
 
     def set_state(self, state: Any) -> None:
-        """Go on in the same record."""
+        """Continue in the same record."""
         self._id = state
 
     def _log(self, event: Update | Evaluation) -> None:
@@ -152,7 +152,7 @@ class MLflow(Callback):
         return self._id
 
     def set_state(self, state: Any) -> None:
-        """Go on in the same record."""
+        """Continue in the same record."""
         self._id, self._resumed = state, state is not None
 
     def _log(self, event: Update | Evaluation) -> None:

@@ -1,6 +1,6 @@
 """Search for settings: trials of Optuna in processes side by side, pruned, resumable, the best as a TOML file.
 
-    <folder>/study.log        what has been tried, in Optuna's journal; a second call goes on with it
+    <folder>/study.log        what has been tried, in Optuna's journal; a second call continues with it
     <folder>/trial-0/ …       one run each, as `parl train` makes it
     <folder>/best.toml        the best settings, for `parl train --config`
 
@@ -43,7 +43,7 @@ class Range:
         high: largest number.
         log: even on a logarithmic scale.
         whole: whole numbers.
-        choices: values, in place of bounds.
+        choices: values, instead of bounds.
     """
 
     low: float = 0.0
@@ -126,7 +126,7 @@ class _StopFile(Callback):
 
 @dataclass
 class _Running:
-    """A trial that is under way, and how many of its evaluations the study knows."""
+    """A trial that is in progress, and how many of its evaluations the study knows."""
 
     trial: Any
     actor: ActorHandle
@@ -175,7 +175,7 @@ def tune(
 
     Args:
         asked: algorithm, environment, budget of a trial, and settings that stay.
-        folder: of the search; one that is there goes on.
+        folder: of the search; one that is there continues.
         ranges: what is searched, by the names of settings.
         trials: how many more.
         workers: trials at the same time; default: the cores of this machine, on a cluster as many as trials.
@@ -268,7 +268,7 @@ def _suggested(trial: Any, name: str, one: Range) -> Any:
 
 
 def _report(running: _Running) -> None:
-    """Tell the study what a running trial has reached, and the trial to stop where it is not worth going on."""
+    """Tell the study what a running trial has reached, and the trial to stop where it is not worth continuing."""
     path = running.path
     if not (path / JsonLines.NAME).exists() or (path / STOP_FILE).exists():
         return

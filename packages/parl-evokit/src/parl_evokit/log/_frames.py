@@ -48,7 +48,7 @@ class Frames:
         places: Where each of them begins.
         ends: After the last byte of each.
         damage: (start, end) of the stretches that were skipped.
-        end: Where the next search goes on: after the last good frame.
+        end: Where the next search continues: after the last good frame.
     """
 
     places: list[int]
@@ -157,7 +157,7 @@ class Scan:
         payloads: Of the good frames, in order.
         places: Where each of them begins.
         damage: (start, end) of the stretches that were skipped.
-        end: Where the next scan goes on: after the last good frame.
+        end: Where the next scan continues: after the last good frame.
     """
 
     payloads: list[bytes]

@@ -56,10 +56,10 @@ def adapt(model: Any) -> ModelAdapter:
 
 
 def built_in(name: str) -> NumpyModel | None:
-    """Return the built-in model of this name; None where there is none.
+    """Return the built-in model of this name; None if there is none.
 
     Raises:
-        EvolutionError: The name begins as that of a perceptron and goes on otherwise.
+        EvolutionError: The name begins as that of a perceptron and continues otherwise.
     """
     kind, *words = ALIASES.get(name, name).split(":")
     if kind != "mlp" or not words:

@@ -159,7 +159,7 @@ class CounterKeys:
     """Keys (worker, count), the same in each run that draws in the same order.
 
     Args:
-        worker: The upper 31 bits; processes that sample for one model need different ones (a pickled copy goes on
+        worker: The upper 31 bits; processes that sample for one model need different ones (a pickled copy continues
             with the same keys as the original).
         mirrored: Whether draws come in mirrored pairs.
         first: The first count; 0 and 1 are the control key and its twin.
@@ -202,7 +202,7 @@ class CounterKeys:
 
     @property
     def next_count(self) -> int:
-        """The count of the next key; a search that is resumed goes on with it."""
+        """The count of the next key; a search that is resumed continues with it."""
         return int(repr(self._counts).removeprefix("count(").removesuffix(")"))  # looks without taking it
 
     def go_on_from(self, count: int) -> None:

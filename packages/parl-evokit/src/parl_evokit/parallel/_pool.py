@@ -423,7 +423,7 @@ def sample(
         Records and rewards.
 
     Raises:
-        EvaluationFailed: `evaluate` raised; what had come back by then is the error's `sampled`. The pool goes on.
+        EvaluationFailed: `evaluate` raised; what had come back by then is the error's `sampled`. The pool continues.
         WorkersLost: Workers end again and again; the same. One that dies now and then is replaced, and its unfinished
             samples are evaluated by others.
         EvolutionError: The agent has no clones, or something cannot be sent to the workers.

@@ -37,7 +37,7 @@ def vtrace(
         discount_t: `[T, n]`, 0 where the episode terminated.
         v_tm1: `[T, n]`, values of the states acted in.
         v_t: `[T, n]`, values of the states that the steps led to.
-        same_episode_t: `[T, n]`, 1 where the next row goes on with the same episode, else 0.
+        same_episode_t: `[T, n]`, 1 where the next row continues with the same episode, else 0.
         clip_rho: bound of the importance weights of the temporal differences.
         clip_pg_rho: bound of those of the advantages.
     """

@@ -111,7 +111,7 @@ class CallMeter:
         """Move the page into a file of its own, which the worker reads.
 
         Raises:
-            OSError: The file cannot be made, for example because its disk is full; counting goes on unseen.
+            OSError: The file cannot be made, for example because its disk is full; counting continues unseen.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
         try:
@@ -482,7 +482,7 @@ class RecordingMeter(CallMeter):
 
 
 def begin_recording(host: Metered, path: str, until: float) -> None:
-    """Record an actor's calls into a file until then; a recording that runs goes on for longer."""
+    """Record an actor's calls into a file until then; a recording that runs continues for longer."""
     meter = host.meter
     if isinstance(meter, RecordingMeter):
         meter.until = max(meter.until, until)

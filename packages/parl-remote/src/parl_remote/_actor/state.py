@@ -12,7 +12,7 @@ An actor ends when it has no holders any more:
     the owner        holds it from CREATE to CLOSE
     a borrower       on its way: between HOLD, which the worker sends before it tells where the actor is, and RELEASE;
                      then as long as its connection, or to CLOSE
-    the cluster      holds a detached actor for ever
+    the cluster      holds a detached actor forever
 
 An owner whose connection breaks without CLOSE is dead or cut off; the worker hears of that and ends the actor, with the
 cause. There are no sockets here.

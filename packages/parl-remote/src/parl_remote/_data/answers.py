@@ -345,7 +345,7 @@ _RESULT = int(Kind.RESULT)
 
 
 class _Stays:
-    """The type of the value returned in place of a method or of the object itself."""
+    """The type of the value returned instead of a method or of the object itself."""
 
 
 STAYS = _Stays()

@@ -187,7 +187,7 @@ class Items:
             the workers busy.
         retries: How many more workers an item may end after the first.
         timeout_s: How long an item may run; None for no limit.
-        on_end: Called once when nothing is under way any more.
+        on_end: Called once when nothing is in progress any more.
     """
 
     def __init__(

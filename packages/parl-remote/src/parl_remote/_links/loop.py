@@ -59,8 +59,8 @@ class Loop:
     """A single-threaded event loop on the monotonic clock.
 
     An exception that leaves a handler ends `run` and is raised there: handlers deal with bad input themselves, so one
-    that escapes is a bug, and a process that goes on after a bug is worse than one that ends with a traceback. A
-    shortage of the system (no descriptors, no memory) is no bug: it is logged, and the loop goes on after a moment.
+    that escapes is a bug, and a process that continues after a bug is worse than one that ends with a traceback. A
+    shortage of the system (no descriptors, no memory) is no bug: it is logged, and the loop continues after a moment.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -89,7 +89,7 @@ class History:
         """Keep an event."""
 
     def noted(self, node: NodeRecord) -> None:
-        """Keep the record of a node in place of an earlier one."""
+        """Keep the record of a node instead of an earlier one."""
 
     def gone(self, node_id: str) -> None:
         """Drop the record of a node that has left, or whose loss was acknowledged."""

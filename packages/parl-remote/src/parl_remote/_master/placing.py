@@ -322,7 +322,7 @@ class NodePool:
         self._groups[kinds].add(node)
 
     def close(self, node: Node) -> None:
-        """Stop placing actors on a node; its running actors go on."""
+        """Stop placing actors on a node; its running actors continue."""
         if not node.is_open:
             return
         node.is_open = False

@@ -559,7 +559,7 @@ class Events(Message):
         request_id: The number of the request.
         events: The events.
         latest: The number of the latest event of all, 0 if there was none.
-        since: When the count began; a master that was killed and started again goes on, another cluster counts anew.
+        since: When the count began; a master that was killed and started again continues, another cluster counts anew.
         counts: How many events of each kind there were, including those no longer kept.
     """
 

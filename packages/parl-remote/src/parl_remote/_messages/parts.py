@@ -475,7 +475,7 @@ class ReadCalls(Message):
     Attributes:
         request_id: The client's number for it.
         actor: Which of the recorded actors, from 0.
-        offset: Where to go on (`RecordedCalls.offset`).
+        offset: Where to continue (`RecordedCalls.offset`).
     """
 
     request_id: int

@@ -210,7 +210,7 @@ def forget(directory: Path) -> None:
 
 
 def forget_monitor(directory: Path) -> None:
-    """Remove a monitor's record after its end; its token stays, since scrapers and bookmarks go on using it."""
+    """Remove a monitor's record after its end; its token stays, since scrapers and bookmarks continue using it."""
     (directory / "monitor.json").unlink(missing_ok=True)
 
 

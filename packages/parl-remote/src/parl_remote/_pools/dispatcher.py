@@ -88,7 +88,7 @@ class Dispatcher:
     Args:
         per_actor: Tasks that an actor has at a time: one running and others queued in it.
         retries: How many more actors a task may kill after the first.
-        replace: Makes a new actor in place of one that died; None if the pool cannot.
+        replace: Makes a new actor instead of one that died; None if the pool cannot.
     """
 
     def __init__(self, per_actor: int, retries: int, replace: Callable[[], Any] | None) -> None:
@@ -148,7 +148,7 @@ class Dispatcher:
         self._await(done)
 
     def stop(self) -> None:
-        """End: tasks that have not started are cancelled, those that run go on in their actors, without a result."""
+        """End: tasks that have not started are cancelled, those that run continue in their actors, without a result."""
         self._events.put(self._end)
 
     def _post(self, event: Callable[[], None]) -> None:

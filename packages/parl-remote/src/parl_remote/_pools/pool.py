@@ -6,11 +6,11 @@
         future = pool.submit("work", 3)                         a single one
 
 An item whose actor dies is run again by another one: every item runs at least once, and possibly more often. While
-`map` is read, at most so many items are under way:
+`map` is read, at most so many items are in progress:
 
     items --taken one by one--> tasks --> Dispatcher --> Results, in the items' order or as they come
 
-An item that raises, raises at its place; the iterator goes on with the next one when it is asked again.
+An item that raises, raises at its place; the iterator continues with the next one when it is asked again.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class Results(Iterator[Any]):
 
         Raises:
             StopIteration: There are no more.
-            ResultTimeout: It was not available in time; call again to go on waiting.
+            ResultTimeout: It was not available in time; call again to continue waiting.
             ItemLost: Actors kept dying while working on this item.
             Exception: Whatever the method raised for this item.
         """

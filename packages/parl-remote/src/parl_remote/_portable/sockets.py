@@ -216,7 +216,7 @@ _FULL_REST_S = 0.05  # before the next attempt where no descriptors are left
 
 
 class LoopbackListener:
-    """A listener in place of a unix socket; readable while `accept` has authenticated connections.
+    """A listener instead of a unix socket; readable while `accept` has authenticated connections.
 
     Args:
         path: The path to listen at; an existing file there is an error.

@@ -5,7 +5,7 @@
                                                          `--(through a relay) a second later: answers may follow
     borrowed  WatchActor to its worker --> connection to the actor --JOIN--> it lives as long as this process holds it
     by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it exists
-    released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one goes on
+    released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one continues
 
 An actor that has ended before its handle arrives still yields a reference: its calls raise the cause, unpickling does
 not.
@@ -456,7 +456,7 @@ class Releaser:
     Args:
         loop: The client's loop.
         give_back: Gives back the lease of an actor that cannot be reached.
-        forget: Forgets an actor that goes on without this program.
+        forget: Forgets an actor that continues without this program.
     """
 
     def __init__(

@@ -373,7 +373,7 @@ class Outbox:
             future.settle(None, self._error())
 
     def _tell_moved(self, future: RemoteFuture[Any]) -> None:
-        """Wake those who wait for a future whose carrier has changed; they go on there."""
+        """Wake those who wait for a future whose carrier has changed; they continue there."""
         future.wake_blocked()
         carrier = future._carrier
         if carrier is not None and future._made_condition is not None:

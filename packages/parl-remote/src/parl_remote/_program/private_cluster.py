@@ -170,10 +170,10 @@ class ParentsCluster:
         return ClusterUnreachable(text, address="local")
 
     def close(self) -> None:
-        """Do nothing: the cluster goes on."""
+        """Do nothing: the cluster continues."""
 
     def abandon(self) -> None:
-        """Do nothing: the cluster goes on."""
+        """Do nothing: the cluster continues."""
 
 
 def _absolute(entry: str) -> str:

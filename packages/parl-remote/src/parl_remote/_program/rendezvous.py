@@ -182,10 +182,10 @@ class RealCluster:
         )
 
     def close(self) -> None:
-        """Do nothing: the cluster goes on."""
+        """Do nothing: the cluster continues."""
 
     def abandon(self) -> None:
-        """Do nothing: the cluster goes on."""
+        """Do nothing: the cluster continues."""
 
 
 def publish_manager_key(environment: Environment, host: str, port: int, key: ClusterKey) -> Path:
@@ -270,10 +270,10 @@ class ActorsCluster:
         return ClusterUnreachable(f"this actor cannot reach its cluster at {address}: {reason}", address=address)
 
     def close(self) -> None:
-        """Do nothing: the cluster goes on."""
+        """Do nothing: the cluster continues."""
 
     def abandon(self) -> None:
-        """Do nothing: the cluster goes on."""
+        """Do nothing: the cluster continues."""
 
     def _cluster(self) -> RealCluster:
         if self._afar is None:

@@ -1,6 +1,6 @@
 """Shortages of the operating system: no descriptors, memory, processes, threads or disk are left.
 
-They pass, and a program goes on: what was asked for fails, with the shortage as the cause, and nothing else. So the
+They pass, and a program continues: what was asked for fails, with the shortage as the cause, and nothing else. So the
 loops of nodes (`links.loop`) and actors (`actor.process`) tell a shortage from a bug by `is_shortage`, and start
 threads by `start_daemon`.
 """

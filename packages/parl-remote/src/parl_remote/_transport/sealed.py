@@ -9,7 +9,7 @@
 The key is random and new for every connection, and only the encrypted link carried it. Each direction has a key of its
 own, derived from it; the nonce of a record is its number in its direction, which no record carries, and its length is
 authenticated as well. A record that is forged, changed, repeated, left out or out of order therefore does not open, and
-ends the connection. After 2^20 records a direction goes on with the next key. A ticket opens one connection, within
+ends the connection. After 2^20 records a direction continues with the next key. A ticket opens one connection, within
 some seconds; who sees it on the line can spend it, but cannot seal a record.
 
 The kernel notices peers that vanish: it probes silent connections and gives up on data that is not acknowledged.
@@ -234,7 +234,7 @@ _HANDOVER = struct.Struct("<32sQ32sQ")
 
 
 class Handover(NamedTuple):
-    """What another process needs to go on with a connection, beside its socket.
+    """What another process needs to continue with a connection, beside its socket.
 
     Attributes:
         send_key: Seals what it sends.

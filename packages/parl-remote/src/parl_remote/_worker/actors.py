@@ -285,7 +285,7 @@ class WorkerLease:
 
     @property
     def outlives_its_client(self) -> bool:
-        """Return whether its actor goes on when its client is gone."""
+        """Return whether its actor continues when its client is gone."""
         return self.assigned.detached and self.actor is not None
 
     def as_running(self, now: float) -> RunningLease:

@@ -4,7 +4,7 @@
 
 Disks can stall for seconds and starting actors must not, hence the thread, which is started by the first job. A
 client sends its next parts when the last ones are written, so that no more than these wait in memory. A disk
-that is full fails the request, with the figures; the worker goes on.
+that is full fails the request, with the figures; the worker continues.
 
     <directory>/incoming/<number>-<hash>   a content on its way; moved when it is whole and its hash is right
     <directory>/<hash>                     kept, the least recently used ones removed beyond the limit

@@ -113,7 +113,7 @@ class LogEntry:
     def cut(self) -> None:
         """Move the end of the file to a second one and start the file anew.
 
-        The actor goes on writing meanwhile: output between the last read and the cut is lost.
+        The actor continues writing meanwhile: output between the last read and the cut is lost.
         """
         with open(self.path, "r+b") as file, open(self.before_path, "wb") as older:
             os.chmod(older.fileno(), 0o600)

@@ -346,7 +346,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote._worker.zygote 
 
 
 def _spawn(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> int:
-    """Start a new program: a fork of a process with threads may hold their locks for ever."""
+    """Start a new program: a fork of a process with threads may hold their locks forever."""
     descriptor = control.fileno()
     settings = json.dumps([descriptor, directory, preload, clear])
     os.set_inheritable(descriptor, True)

@@ -34,7 +34,7 @@ class MonitorPlan:
         found: The environment.
         host: The monitor's interface.
         port: Its port; 0 for no monitor.
-        note: The text to print in place of its address.
+        note: The text to print instead of its address.
         token_file: A file with its token; None for its own.
     """
 
