@@ -107,7 +107,7 @@ def read_statistics(path: Path) -> Mapping[str, Any]:
     """Return what a VecNormalize of Stable-Baselines3 has saved, as attributes by name; arrays are arrays.
 
     Raises:
-        CheckpointError: as of `read_weights`.
+        CheckpointError: as in `read_weights`.
     """
     try:
         with path.open("rb") as file:

@@ -182,7 +182,7 @@ class Agent:
 
         Args:
             obs: one observation or a batch `[n, ...]`.
-            options: as of `predict`.
+            options: as in `predict`.
 
         Raises:
             TypeError: the algorithm does not learn from its own policy's experience.
@@ -272,7 +272,7 @@ class Agent:
         """Update the algorithm from one batch, and leave the results on the device, so that no update waits for them.
 
         Args:
-            batch: as of `learn`.
+            batch: as in `learn`.
             settings: those of the algorithm's `learn`, such as learning rates.
 
         Returns:
@@ -284,7 +284,7 @@ class Agent:
         """Update the algorithm from several batches, one after the other, and read the results after the last one.
 
         Args:
-            batches: each as of `learn`.
+            batches: each as in `learn`.
             settings: those of the algorithm's `learn`, for all of them.
 
         Returns:
@@ -292,7 +292,7 @@ class Agent:
 
         Raises:
             TypeError: the algorithm's `learn` takes no batches.
-            DivergedError: as of `learn`; the updates after that batch were made all the same.
+            DivergedError: as in `learn`; the updates after that batch were made all the same.
             ValueError: arrays do not belong together.
         """
         if self._columns is None:
@@ -308,7 +308,7 @@ class Agent:
             batch: what is searched for the bad row where a loss is not finite.
 
         Raises:
-            DivergedError: as of `learn`.
+            DivergedError: as in `learn`.
         """
         found = self.alg._read(figures)
         self._check_figures(found, batch)
@@ -449,7 +449,7 @@ class Agent:
         """Continue from a saved file, of this or of the other backend.
 
         Args:
-            save_path: what `save` was given.
+            save_path: the path that was passed to `save`.
             model: restore only this model's weights.
             map_location: of PARL 2.x, and without effect: the weights go to where the models are.
             normalization: the environment that takes the statistics that were saved with the agent. Where there are
@@ -459,7 +459,7 @@ class Agent:
             CheckpointError: there is no such file, it is damaged, or it does not fit, or it has no statistics and
                 `normalization` was given. The agent and the statistics are as before, except that layers without shapes
                 may have taken some.
-            TypeError: as of `save`.
+            TypeError: as in `save`.
         """
         environment = None if normalization is None else statistics_of(normalization)
         saved = _agent_file.read(save_path)

@@ -121,7 +121,7 @@ class Optimizer(LearningRate):
     batch.
 
     Args:
-        model: whose parameters are updated.
+        model: the model whose parameters are updated.
         lr: default learning rate, above 0.
         eps: added to the root of the second moment.
         max_grad_norm: limit of the gradients' global norm, None for none.
@@ -354,7 +354,7 @@ class Algorithm:
         """Turn the numpy output of `predict` into actions, on the host.
 
         Args:
-            output: what `predict` returned, as numpy arrays with one row an observation.
+            output: the result of `predict`, as numpy arrays with one row an observation.
             rng: where given, explore with it; where not, act greedily.
             options: settings of exploration that the algorithm documents.
 

@@ -65,7 +65,7 @@ class Checkpoint:
     Attributes:
         path: its folder.
         step: steps (or updates) that had been taken.
-        state: what `CheckpointStore.write` was given.
+        state: the state that was passed to `CheckpointStore.write`.
         segments: names of the pieces of replay memory that belong to it.
         backend: whose agent it holds; empty if there is none.
     """
@@ -320,7 +320,7 @@ class Journal:
 
         Args:
             memory: made with the arguments of the saved one.
-            state: what `memory.get_state()` returned when the pieces were written.
+            state: the result of `memory.get_state()` when the pieces were written.
             names: the pieces.
 
         Raises:

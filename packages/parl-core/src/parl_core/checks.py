@@ -135,7 +135,7 @@ def first_method(model: Implements, methods: Sequence[str], algo: str, team: str
     """Return the first of `methods` that the model implements.
 
     Args:
-        model: of the algorithm.
+        model: the algorithm's model.
         methods: of which it needs one.
         algo: name of the algorithm.
         team: of an algorithm for several agents, the kind of `parl.networks.for_team` that makes such a model.

@@ -154,7 +154,7 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
     """Return the arrays of which observations consist.
 
     Args:
-        space: of observations.
+        space: space of observations.
         channels: where images have them.
         masked: the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
 
@@ -206,7 +206,7 @@ class SpaceEncoder(Layer):
     """Features `[batch, features]` of observations of any space, those of its parts side by side.
 
     Args:
-        parts: what `parts_of` gives.
+        parts: the result of `parts_of`.
     """
 
     _image_encoder: ClassVar[Callable[..., Any]]

@@ -287,7 +287,7 @@ def export_run(
     Raises:
         CheckpointError: the folder holds no trained agent.
         HyperparameterError: there is no such format.
-        ModelContractError, ExportError, FileExistsError, ImportError: as of `export`.
+        ModelContractError, ExportError, FileExistsError, ImportError: as in `export`.
     """
     if to not in FORMATS:
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")

@@ -215,7 +215,7 @@ class DuelingHead(Layer):
     Args:
         act_dim: number of actions.
         atoms: of distributions of returns, the number of logits of each action (Hessel et al. 2018, section 3).
-        noisy: as of `MLP`.
+        noisy: as in `MLP`.
     """
 
     def __init__(self, act_dim: int, atoms: int | None = None, *, noisy: float | None = None) -> None:
@@ -379,7 +379,7 @@ class QuantileNetwork(_Network):
         act_dim: number of actions.
         quantiles: how many; 200 in Dabney et al. 2018.
         hidden: sizes of the hidden layers (ReLU).
-        noisy: as of `QNetwork`.
+        noisy: as in `QNetwork`.
         body: instead of `hidden` and `noisy`, with more to choose.
     """
 
@@ -411,7 +411,7 @@ class CategoricalNetwork(_Network):
         atoms: number of values; 51 in Bellemare et al. 2017.
         hidden: sizes of the hidden layers (ReLU).
         dueling: separate logits of value and advantage, as Rainbow has them.
-        noisy: as of `QNetwork`.
+        noisy: as in `QNetwork`.
         body: instead of `hidden` and `noisy`, with more to choose.
     """
 
@@ -498,7 +498,7 @@ class SharedActorCritic(_Policy):
     """Policy and value over one trunk.
 
     Args:
-        act_dim: as of `ActorCritic`, like the others.
+        act_dim: as in `ActorCritic`, like the others.
         hidden: sizes of the hidden layers (tanh).
         continuous: the policy is a Gaussian.
         numbers: how many outputs are means.
@@ -589,7 +589,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
     """Policy and value over one memory.
 
     Args:
-        act_dim: as of `ActorCritic`, like `continuous` and `numbers`.
+        act_dim: as in `ActorCritic`, like `continuous` and `numbers`.
         memory: "gru", "lstm", or "transformer" for attention to the last steps.
         memory_size: units of the memory, and of the layer in front of it.
         hidden: sizes of further layers (tanh) in front of that.
@@ -637,11 +637,11 @@ class RecurrentQNetwork(_Remembering):
 
     Args:
         act_dim: number of actions.
-        memory: as of `RecurrentActorCritic`, like the others.
+        memory: as in `RecurrentActorCritic`, like the others.
         memory_size: units of the memory, and of the layer in front of it.
         hidden: sizes of further layers (ReLU) in front of that.
         dueling: separate value and advantage.
-        noisy: as of `QNetwork`; the memory itself has no noise.
+        noisy: as in `QNetwork`; the memory itself has no noise.
         memory_options: further arguments of the memory.
         body: instead of `hidden` and `noisy`, with more to choose.
     """

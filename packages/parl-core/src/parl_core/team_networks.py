@@ -266,7 +266,7 @@ class RecurrentTeamQNetwork(_TeamNetwork):
         Args:
             obs: joint observations `[rows * T, ...]`.
             state: before the first step of each sequence, `[rows, agents, ...]` by name.
-            begins: as of `parl_core.recurrent`.
+            begins: as in `parl_core.recurrent`.
         """
         features, after = self.memory.remember(self._seen(obs), state, begins)
         return ({**obs, "obs": features} if isinstance(obs, Mapping) else features), after
@@ -434,7 +434,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
 
     Args:
         agents: how many.
-        act_dim: as of `CentralActorCritic`, like the others.
+        act_dim: as in `CentralActorCritic`, like the others.
         memory: "gru" or "lstm".
         memory_size: units of each memory, and of the layer in front of it.
         continuous: policies are Gaussians.
@@ -475,7 +475,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         Args:
             obs: joint observations `[rows * T, ...]`.
             state: before the first step of each sequence, `[rows, agents, ...]` by name.
-            begins: as of `parl_core.recurrent`.
+            begins: as in `parl_core.recurrent`.
         """
         features: dict[str, Any] = {}
         after: dict[str, Any] = {}

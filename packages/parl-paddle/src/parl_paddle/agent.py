@@ -70,7 +70,7 @@ class Agent(contract.Agent):
             model: save the weights of this model alone.
             program: for agents that build programs: one whose parameters are this agent's; default
                 `self.learn_program`. It may also be given in the place of `model`.
-            normalization: as of `parl_core.agent.Agent.save`.
+            normalization: as in `parl_core.agent.Agent.save`.
 
         Raises:
             ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one

@@ -167,7 +167,7 @@ class Written(NamedTuple):
 
 
 def written(networks: Callable[[Any], Networks], slopes: Callable[..., Figures]) -> Callable[[_Loss], _Loss]:
-    """Say beside an algorithm's `loss` how its gradient is computed without autograd; arguments as of `Written`."""
+    """Say beside an algorithm's `loss` how its gradient is computed without autograd; arguments as in `Written`."""
 
     def mark(loss: _Loss) -> _Loss:
         loss.written = Written(networks, slopes)  # type: ignore[attr-defined]  # which optimizers look for

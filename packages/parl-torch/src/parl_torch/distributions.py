@@ -41,7 +41,7 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
     Args:
         output: as `ActionKind` says.
         kind: of the actions.
-        mask: as of the distribution.
+        mask: as in the distribution.
     """
     if kind.continuous and kind.nvec is not None:
         logits, mean, std = output
@@ -166,7 +166,7 @@ class MultiCategoricalDistribution:
     Args:
         logits: `[batch, sum(sizes)]`, unnormalised.
         sizes: number of choices of each part.
-        mask: `[batch, sum(sizes)]`, as of `CategoricalDistribution`.
+        mask: `[batch, sum(sizes)]`, as in `CategoricalDistribution`.
     """
 
     def __init__(self, logits: Tensor, sizes: Sequence[int], mask: Tensor | None = None) -> None:

@@ -54,7 +54,7 @@ class A2C(OnPolicy):
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         config: PARL 2.x's dictionary of an experiment; what it has besides the settings above is ignored.
         hyperparas: PARL 1.x's dictionary of `vf_loss_coeff`; not together with settings that PARL 1.x does not have.
@@ -135,14 +135,14 @@ class A2C(OnPolicy):
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
 
         Returns:
-            (action as of `predict`, value `[batch]`).
+            (action as in `predict`, value `[batch]`).
         """
         with self._no_gradients():
             policy, value = self._policy_and_value(obs, action_mask)
             return policy.sample(), value
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
-        """Draw actions and return (value `[batch]`, action as of `predict`, log-probability `[batch]`)."""
+        """Draw actions and return (value `[batch]`, action as in `predict`, log-probability `[batch]`)."""
         with self._no_gradients():
             policy, value = self._policy_and_value(obs, action_mask)
             action = policy.sample()
@@ -175,8 +175,8 @@ class A2C(OnPolicy):
 
         Args:
             batch: tensors; `advantage`, and `return_`, the targets of the value function.
-            learning_rate: of this step; default the constructor's.
-            entropy_coeff: of this step, negative for a bonus; default the constructor's.
+            learning_rate: for this step; default the constructor's.
+            entropy_coeff: for this step, negative for a bonus; default the constructor's.
 
         Returns:
             (total_loss, pi_loss, vf_loss, entropy), detached scalars, sums over the batch.

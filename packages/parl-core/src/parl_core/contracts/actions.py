@@ -116,7 +116,7 @@ class ActionKind:
         """Return the kind that the arguments of an algorithm's constructor describe, else the kind that its model says.
 
         Args:
-            continuous_action: as of the algorithm.
+            continuous_action: as in the algorithm.
             nvec: likewise.
             model: may have the attribute `action_kind`, as those of `parl.networks.for_spaces` have.
 
@@ -139,7 +139,7 @@ class ActionKind:
         """Return the actions of a batch in the shape and dtype that the policy's distribution takes.
 
         Args:
-            name: of the argument, for messages.
+            name: the argument's name, for messages.
             values: the actions.
             act_dim: number of actions if they are discrete; where given, larger indices are refused.
 

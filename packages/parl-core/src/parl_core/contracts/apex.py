@@ -29,13 +29,13 @@ class ApeX(DQN):
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 / 4 (paper, appendix).
         act_dim: number of actions; only checked against the model's output.
         double: double Q-learning; default True.
-        sync_every: as of `DQN` (paper 2,500).
-        tau: as of `DQN`.
-        huber: as of `DQN`.
+        sync_every: as in `DQN` (paper 2,500).
+        tau: as in `DQN`.
+        huber: as in `DQN`.
         eps: epsilon of Adam, above 0; default 1.5e-7 (paper, of RMSProp).
         max_grad_norm: clip the gradients' global norm, above 0; default 40 (paper).
-        optimizer: as of `DQN`.
-        hyperparas: as of `DQN`.
+        optimizer: as in `DQN`.
+        hyperparas: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
     Raises:

@@ -56,7 +56,7 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
     """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`.
 
     Args:
-        name: of the argument, for messages.
+        name: the argument's name, for messages.
         values: action indices.
         act_dim: number of actions; where given, larger indices are refused, which on a GPU would end the process.
 
@@ -391,7 +391,7 @@ class TeamRollout(Rollout):
     """A rollout of several agents: one row per step of the team, and in it one column per agent.
 
     Attributes:
-        obs: joint observations as of `parl_core.env.joint.JointEnv`, `[n, ...]` by name.
+        obs: joint observations as in `parl_core.env.joint.JointEnv`, `[n, ...]` by name.
         action: int64 `[n, agents]`, or float `[n, agents, act_dim]`.
         value: float `[n, agents]`, like `return_`, `log_prob` and `advantage`.
         active: float `[n, agents]`, 1 where the agent acted, 0 where it had left; None: all acted.
@@ -511,7 +511,7 @@ class Columns:
 
         Raises:
             TypeError: an argument is missing or unknown.
-            ValueError: as of the batch.
+            ValueError: as in the batch.
         """
         if args and isinstance(args[0], Batch):
             if len(args) == 1 and not kwargs:

@@ -31,7 +31,7 @@ class BC(CountingUpdates):
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (Kingma & Ba 2015).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         device, compile: see `parl.Algorithm`.
 
@@ -81,7 +81,7 @@ class BC(CountingUpdates):
 
         Args:
             batch: tensors; only observations and actions count.
-            learning_rate: of this step; default the constructor's.
+            learning_rate: for this step; default the constructor's.
 
         Returns:
             The loss, a detached scalar.

@@ -37,12 +37,12 @@ class C51(DistributionalDQN):
         v_max: the largest one, above `v_min`; default 10. Returns beyond count as these.
         act_dim: number of actions; only checked against the model's output.
         double: pick the next action by the trained network.
-        sync_every: as of `DQN` (paper 10,000).
-        tau: as of `DQN`.
+        sync_every: as in `DQN` (paper 10,000).
+        tau: as in `DQN`.
         eps: epsilon of Adam, above 0; default 0.01 / 32 (paper).
         max_grad_norm: clip the gradients' global norm, above 0; by default they are not.
-        optimizer: as of `DQN`.
-        hyperparas: as of `DQN`.
+        optimizer: as in `DQN`.
+        hyperparas: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
     Raises:

@@ -53,7 +53,7 @@ class COMA(OnPolicy):
         td_lambda: of the critic's targets, in [0, 1]; default 0.8 (paper).
         entropy_coef: weight of the entropy bonus, at least 0; default 0.
         target_update_interval: updates between copies of the critic to the target; default 200 (PyMARL).
-        optimizer: of each part: `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework; default Adam.
+        optimizer: one of each part: `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework; default Adam.
         device: see `parl.Algorithm`.
 
     Raises:
@@ -159,7 +159,7 @@ class COMA(OnPolicy):
 
         Args:
             batch: tensors: obs, action, return_ (the critic's targets) and active.
-            entropy_coef: of this step; default the constructor's.
+            entropy_coef: for this step; default the constructor's.
 
         Returns:
             (critic_loss, policy_loss, entropy, advantage), detached scalars; the last is the mean of its magnitude.
@@ -193,7 +193,7 @@ class COMA(OnPolicy):
             rng: without use.
             lr: refused.
             clip: refused.
-            entropy_coef: of this call; default the constructor's.
+            entropy_coef: for this call; default the constructor's.
             target_kl: refused.
 
         Returns:

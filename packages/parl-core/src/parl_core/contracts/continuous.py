@@ -136,7 +136,7 @@ class ContinuousActorCritic(CountingUpdates):
         raise NotImplementedError
 
     def actor_loss(self, batch: Transitions, *drawn: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the actor's loss of a batch of tensors, and figures by name; `drawn` as of `critic_loss`."""
+        """Return the actor's loss of a batch of tensors, and figures by name; `drawn` as in `critic_loss`."""
         raise NotImplementedError
 
     def sync_target(self, decay: float | None = None) -> None:

@@ -83,7 +83,7 @@ class DecisionTransformer(CountingUpdates):
         self._sampler: tuple[OfflineDataset, SequenceSampler] | None = None
 
     def predict(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
-        """Return the action of each window's last step, `[batch, act_dim]`; arguments as of `learn`."""
+        """Return the action of each window's last step, `[batch, act_dim]`; arguments as in `learn`."""
         with self._no_gradients():
             return self.model(obs, action, return_to_go, timestep, mask)[:, -1]
 
@@ -93,7 +93,7 @@ class DecisionTransformer(CountingUpdates):
 
         Args:
             batch: tensors.
-            learning_rate: of this step; default the constructor's, with its warm-up.
+            learning_rate: for this step; default the constructor's, with its warm-up.
 
         Returns:
             The loss, a detached scalar.
@@ -125,7 +125,7 @@ class DecisionTransformer(CountingUpdates):
 
         Args:
             steps: of the longest episode.
-            source: whose it is, for the message.
+            source: whose setting it is, for the message.
 
         Raises:
             HyperparameterError: the model has a `max_timestep` below `steps`.

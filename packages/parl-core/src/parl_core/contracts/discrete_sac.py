@@ -46,8 +46,8 @@ class DiscreteSAC(SAC):
         target_entropy: of a learned temperature, in nats; default 0.98 * log(number of possible actions) (paper,
             appendix), which wants actions to stay close to random: where one of them is to be chosen for sure, less is
             better.
-        optimizer: as of `SAC`.
-        hyperparas: as of `SAC`.
+        optimizer: as in `SAC`.
+        hyperparas: as in `SAC`.
         device, compile: see `parl.Algorithm`.
 
     Raises:

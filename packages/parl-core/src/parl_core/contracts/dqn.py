@@ -99,7 +99,7 @@ class DQN(CountingUpdates):
         max_grad_norm: clip the gradients' global norm, above 0 (Stable-Baselines3: 10); by default they are not.
         value_rescaling: of a model with a memory, learn h(x) = sign(x)(sqrt(|x| + 1) - 1) + value_rescaling * x of
             values x (Pohlen et al. 2018, arXiv:1805.11593, section 3.2; R2D2 has 1e-3), above 0; by default the values.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
         device, compile, compute_dtype: see `parl.Algorithm`.
@@ -194,7 +194,7 @@ class DQN(CountingUpdates):
         Args:
             batch: tensors; its extra column `next_action_mask`, bool `[batch, act_dim]`, is True where an action is
                 possible in `next_obs`; default: what `next_obs` has under `action_mask`, else all are.
-            learning_rate: of this step; default the constructor's.
+            learning_rate: for this step; default the constructor's.
 
         Returns:
             The loss, a detached scalar; with `batch.weights` the pair (loss, td_error `[batch]`), target - Q.

@@ -77,7 +77,7 @@ class IMPALA(CountingUpdates):
             the other sign).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.
         device, compile, compute_dtype: see `parl.Algorithm`.
@@ -208,8 +208,8 @@ class IMPALA(CountingUpdates):
         Args:
             batch: tensors. What ended (`done`) does not bootstrap, except in the rows that `final_rows` names (time
                 limits), which bootstrap from the values of `final_obs`; with `last_obs` all steps are learned.
-            learning_rate: of this step; default the constructor's.
-            entropy_coeff: of this step, negative for a bonus; default the constructor's.
+            learning_rate: for this step; default the constructor's.
+            entropy_coeff: for this step, negative for a bonus; default the constructor's.
 
         Returns:
             (`VTraceLoss`, mean KL divergence of the policy that acted from the one that learns), detached.

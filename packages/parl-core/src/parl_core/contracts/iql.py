@@ -49,7 +49,7 @@ class IQL(CountingUpdates):
         discount: of one step, in [0, 1]; default 0.99.
         alpha: how far the target moves to the model in each step, in (0, 1]; default 0.005.
         optimizer: optimizers of `parl.optim` or of the framework, `{"actor": ..., "critic": ..., "value": ...}`, each
-            made of the parameters that the model lists for it; default Adam. Without `lr` each keeps its own learning
+            made from the parameters that the model lists for it; default Adam. Without `lr` each keeps its own learning
             rate, the actor's without the decay of `max_steps`.
         device, compile: see `parl.Algorithm`.
 
@@ -137,7 +137,7 @@ class IQL(CountingUpdates):
 
         Args:
             batch: tensors; actions float `[batch, act_dim]` in [-1, 1].
-            learning_rate: of this step, of all three; default the constructor's, the actor's with its decay.
+            learning_rate: for this step, of all three; default the constructor's, the actor's with its decay.
 
         Returns:
             (value_loss, critic_loss, actor_loss), detached scalars.

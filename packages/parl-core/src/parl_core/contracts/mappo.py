@@ -113,7 +113,7 @@ class MAPPO(PPO):
         use_value_active_masks: leave agents that have left out of the value loss; they are never in the policy's.
         use_clipped_value_loss: clip the value's step; default True.
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
-        optimizer: as of `PPO`.
+        optimizer: as in `PPO`.
         device: see `parl.Algorithm`.
 
     Raises:
@@ -183,7 +183,7 @@ class MAPPO(PPO):
             action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
 
         Returns:
-            (value, action as of `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
+            (value, action as in `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
             units of rewards.
         """
         with self._no_gradients():
@@ -214,7 +214,7 @@ class MAPPO(PPO):
             batch: tensors; values and returns in the units of rewards.
             lr: learning rate of this step; default the constructor's.
             clip: clip range of this step; default the constructor's.
-            entropy_coef: of this step; default the constructor's.
+            entropy_coef: for this step; default the constructor's.
 
         Returns:
             (value_loss, policy_loss, entropy), detached scalars, the first in PopArt's units.
@@ -245,8 +245,8 @@ class MAPPO(PPO):
             rng: draws the permutations.
             lr: learning rate of this call; default the constructor's.
             clip: clip range of this call; default the constructor's.
-            entropy_coef: of this call; default the constructor's.
-            target_kl: as of `PPO.learn_rollout`.
+            entropy_coef: for this call; default the constructor's.
+            target_kl: as in `PPO.learn_rollout`.
 
         Returns:
             As of `PPO.learn_rollout`; value_loss is in PopArt's units.

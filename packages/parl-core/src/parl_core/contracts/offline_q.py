@@ -37,7 +37,7 @@ class OfflineQ(DQN):
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
         eps: epsilon of Adam, above 0; default 1e-8.
         max_grad_norm: clip the gradients' global norm; by default they are not.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         device, compile: see `parl.Algorithm`.
 

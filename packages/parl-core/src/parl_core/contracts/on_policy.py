@@ -87,7 +87,7 @@ class OnPolicy(CountingUpdates):
         """Return the actions of a batch, checked.
 
         Args:
-            name: of the argument, for messages.
+            name: the argument's name, for messages.
             values: the actions.
             policy: method of the model that has one output for each discrete action, which is looked at once.
             obs: of the batch.
@@ -97,7 +97,7 @@ class OnPolicy(CountingUpdates):
         return self.actions.column(name, values, self._outputs)
 
     def _with_checked_actions(self, batch: Rollout, policy: str) -> Rollout:
-        """Return a batch of arrays with its actions and its mask checked; `policy` as of `_taken`."""
+        """Return a batch of arrays with its actions and its mask checked; `policy` as in `_taken`."""
         action = self._taken("action", batch.action, policy, batch.obs)
         mask = self.actions.mask(batch.action_mask, batch.obs, action)
         return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})

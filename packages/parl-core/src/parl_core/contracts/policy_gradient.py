@@ -43,7 +43,7 @@ class PolicyGradient(OnPolicy):
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the same settings.
         device, compile: see `parl.Algorithm`.
@@ -155,7 +155,7 @@ class PolicyGradient(OnPolicy):
         """Return the most probable action of each row, or with `rng` one drawn from the row's distribution.
 
         Args:
-            output: what `predict` returned.
+            output: the result of `predict`.
             rng: draw with it.
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
             options: none.

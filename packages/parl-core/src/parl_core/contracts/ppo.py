@@ -133,7 +133,7 @@ class PPO(_SeparateMethods, OnPolicy):
         norm_adv: normalise advantages in each minibatch; default True.
         continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
-        optimizer: of `parl.optim` or of the framework, made of this model's parameters; default Adam. It keeps its
+        optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         device, compile, compute_dtype: see `parl.Algorithm`.
         hyperparas, act_dim, policy_lr, value_lr, epsilon: PARL 1.x's form, see `separate_ppo.SeparatePPO`.
@@ -237,7 +237,7 @@ class PPO(_SeparateMethods, OnPolicy):
             action_mask: bool `[batch, act_dim]`, True where an action is possible.
 
         Returns:
-            (value `[batch]`, action as of `predict`, log-probability `[batch]`, entropy `[batch]`).
+            (value `[batch]`, action as in `predict`, log-probability `[batch]`, entropy `[batch]`).
         """
         with self._no_gradients():
             output, value = self._policy_and_value(obs)
@@ -276,7 +276,7 @@ class PPO(_SeparateMethods, OnPolicy):
             batch: tensors.
             lr: learning rate of this step; default the constructor's.
             clip: clip range of this step; default the constructor's.
-            entropy_coef: of this step; default the constructor's.
+            entropy_coef: for this step; default the constructor's.
 
         Returns:
             (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
@@ -345,7 +345,7 @@ class PPO(_SeparateMethods, OnPolicy):
             rng: draws the permutations.
             lr: learning rate of this call; default the constructor's.
             clip: clip range of this call; default the constructor's.
-            entropy_coef: of this call; default the constructor's.
+            entropy_coef: for this call; default the constructor's.
             target_kl: stop after an epoch whose mean approx_kl is above 1.5 times this (as OpenAI's Spinning Up);
                 default: never.
 

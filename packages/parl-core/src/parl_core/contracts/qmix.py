@@ -169,7 +169,7 @@ class QMIX(DQN):
             `sync_target()` moves it, as in PARL 2.x.
         tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
         eps: epsilon of Adam; default 1e-8.
-        optimizer: of `parl.optim` or of the framework, made of the parameters of both networks; default Adam.
+        optimizer: one of `parl.optim` or of the framework, made from the parameters of both networks; default Adam.
         device: see `parl.Algorithm`.
 
     Raises:
@@ -263,7 +263,7 @@ class QMIX(DQN):
 
         Args:
             batch: `Sequences` of joint observations; the state before them may be empty for zeros.
-            learning_rate: of this step; default the constructor's.
+            learning_rate: for this step; default the constructor's.
 
         Returns:
             (loss, mean of target - team value), detached scalars.
@@ -347,7 +347,7 @@ class VDN(QMIX):
     """Value decomposition (Sunehag et al. 2017, arXiv:1706.05296): `QMIX` whose mixing network is the sum.
 
     Args:
-        agent_model: the agents' network, as of `QMIX`, like the others.
+        agent_model: the agents' network, as in `QMIX`, like the others.
         double_q: double Q-learning.
         gamma: discount of one step.
         lr: learning rate.

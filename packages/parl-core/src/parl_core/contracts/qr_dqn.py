@@ -31,12 +31,12 @@ class QRDQN(DistributionalDQN):
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, section 5.1).
         act_dim: number of actions; only checked against the model's output.
         double: pick the next action by the trained network.
-        sync_every: as of `DQN` (paper 10,000).
-        tau: as of `DQN`.
+        sync_every: as in `DQN` (paper 10,000).
+        tau: as in `DQN`.
         kappa: error from which the loss grows linearly, above 0; default 1 (paper, QR-DQN-1).
         eps: epsilon of Adam, above 0; default 0.01 / 32 (paper).
         max_grad_norm: clip the gradients' global norm, above 0; by default they are not.
-        optimizer: as of `DQN`.
+        optimizer: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
     Raises:

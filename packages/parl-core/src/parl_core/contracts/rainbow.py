@@ -36,16 +36,16 @@ class Rainbow(C51):
         model: the network; a target network is copied from it.
         gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 1).
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 6.25e-5 (paper, table 1).
-        v_min: as of `C51`; default -10 (paper, table 1).
-        v_max: as of `C51`; default 10.
+        v_min: as in `C51`; default -10 (paper, table 1).
+        v_max: as in `C51`; default 10.
         act_dim: number of actions; only checked against the model's output.
         double: pick the next action by the trained network; default True.
-        sync_every: as of `DQN` (paper 32,000 frames, which are 2,000 updates).
-        tau: as of `DQN`.
+        sync_every: as in `DQN` (paper 32,000 frames, which are 2,000 updates).
+        tau: as in `DQN`.
         eps: epsilon of Adam, above 0; default 1.5e-4 (paper, table 1).
         max_grad_norm: clip the gradients' global norm, above 0; by default they are not.
-        optimizer: as of `DQN`.
-        hyperparas: as of `DQN`.
+        optimizer: as in `DQN`.
+        hyperparas: as in `DQN`.
         device, compile, compute_dtype: see `parl.Algorithm`.
 
     Raises:

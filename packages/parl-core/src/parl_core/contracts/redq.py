@@ -85,7 +85,7 @@ class DroQ(REDQ):
     The model is REDQ's; `parl.networks.for_spaces(..., "ensemble", critics=2, dropout=0.01)` makes one.
 
     Args:
-        model: as of REDQ, like the others.
+        model: as in REDQ, like the others.
         gamma, tau, alpha, actor_lr, critic_lr, subset, policy_freq: likewise.
         alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
         device, compile: see `parl.Algorithm`.

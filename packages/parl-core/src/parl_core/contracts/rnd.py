@@ -74,7 +74,7 @@ class RND(CountingUpdates):
 
         Args:
             batch: tensors; only observations and `return_`, the returns of novelty, count.
-            learning_rate: of this step; default the constructor's.
+            learning_rate: for this step; default the constructor's.
 
         Returns:
             The loss, a detached scalar.

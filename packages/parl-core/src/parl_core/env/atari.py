@@ -394,7 +394,7 @@ def make_atari(
         env_id: of ale-py, such as `"ALE/Pong-v5"`.
         whole_games: for evaluations: an episode is a whole game, with rewards as it gives them. In training a life is
             an episode, and rewards are -1, 0 or 1.
-        render_mode: as of `gymnasium.make`.
+        render_mode: as in `gymnasium.make`.
         options: of the game, such as its difficulty.
 
     Returns:

@@ -146,7 +146,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         """Continue from what `state_dict` returned, as `set_state` does.
 
         Raises:
-            CheckpointError: as of `set_state`.
+            CheckpointError: as in `set_state`.
         """
         self.set_state(state)
 
@@ -355,7 +355,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         """Continue from what `checkpoint_state` returned.
 
         Raises:
-            CheckpointError: as of `set_state`.
+            CheckpointError: as in `set_state`.
         """
         self.set_state(state)
         self._sums = np.array(state["sums"], np.float64)

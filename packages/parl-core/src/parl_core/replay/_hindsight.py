@@ -80,7 +80,7 @@ class HindsightReplayMemory(ReplayMemory):
     one transition gets many; episodes that still run give goals, too.
 
     Args:
-        max_size: as of `ReplayMemory`, like `act_dim`, `n_envs` and `seed`.
+        max_size: as in `ReplayMemory`, like `act_dim`, `n_envs` and `seed`.
         obs_dim: `()`: observations are records.
         act_dim: likewise.
         obs_dtype: a record with the fields `observation`, `achieved_goal` and `desired_goal`, as

@@ -71,7 +71,7 @@ class SequenceReplayMemory(_SequenceMemory):
     bring it up to date. Deviations: sequences are drawn uniformly, begin at any step, and may hold several episodes.
 
     Args:
-        max_size: as of `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `n_envs` and `seed`.
+        max_size: as in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `n_envs` and `seed`.
         obs_dim: likewise.
         act_dim: likewise.
         state: shape of each array of the state of one environment, by name.
@@ -198,7 +198,7 @@ class EpisodeReplayMemory(_SequenceMemory):
     comes its last observation, from which a truncated episode is bootstrapped.
 
     Args:
-        max_size: as of `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `act_dtype`, `n_envs` and `seed`.
+        max_size: as in `ReplayMemory`, like `obs_dim`, `act_dim`, `obs_dtype`, `act_dtype`, `n_envs` and `seed`.
         obs_dim: likewise.
         act_dim: likewise.
         gamma: discount per step, in [0, 1].

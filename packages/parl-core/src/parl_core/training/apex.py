@@ -89,8 +89,8 @@ class ApexSettings:
         rates: learning rates by the names that the algorithm's `learn` has for them: numbers, or schedules of the
             steps taken.
         report_every: steps between two reports to the callbacks, which get mean losses.
-        timeout_s: as of `ActorLearnerSettings`.
-        max_failures: as of `ActorLearnerSettings`.
+        timeout_s: as in `ActorLearnerSettings`.
+        max_failures: as in `ActorLearnerSettings`.
     """
 
     total_steps: int = 1_000_000

@@ -259,7 +259,7 @@ class FragmentBatch:
         final_obs: `[k, *obs]`, or None.
         versions: int64 `[fragments]`, of the weights that acted.
         episodes: those that ended.
-        state: as of `FragmentSteps`, `[N, ...]` by name, like the others.
+        state: as in `FragmentSteps`, `[N, ...]` by name, like the others.
         last_state: `[N, ...]`.
         final_state: `[k, ...]`.
     """

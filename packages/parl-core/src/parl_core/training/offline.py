@@ -167,7 +167,7 @@ def evaluate_with_target_return(
         episodes: how many, at least 1.
         seed: the episodes' seeds are derived from it.
         env_kwargs: passed to `gymnasium.make` or to the function.
-        max_steps: as of `evaluate`.
+        max_steps: as in `evaluate`.
 
     Returns:
         the episodes, in the order of their seeds.

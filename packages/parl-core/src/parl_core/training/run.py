@@ -214,7 +214,7 @@ class Run:
             agent: has `save(path)`.
             name: of the file.
             what: see `saved`.
-            normalization: as of `parl.Agent.save`.
+            normalization: as in `parl.Agent.save`.
         """
         path = self.path / name
         agent.save(path, **({} if normalization is None else {"normalization": normalization}))

@@ -258,7 +258,7 @@ class OpponentPool:
 
         Args:
             name: its own.
-            policy: as of `add`.
+            policy: as in `add`.
             arena: plays.
             games: against each, with both seats; even.
             seed: of the games.
@@ -267,7 +267,7 @@ class OpponentPool:
             results by the other's name, from the new player's side.
 
         Raises:
-            HyperparameterError: as of `add`, or the number is odd.
+            HyperparameterError: as in `add`, or the number is odd.
             Exception: what a game or a policy raised; the pool is as before.
         """
         self._require_new(name)

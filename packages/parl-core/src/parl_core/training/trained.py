@@ -86,7 +86,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
 
     Args:
         env_id: of a registered environment.
-        render_mode: as of `gymnasium.make`.
+        render_mode: as in `gymnasium.make`.
         options: of the environment.
 
     Raises:
@@ -143,7 +143,7 @@ def make_standard_env(
     Args:
         env_id: of a registered environment; an Atari game gets the usual preprocessing.
         module: imported first.
-        render_mode: as of `gymnasium.make`.
+        render_mode: as in `gymnasium.make`.
         training: of an Atari game a life is an episode, and rewards are -1, 0 or 1.
         options: of the environment.
 
@@ -232,7 +232,7 @@ class Trained:
 
         Args:
             path: of its weights.
-            render_mode: of the environments, as of `gymnasium.make`.
+            render_mode: of the environments, as in `gymnasium.make`.
 
         Raises:
             CheckpointError: they are not there, or not such an agent's.

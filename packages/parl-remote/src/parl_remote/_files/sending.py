@@ -247,7 +247,7 @@ class ProgramFiles:
         return self._seen[key]
 
     def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
-        """Return the plan and manifest of the current code and the selected files as of `connect`."""
+        """Return the plan and manifest of the current code and the selected files as in `connect`."""
         code = self._code.of(class_module)
         paths: tuple[str, ...] = ()
         if self._inherited is not None:
