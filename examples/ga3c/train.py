@@ -23,7 +23,7 @@ class Settings:
     seed: Annotated[int, "of weights, environments and sampling"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    resume: Annotated[str, "folder of a run to go on with, with its settings"] = ""
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 

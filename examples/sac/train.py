@@ -29,7 +29,7 @@ class Settings:
     seed: Annotated[int, "of weights, environment and sampling"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
-    resume: Annotated[str, "folder of an earlier run to go on with; its settings hold"] = ""
+    resume: Annotated[str, "folder of an earlier run to continue; its settings apply"] = ""
     smoke: Annotated[bool, "train for 250 steps only, to see that everything runs"] = False
 
 

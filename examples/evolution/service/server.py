@@ -84,7 +84,7 @@ def keep_up(agent: AsyncESAgent, stop: threading.Event) -> None:
     while not stop.wait(LOOK_FOR_NEW_MODELS_S):
         try:
             agent.refresh()
-        except EvolutionError as error:  # a damaged directory: go on with the model that is online
+        except EvolutionError as error:  # a damaged directory: continue with the model that is online
             print(f"no new model: {error}", flush=True)
 
 

@@ -293,7 +293,7 @@ def test_an_environment_that_raises_costs_the_last_interval_and_no_more(tmp_path
     changes: dict[str, Any] = {"env_kwargs": {"broken": str(broken)}, "max_lag": 3, "report_every": 40}
     with pytest.raises(LookupError, match="lost its map") as failed, Run.at(tmp_path / "run") as run:
         learn(run, Breaks(), **changes)
-    assert "go on with: Run.resume" in " ".join(failed.value.__notes__)
+    assert "continue with: Run.resume" in " ".join(failed.value.__notes__)
     broken.unlink()
     check_resumes(tmp_path, lambda run: learn(run, **changes))
 

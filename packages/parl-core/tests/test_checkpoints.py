@@ -262,7 +262,7 @@ def test_a_full_disk_stops_training_with_what_is_left_and_what_to_do(
         learn_off_policy(run, Fills())
     message = str(failed.value)
     assert "The newest complete one is that of step 40" in message
-    assert f"Free space on that disk, then go on with: Run.resume('{path}')" in message
+    assert f"Free space on that disk, then continue with: Run.resume('{path}')" in message
     assert not list(path.rglob("*.part"))
     assert not [found for found in path.rglob("*") if ".writing" in found.name]
     monkeypatch.setattr(os, call, real)

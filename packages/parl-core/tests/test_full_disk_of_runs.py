@@ -70,7 +70,7 @@ def learn(run: Run, *callbacks: Callback) -> Wide:
 def check_stopped_at_60(error: str, folder: Path) -> None:
     assert "the checkpoint of step 60 could not be written" in error
     assert "The newest complete one is that of step 40; training stops here" in error
-    assert f"then go on with: Run.resume('{folder}')" in error
+    assert f"then continue with: Run.resume('{folder}')" in error
     assert CheckpointStore(folder / "checkpoints").steps() == [40]
     assert not [path for path in folder.rglob("*") if ".writing" in path.name or path.suffix == ".part"]
 

@@ -19,7 +19,7 @@ class Settings:
     balls: Annotated[int, "in the air"] = 3
     speed: Annotated[float, "of a hand"] = 0.5
     runs: Annotated[str, "folder of all runs"] = "runs"
-    resume: Annotated[str, "folder of a run to go on with"] = ""
+    resume: Annotated[str, "folder of a run to continue"] = ""
 
 
 @dataclass(frozen=True)

@@ -113,10 +113,10 @@ def test_starts_of_every_kind_of_number_are_the_same(name: str) -> None:
 def test_memory_of_another_shape_is_refused(name: str) -> None:
     es = search(name)
     infos = es.ask(2)
-    with pytest.raises(LayoutMismatch, match=r"out has shape \(5,\); what is to be written there has \(4,\)"):
+    with pytest.raises(LayoutMismatch, match=r"out has shape \(5,\); the result has \(4,\)"):
         es.candidate(infos[0], np.empty(5, np.float32))
     for shape in ((2, 5), (3, 4), (8,)):
-        with pytest.raises(LayoutMismatch, match=r"what is to be written there has \(2, 4\)"):
+        with pytest.raises(LayoutMismatch, match=r"the result has \(2, 4\)"):
             es.candidates(infos, np.empty(shape, np.float32))
     assert es.candidates([]).shape == (0, 4)
 

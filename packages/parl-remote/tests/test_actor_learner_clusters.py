@@ -119,7 +119,7 @@ def test_a_cluster_that_disappears_costs_the_last_interval_and_the_run_goes_on_e
     told = " ".join(gone.value.__notes__)
     assert "in spawning another worker in the place of worker" in told
     assert "its node was lost" in told
-    assert "checkpoint of step 192 (000000000192); go on with: Run.resume" in told
+    assert "checkpoint of step 192 (000000000192); continue with: Run.resume" in told
     assert CheckpointStore(tmp_path / "run" / "checkpoints").steps() == [96, 192]
     parl_remote.disconnect()
     with Run.resume(tmp_path / "run") as run, RemoteActors(cpu_num=1) as actors:

@@ -119,7 +119,7 @@ def test_links_are_followed_also_to_elsewhere(project: Path, tmp_path_factory: p
 
 def test_a_link_to_a_directory_above_itself_is_refused(project: Path) -> None:
     (project / "data/deep/again").symlink_to(project / "data")
-    with pytest.raises(ValueError, match=r"'data/deep/again' is a link to a directory that it lies in"):
+    with pytest.raises(ValueError, match=r"'data/deep/again' is a link to a directory that contains it"):
         names(project, "data")
 
 

@@ -99,7 +99,7 @@ def test_the_list_of_commands_is_complete() -> None:
         (["start", "--port", "8037", "--memory", "much"], '--memory is a size such as "24G"'),
         (["start", "--port", "8037", "--label", "license"], "for example license=2, not 'license'"),
         (["start", "--port", "8037", "--label", "a=1", "--label", "a=2"], "--label a is given twice"),
-        (["start", "--port", "8037", "--label", "cpu=1"], "'cpu' is no name for a label"),
+        (["start", "--port", "8037", "--label", "cpu=1"], "'cpu' cannot be the name of a label"),
         (["start", "--port", "8037", "--label", "a=nan"], "finite"),
         (["start", "--port", "8037", "--label", "a=-1"], "0 or more"),
         (["connect", "--address", "nowhere"], "an address is 'host:port'"),

@@ -62,7 +62,7 @@ WAITING = "waiting.npz"
 COLUMNS = ("keys", "models", "fingerprints")
 TIMES = "times"
 HISTORY = "history.jsonl"
-_REMEDY = "take it from a copy, or move it away to go on with a history that begins anew"
+_REMEDY = "take it from a copy, or move it away to continue with a new history"
 _KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
 
 

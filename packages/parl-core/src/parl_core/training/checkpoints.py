@@ -220,7 +220,9 @@ class Checkpoints:
         path = store.write(step, state, save_agent=parts.agent.save, backend=backend, segments=segments)
         if parts.memory is not None:
             journal.prune(store.needed_segments())
-        self._run.saved(store.folder, f"checkpoint of step {step} ({path.name}); go on with: {self._run.how_to_resume}")
+        self._run.saved(
+            store.folder, f"checkpoint of step {step} ({path.name}); continue with: {self._run.how_to_resume}"
+        )
 
     def _restore(self, parts: LoopParts, checkpoint: Checkpoint, journal: Journal) -> Mapping[str, Any]:
         state = checkpoint.state
@@ -267,7 +269,7 @@ class Checkpoints:
         steps = store.steps()
         left = f"The newest complete one is that of step {steps[-1]}" if steps else "There is no complete one yet"
         todo = "Free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Set that right"
-        then = f", then go on with: {self._run.how_to_resume}" if steps else ", then begin again"
+        then = f", then continue with: {self._run.how_to_resume}" if steps else ", then start again"
         return (
             f"the checkpoint of step {step} could not be written to {store.folder}: {error.strerror or error}. "
             f"{left}; training stops here, so that no more than what came after it is lost. {todo}{then}"

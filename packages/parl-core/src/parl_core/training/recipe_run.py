@@ -347,7 +347,7 @@ class RecipeRun:
         taken = CheckpointStore(folder / "checkpoints").steps()
         if taken and taken[-1] >= self.total_steps:
             raise HyperparameterError(
-                f"the run in {folder} has taken all of its {self.total_steps} steps: go on with "
+                f"the run in {folder} has taken all of its {self.total_steps} steps: continue with "
                 f"parl resume {folder} --steps {2 * self.total_steps}"
             )
 

@@ -71,7 +71,7 @@ class Effect(Enum):
     QUEUE = "queue it; start in order per caller, `max_concurrency` (1) run at a time"
     DROP_IF_QUEUED = "drop it if it is still queued, cancel it if it is a coroutine; reply either way"
     REPLY_VALUE = "reply with the value"
-    REPLY_ERROR = "reply with the error; the actor lives on"
+    REPLY_ERROR = "reply with the error; the actor keeps running"
     EXIT = "reply if asked, exit, tell the worker why"
 
 
