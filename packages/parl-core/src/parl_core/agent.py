@@ -230,7 +230,7 @@ class Agent:
     def drawing_from(self, seed: int) -> Iterator[None]:
         """Provide a context in which all random draws of this agent come from streams seeded with `seed`.
 
-        Those of before, also the framework's global one, continue afterwards as if nothing had been drawn.
+        The previous streams, also the framework's global one, continue afterwards as if nothing had been drawn.
         """
         before, self.rng = self.rng, np.random.default_rng(seed)
         try:
@@ -244,7 +244,7 @@ class Agent:
 
         Args:
             args: a batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as PARL 1.x and
-                2.x have it; arguments are those of the algorithm's `learn`. An algorithm of your own whose `learn`
+                2.x have it; the arguments are those of the algorithm's `learn`. An algorithm of your own whose `learn`
                 takes other arguments gets these.
             kwargs: likewise.
 

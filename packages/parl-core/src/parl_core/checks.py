@@ -1,6 +1,6 @@
 """Checks of what users pass: one function for each kind. Values that passed are trusted inside.
 
-Every message says which argument it was, what it was, what is allowed, and what to do.
+Every message names the argument, its value, the allowed values, and what to do.
 """
 
 import math

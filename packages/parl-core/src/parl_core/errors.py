@@ -90,7 +90,7 @@ class LostActor(ParlError):
     """An actor of any system (`parl_core.actors`) ended while calls on it waited, or before they were made.
 
     Attributes:
-        from_outside: whether what it was doing cannot have ended it: its host is gone, or it was stopped from outside.
+        from_outside: whether its work cannot have ended it: its host is gone, or it was stopped from outside.
     """
 
     from_outside: bool = False

@@ -253,7 +253,7 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
     Args:
         agent: a `parl.Agent` whose model is one of `parl.networks`.
         observation_space: what the agent observes.
-        action_space: what it does.
+        action_space: its actions.
 
     Raises:
         ModelContractError: the model, or a layer of it, has no form in numpy.

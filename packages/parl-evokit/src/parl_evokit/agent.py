@@ -208,7 +208,7 @@ class ESAgent:
                 left out.
 
         Returns:
-            What the update did, and what was read. Files that were left out, or of which more than `max_damage` is
+            The update's report, and the contents read. Files that were left out, or of which more than `max_damage` is
             damaged, are `quarantined`: moved aside once model and solver are saved.
 
         Raises:
@@ -238,7 +238,7 @@ class ESAgent:
             As there; with the same log the report's `parameters_sha256` is that of the model in `until`.
 
         Raises:
-            NothingToUpdate: The logs do not have what was used.
+            NothingToUpdate: The logs do not contain the used records.
             LogError: See `read_log`.
             SolverError: There is no solver yet, or `until` has none.
         """

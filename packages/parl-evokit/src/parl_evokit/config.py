@@ -286,7 +286,7 @@ class CemConfig:
 
     Attributes:
         elite_share: Part of the samples from which it learns, above 0 to 1.
-        smoothing: Weight of what they say beside what was before, above 0 to 1.
+        smoothing: Weight of the elites relative to the previous values, above 0 to 1.
         extra_std: Deviation of noise that is added to the elites', declining to 0; 0 or more.
         extra_updates: Within how many updates; 1 or more.
     """

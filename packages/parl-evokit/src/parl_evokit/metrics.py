@@ -3,7 +3,7 @@
     history.jsonl ─┬─► exposition: text for a node exporter's folder, or `Metrics` in a process with prometheus_client
                    └─► page: one HTML file, drawn without any library
 
-That updates have stopped is the first thing to be told: `evokit_last_update_timestamp_seconds` is when the newest model
+Set up an alarm for stopped updates first: `evokit_last_update_timestamp_seconds` is when the newest model
 was written, whatever has happened since.
 """
 

@@ -22,7 +22,7 @@ bits here as well: sums are rounded once or run in the order of the keys, and ex
 With `stale: POOLED`, all samples of an update are ranked together, and (1) is as it is. That is right where late
 rewards are not like early ones: visitors who stay long are often content. Ranked among themselves, the early ones
 of a model have as many winners as the late ones, and each batch of late ones teaches little, or nothing if it is one
-sample. `stale: AUTO`, the default, decides at each update that has stale samples, and reports what it took:
+sample. `stale: AUTO`, the default, decides at each update that has stale samples, and reports its choice:
 
     up to 100 parameters: IMPORTANCE if the weights (3) leave at least half of the samples, by sum(w)^2 / sum(w^2); else
                           POOLED

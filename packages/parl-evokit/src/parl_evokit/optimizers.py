@@ -87,7 +87,7 @@ class Optimizer(ABC):
 
         Args:
             parameters: Present ones.
-            gradient: Of what is minimised.
+            gradient: Gradient of the minimised objective.
             norm: The gradient's length.
             out: As for `step`.
 

@@ -172,7 +172,7 @@ class Strategy(ABC):
 
         Args:
             infos: Samples of this model or of older ones.
-            rewards: One per sample, larger is better; what is not finite is set aside.
+            rewards: One per sample, larger is better; values that are not finite are set aside.
 
         Returns:
             What was used and what changed.

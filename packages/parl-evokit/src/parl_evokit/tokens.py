@@ -4,7 +4,7 @@
     feedback:  56 characters ──► Tokens.redeem ──► info, or `InvalidToken` with the reason
 
 A token holds the sample, the model, an expiry and a keyed hash of them; without the secret a program can neither make
-nor change one. The service keeps nothing about what it has issued. That a token counts once is the update's part: it
+nor change one. The service stores nothing about the issued tokens. That a token counts once is the update's part: it
 knows the samples that it has used (`reference/evokit/tokens.md` has the layout and test vectors for other languages).
 
 Secrets are lines `evokit1-<64 hexadecimal digits>`, in a file of mode 0600 or in an environment variable. The first

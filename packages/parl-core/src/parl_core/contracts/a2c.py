@@ -56,7 +56,7 @@ class A2C(OnPolicy):
         nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
-        config: PARL 2.x's dictionary of an experiment; what it has besides the settings above is ignored.
+        config: PARL 2.x's dictionary of an experiment; entries other than the settings above are ignored.
         hyperparas: PARL 1.x's dictionary of `vf_loss_coeff`; not together with settings that PARL 1.x does not have.
         device, compile, compute_dtype: see `parl.Algorithm`.
 

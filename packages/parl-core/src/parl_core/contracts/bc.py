@@ -19,7 +19,7 @@ class BC(CountingUpdates):
 
         loss = -mean(log pi(action | obs))
 
-    One Adam step a call. It knows nothing of rewards, so it is what every algorithm of logged data has to beat on the
+    One Adam step a call. It does not use rewards, so it is the baseline for every algorithm of logged data on the
     same log. Deviations from the paper: none known; its network regresses one steering angle, ours is a distribution.
 
     The model's `policy(obs)` returns logits `[batch, act_dim]`, with `nvec` those of all parts side by side

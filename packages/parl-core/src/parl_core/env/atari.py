@@ -276,7 +276,7 @@ class ClipRewardEnv(ApiWrapper):
 class WholeGameEnv(ApiWrapper):
     """Starts the next life of a game automatically, so that an episode is a whole game.
 
-    What a game gives while its next life begins (fire, a no-op) is not counted; games give nothing there.
+    Rewards while the next life begins (fire, a no-op) are not counted; games give none there.
 
     Args:
         env: with an `EpisodicLifeEnv` inside, and a `MonitorEnv` inside of that.

@@ -162,7 +162,7 @@ class VectorEnv:
         """Begin an episode in every environment.
 
         Args:
-            seed: of all of them; each gets one of its own from it. None lets their generators continue.
+            seed: for all of them; each gets a separate one derived from it. None lets their generators continue.
             options: passed to each.
 
         Returns:

@@ -358,7 +358,7 @@ def _holds_arrays(space: Any) -> bool:
 class OnPolicySettings:
     """Hyper-parameters of the loop; defaults are those of the PPO paper for MuJoCo (arXiv:1707.06347, table 3).
 
-    What is None is left to the algorithm, with what it was made with. Learning rate, clip range and entropy coefficient
+    Settings that are None keep the algorithm's own values. Learning rate, clip range and entropy coefficient
     may be schedules here: functions of the environment steps taken, such as `parl_core.schedules.linear(3e-4, 0, 1e6)`.
 
     Attributes:
@@ -368,8 +368,8 @@ class OnPolicySettings:
         minibatch_size: samples of one gradient step, of PPO (64 by default); need not divide the rollout.
         gamma: discount of the next step, in [0, 1].
         gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout.
-        lr: learning rate, or what it is at the beginning.
-        clip: clip range, or what it is at the beginning, of PPO.
+        lr: learning rate, or its initial value.
+        clip: clip range of PPO, or its initial value.
         decay: whether learning rate and clip range go linearly to 0 over `total_steps`.
         entropy_coef: weight of the entropy bonus, at least 0.
         target_kl: where given, passes over a rollout end early when the policy has moved this far; of PPO.

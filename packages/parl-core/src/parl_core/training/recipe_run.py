@@ -422,7 +422,7 @@ def play(
 
     Args:
         agent: plays.
-        trained: what it is.
+        trained: the description of the agent.
         episodes: how many.
         seed: of the episodes.
         max_steps: of one episode; see `evaluate`.

@@ -33,7 +33,7 @@ class PaddleModel:
         parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`; default: all that have
             a gradient.
         predict: Called with the layer and the input, without gradients. Default: the layer itself, on a tensor made of
-            the input; what it returns is given back as numpy where the input was no tensor.
+            the input; its result is returned as numpy if the input was not a tensor.
 
     Raises:
         EvolutionError: No parameter matches.

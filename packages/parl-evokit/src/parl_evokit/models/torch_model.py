@@ -1,6 +1,6 @@
 """Models in torch: a module whose parameters become views of the flat vector.
 
-On the CPU and in float32 nothing is copied: what is written into the vector changes the module. Parameters elsewhere
+On the CPU and in float32 nothing is copied: writing into the vector changes the module. Parameters elsewhere
 (on a GPU, in another precision) are copied whenever the vector has changed. Buffers stay as they are and do not evolve.
 """
 
@@ -32,7 +32,7 @@ class TorchModel:
         parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`; default: all that
             require a gradient.
         predict: Called with the module and the input, without gradients. Default: the module itself, on a tensor made
-            of the input; what it returns is given back as numpy where the input was no tensor.
+            of the input; its result is returned as numpy if the input was not a tensor.
 
     Raises:
         EvolutionError: No parameter matches.
