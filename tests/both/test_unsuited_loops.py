@@ -39,7 +39,9 @@ def transformer(**sizes: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["PPO", "A2C", "IQL"])
 def test_the_off_policy_loop_names_the_loop_of_another_algorithm(name: str) -> None:
-    message = f"train_off_policy cannot train {name}, which .*: .*PPO, A2C .* train_on_policy; .*IQL.* train_offline"
+    message = (
+        f"train_off_policy cannot train {name}, which .*: .*PPO, A2C.* with train_on_policy; .*IQL.* with train_offline"
+    )
     with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
         train_off_policy(agent(name), envs, SETTINGS)
 
