@@ -43,8 +43,8 @@ def one(suite: str, arguments: list[str]) -> int:
     if not any("::" in path for path in paths) and not any(argument.startswith("-m") for argument in arguments):
         command += ["-m", "slow" if slow else "not slow"]
     if not paths and "-n" not in [*command, *arguments]:
-        # A file stays in one worker, which shares its clusters and models. Tests wait now and then: one worker more.
-        command += ["-n", str(min((os.cpu_count() or 1) + 1, MOST_WORKERS)), "--dist", "loadfile"]
+        # A file stays in one worker, which shares its clusters and models. Tests wait now and then: two workers more.
+        command += ["-n", str(min((os.cpu_count() or 1) + 2, MOST_WORKERS)), "--dist", "loadfile"]
         # Its processes compute with one thread each: those of several workers would wait for each other's.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Tests start thousands of processes; each would compile our sources anew where an image forbids to keep bytecode.

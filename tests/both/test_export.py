@@ -330,9 +330,8 @@ def test_a_memory_is_carried_from_step_to_step(tmp_path: Path, memory: Any, kind
 
 
 @pytest.mark.timeout(900)  # as above
-@pytest.mark.parametrize(
-    "memory", ["gru", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lstm", "transformer"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["gru", "lstm", "transformer"])
 def test_every_format_carries_a_memory_over_sequences(tmp_path: Path, memory: Any) -> None:
     observed = Masked().observation_space
     model = parl.networks.for_spaces(observed, CHOICE, "actor-critic", memory=memory, memory_size=8)

@@ -179,6 +179,7 @@ def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path)
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # processes that import a framework take minutes on a busy machine
 def test_a_search_goes_on_where_it_stopped_and_its_best_settings_can_be_trained(tmp_path: Path) -> None:
     pytest.importorskip("optuna")

@@ -35,6 +35,7 @@ print("frameworks", sorted({"torch", "paddle", "parl_remote", "zmq"} & set(sys.m
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "paddle"])
 def test_one_backend_alone_trains(backend: str, make_fresh: Callable[..., FreshEnvironment]) -> None:
     environment = make_fresh(f"parl-{backend}")

@@ -81,6 +81,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith(("PARL_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARL_RUN_DIR", str(tmp_path / ".parl"))
+    monkeypatch.setenv("PARL_MONITOR", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     return tmp_path
 

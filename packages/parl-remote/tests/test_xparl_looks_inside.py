@@ -72,6 +72,7 @@ class Desk:
         self.environment = {
             **kept,
             "PARL_RUN_DIR": str(home / ".parl"),
+            "PARL_MONITOR": "0",
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         }
 

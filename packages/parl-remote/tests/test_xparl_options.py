@@ -44,6 +44,7 @@ def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
     for name in [name for name in os.environ if name.startswith(("PARL_", "XDG_", "XPARL", "DEBUG"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PARL_RUN_DIR", str(tmp_path / ".parl"))
+    monkeypatch.setenv("PARL_MONITOR", "0")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
