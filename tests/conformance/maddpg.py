@@ -138,7 +138,8 @@ class MADDPGConformance(Conformance):
                     else np.eye(_ACTS)[soft.argmax(-1)]
                 )
 
-            keeps = acted * (1.0 - after["terminated"])
+            terminal = (np.arange(_BATCH) >= _BATCH - 2).astype(precision.dtype)  # of all agents, whoever they are
+            keeps = acted * (1.0 - after["terminated"]) * (1.0 - terminal[:, None])
             there = np.maximum(after["alive"], keeps)
             following = _policy(target, after["obs"], continuous=continuous)
             a_t = actions(following, after.get("action_mask"), noises[0]) * there[..., None]
@@ -167,8 +168,8 @@ class MADDPGConformance(Conformance):
             expected_actor = np.real(actor_loss(weights))
             weights = actors.update(weights, gradient(actor_loss, weights, names["actor"]))
             target = {name: (1 - _TAU) * target[name] + _TAU * weights[name] for name in target}
-            ignored = rng.normal(size=_BATCH).astype(precision.dtype)  # the team's reward, and when all have ended
-            found = agent.learn(obs, stored, ignored, after, np.zeros(_BATCH, precision.dtype))
+            ignored = rng.normal(size=_BATCH).astype(precision.dtype)  # the team's reward
+            found = agent.learn(obs, stored, ignored, after, terminal)
             np.testing.assert_allclose(found, (expected_critic, expected_actor), atol=10 * precision.tolerance)
         assert_weights_close(algorithm.model.get_weights(portable=True), weights, 3 * precision.tolerance)
         assert_weights_close(algorithm.target_model.get_weights(portable=True), target, 3 * precision.tolerance)

@@ -115,8 +115,8 @@ class MADDPG(ContinuousActorCritic):
         """Take one step of all critics and one of all actors, and move the target.
 
         Args:
-            batch: tensors, with joint observations. `reward`, `terminal` and `discount` are not looked at: each agent's
-                own are in the observations.
+            batch: tensors, with joint observations. `reward` and `discount` are not looked at: each agent's own rewards
+                are in the observations. Where `terminal` is 1, the step ends the episode of all agents.
             actor_lr: learning rate of the actors for this step; default the constructor's.
             critic_lr: learning rate of the critics for this step; default the constructor's.
 

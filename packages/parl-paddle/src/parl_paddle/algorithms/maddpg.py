@@ -31,7 +31,9 @@ class MADDPG(contract.MADDPG, Algorithm):
         obs, next_obs = batch.obs, batch.next_obs
         acted, taken = self._taken(batch)
         with paddle.no_grad():
-            goes_on = acted * (1.0 - next_obs["terminated"].astype(acted.dtype))
+            of_all = batch.terminal.astype(acted.dtype).reshape([-1, 1])
+            ends = paddle.maximum(next_obs["terminated"].astype(acted.dtype), of_all)  # type: ignore[no-untyped-call]
+            goes_on = acted * (1.0 - ends)
             there = paddle.maximum(next_obs["alive"].astype(acted.dtype), goes_on).unsqueeze(2)  # type: ignore[no-untyped-call]
             a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise) * there
             v_t = [self.target_model.value(next_obs, a_t, i).reshape([-1]) for i in range(acted.shape[1])]

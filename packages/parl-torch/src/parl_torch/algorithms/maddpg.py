@@ -28,7 +28,8 @@ class MADDPG(contract.MADDPG, Algorithm):
         obs, next_obs = batch.obs, batch.next_obs
         acted, taken = self._taken(batch)
         with torch.no_grad():
-            goes_on = acted * (1.0 - next_obs["terminated"].to(acted.dtype))
+            ends = torch.maximum(next_obs["terminated"].to(acted.dtype), batch.terminal.to(acted.dtype).reshape(-1, 1))
+            goes_on = acted * (1.0 - ends)
             there = torch.maximum(next_obs["alive"].to(acted.dtype), goes_on).unsqueeze(2)
             a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise) * there
             v_t = [self.target_model.value(next_obs, a_t, i).reshape(-1) for i in range(acted.shape[1])]
