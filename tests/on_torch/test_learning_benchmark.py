@@ -233,7 +233,7 @@ def test_gates_are_judged_by_the_lower_bound_and_a_failed_one_says_so(tmp_path: 
     assert "open (runs of 999 steps, the gate has 100,000)" in line(table, "DQN, Acrobot-v1")
     assert "- passed: 1 of 7 rows\n- FAILED: A2C, CartPole-v1 on torch; PPO, CartPole-v1 on paddle\n" in table
     assert "; TD3, Pendulum-v1; " in table.split("- not run: ")[1].splitlines()[0]
-    assert (tmp_path / "TABLE.md").read_text().startswith("Returns are those of the weights at the end of training")
+    assert (tmp_path / "TABLE.md").read_text().startswith("Returns are measured with the weights at the end")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["TABLE.md", "curves.png"]
 
