@@ -256,6 +256,13 @@ class PolicyProgram:
         raise NotImplementedError
 
 
+def _parts(space: Any) -> Sequence[tuple[Any, Any]] | None:
+    """Return key and space of each part of a dictionary or tuple, and None of any other space."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, gymnasium.spaces.Tuple) else None
+
+
 def _nested(space: Any, leaves: Iterator[Any]) -> Any:
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: _nested(part, leaves) for key, part in space.spaces.items()}
@@ -266,14 +273,10 @@ def _nested(space: Any, leaves: Iterator[Any]) -> Any:
 
 def observation_leaves(space: Any, name: str = "observation") -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Yield a name, and what finds it in an observation, for every array of a space; each in the space's dtype."""
-    match space:
-        case gymnasium.spaces.Dict():
-            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
-        case gymnasium.spaces.Tuple():
-            parts = list(enumerate(space.spaces))
-        case _:
-            yield name, lambda observation: np.asarray(observation, space.dtype)
-            return
+    parts = _parts(space)
+    if parts is None:
+        yield name, lambda observation: np.asarray(observation, space.dtype)
+        return
     for key, part in parts:
         for inner, leaf in observation_leaves(part, f"{name}.{key}"):
             yield inner, partial(_found_in, key, leaf)
@@ -290,14 +293,10 @@ def _found_in(key: Any, leaf: Callable[[Any], Any], observation: Any) -> Any:
 
 def action_leaves(space: Any, name: str = "action") -> Iterator[tuple[str, Any]]:
     """Yield name and space of every part of an action, in order."""
-    match space:
-        case gymnasium.spaces.Dict():
-            parts: Sequence[tuple[Any, Any]] = list(space.spaces.items())
-        case gymnasium.spaces.Tuple():
-            parts = list(enumerate(space.spaces))
-        case _:
-            yield name, space
-            return
+    parts = _parts(space)
+    if parts is None:
+        yield name, space
+        return
     for key, part in parts:
         yield from action_leaves(part, f"{name}.{key}")
 

@@ -163,20 +163,13 @@ class ReplayMemory(SampledRing):
                 reward is NaN or infinite; nothing is stored. Where there is anything but numbers, a full memory may
                 have lost its oldest transitions.
         """
-        self._append_columns(obs, act, reward, next_obs, terminal, truncated, {})
+        self._append_columns((obs, next_obs, act, reward, terminal), truncated, {})
 
     def _append_columns(
-        self,
-        obs: ArrayLike,
-        act: ArrayLike,
-        reward: ArrayLike,
-        next_obs: ArrayLike,
-        terminal: ArrayLike,
-        truncated: ArrayLike | None,
-        others: Mapping[str, ArrayLike],
+        self, columns: Sequence[ArrayLike], truncated: ArrayLike | None, others: Mapping[str, ArrayLike]
     ) -> None:
-        """Store the arguments of `append_batch`, and others in attributes of their names."""
-        given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
+        """Store `(obs, next_obs, act, reward, terminal)` of `append_batch`, and others in attributes of their names."""
+        given = [np.asarray(array) for array in columns]
         given.append(np.zeros(len(given[3]), np.bool_) if truncated is None else np.asarray(truncated))
         check_rewards(given[3])
         stored = [self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated]

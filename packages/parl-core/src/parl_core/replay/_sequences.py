@@ -61,7 +61,7 @@ class _SequenceMemory(ReplayMemory):
         for name in self._names:
             shape = (len(np.asarray(reward)), *getattr(self, f"state_{name}").shape[1:])
             kept[f"state_{name}"] = np.zeros(shape) if state is None else state[name]
-        self._append_columns(obs, act, reward, next_obs, terminal, truncated, kept)
+        self._append_columns((obs, next_obs, act, reward, terminal), truncated, kept)
 
 
 class SequenceReplayMemory(_SequenceMemory):

@@ -60,6 +60,9 @@ __all__ = ["main"]
 
 
 COUNT = click.IntRange(min=1)
+WORKERS = option(
+    "--workers", default=1, show_default=True, type=COUNT, help="Number of processes that play in parallel."
+)
 PATHS = click.argument("paths", nargs=-1, required=True, type=Path)
 
 
@@ -96,13 +99,7 @@ def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: f
 @MODEL
 @ENV
 @EPISODES
-@option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Number of processes that play in parallel.",
-)
+@WORKERS
 @option("--raw", is_flag=True, help="Write a new file in the raw form instead of a segment.")
 @JSON
 @exits
@@ -220,7 +217,7 @@ def replay(
 )
 @option("--rounds", default=200, show_default=True, type=COUNT, help="Number of updates.")
 @EPISODES
-@option("--workers", default=1, show_default=True, type=COUNT, help="Number of processes that play in parallel.")
+@WORKERS
 @option(
     "--evaluate-every",
     default=10,

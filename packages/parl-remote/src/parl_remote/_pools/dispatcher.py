@@ -88,7 +88,7 @@ class Dispatcher:
     Args:
         per_actor: Tasks that an actor has at a time: one running and others queued in it.
         retries: How many more actors a task may kill after the first.
-        replace: Makes a new actor instead of one that died; None if the pool cannot.
+        replace: Makes a new actor for one that died; None if the pool cannot.
     """
 
     def __init__(self, per_actor: int, retries: int, replace: Callable[[], Any] | None) -> None:
