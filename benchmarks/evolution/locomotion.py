@@ -85,8 +85,8 @@ PUBLISHED = {
     "es-hopper": "877 after 0.38 M steps, 3,403 after 31.6 M",
 }
 RECIPES = {
-    "ars-swimmer": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 500_000, 10),
-    "ars-swimmer-alike": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 500_000, 10, alike=True),
+    "ars-swimmer": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 2_000_000, 10),
+    "ars-swimmer-alike": Recipe("Swimmer-v5", "ARS", 0.02, 0.01, 1, 1, False, 0.0, 2_000_000, 10, alike=True),
     "ars-hopper": Recipe("Hopper-v5", "ARS", 0.01, 0.025, 8, 4, True, 1.0, 3_000_000, 20),
     "ars-halfcheetah": Recipe("HalfCheetah-v5", "ARS", 0.02, 0.03, 32, 4, True, 0.0, 3_000_000, 2),
     "es-swimmer": Recipe("Swimmer-v5", "BASIC_ES", 0.01, 0.02, 50, 0, True, 0.0, 3_000_000, 2),
