@@ -258,6 +258,9 @@ class History:
         assert all(one.times <= 1 for one in self.reported.values())
         for name, futures in self.waiting:
             assert any(map(_failed, futures)) or not self.reported[name].future.settled
+        if self.path is None or not self.path.is_closed:  # else whichever call meets the loss finds it
+            is_next = bool(self.waiting) and all(one.settled for one in self.waiting[0][1])
+            assert self.outbox.is_sending == (is_next and self.path is not None)
 
     def still_to_be_sent(self) -> list[str]:
         return [name for name, _ in self.waiting]

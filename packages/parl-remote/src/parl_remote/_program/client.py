@@ -436,7 +436,10 @@ class Client(ConnectionDisplay):
         last = dict.fromkeys((*self.own.records.values(), *self._borrowing.records.values()), (-1, now))
         while last:
             for record, (unsent, since) in list(last.items()):
-                if record.connection is None or record.outbox is None or not record.connection.is_full():
+                if record.connection is None or record.outbox is None:
+                    del last[record]
+                    continue
+                if not record.connection.is_full() and not record.outbox.is_sending:
                     del last[record]
                     continue
                 record.connection.write()

@@ -121,6 +121,12 @@ class Outbox:
         """Return how many calls wait here."""
         return len(self._held)
 
+    @property
+    def is_sending(self) -> bool:
+        """Return whether the first call here leaves as soon as the path takes it."""
+        with self._lock:
+            return self._machine.is_sending
+
     def limit(self, calls: int | None, *, waits: bool) -> None:
         """Set how many calls may be unanswered, and whether one more waits or raises."""
         self._machine.limit = calls

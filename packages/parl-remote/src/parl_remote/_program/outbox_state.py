@@ -102,6 +102,12 @@ class OutboxMachine(Generic[C]):
         """Return whether a new call may be sent at once, because none waits."""
         return self.state is _S.LIVE and not self._queue
 
+    @property
+    def is_sending(self) -> bool:
+        """Return whether the first call waits for nothing but the connection."""
+        is_reachable = self.state not in (_S.RESTARTING, _S.GONE)
+        return is_reachable and bool(self._queue) and not next(iter(self._queue.values()))
+
     def add(self, call: C, waits_for: int = 0) -> bool:
         """Queue a call that waits for so many futures; return False if the actor is gone, and the call fails."""
         if self.state is _S.GONE:
