@@ -10,9 +10,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import importlib.util
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -75,7 +77,9 @@ def open_private(
     with _explaining(PRIVATE, found):
         cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
         try:
-            from parl_remote._program.client import Client  # only now, while the node starts
+            from parl_remote._program.client import Client  # only now, while the node starts, and so is what follows
+
+            importlib.import_module("multiprocessing.process")  # for `tell_children`
 
             client = Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
         except BaseException:
@@ -85,7 +89,7 @@ def open_private(
 
 
 def join_private(directory: Path, lease_timeout_s: float | None, files: Sequence[str]) -> Client:
-    """Connect a forked child to the private cluster of its parent, with whom the cluster ends.
+    """Connect a child to the private cluster of its parent, with whom the cluster ends.
 
     Raises:
         ClusterUnreachable: The parent has ended.
@@ -127,7 +131,7 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
 
     Args:
         reach: A `ClusterReach`, decoded from JSON.
-        lease_id: The actor's own lease.
+        lease_id: The actor's own lease; empty in a process that the actor has started, whose actors end with it.
         class_name: Its class, for display.
     """
     from parl_remote._program.client import Client
@@ -136,6 +140,9 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
     found = environment()
     told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
     mind_forks()
+    if lease_id:
+        join = functools.partial(open_in_actor, reach, "", class_name)
+        _current.tell_children(functools.partial(_connect_child, join))
     return Client(
         told.address,
         ActorsCluster(told, found),
@@ -270,14 +277,14 @@ def connect(
             if address == PRIVATE:
                 slots = cpu_num or cpu_count()
                 client, place = open_private(slots, tuple(preload), lease_timeout_s, log_dir, distributed_files)
-                join = functools.partial(join_private, place, lease_timeout_s, distributed_files)
+                join = functools.partial(join_private, place, lease_timeout_s, tuple(distributed_files))
             else:
                 join = functools.partial(open_cluster, address, key_file, lease_timeout_s, distributed_files)
                 client = join()
             if logs:
                 client.forward_logs()
             _current.install(client, functools.partial(_connect_child, join, logs=logs))
-        atexit.register(disconnect)
+        _disconnect_at_end()
         mind_forks()
 
 
@@ -334,13 +341,30 @@ def mind_forks() -> None:
         os.register_at_fork(after_in_child=_after_fork)
 
 
-def _connect_child(join: Callable[[], Client], *, logs: bool) -> Client:
-    """Return the connection of a forked child, which needs one for the first time."""
+def _connect_child(join: Callable[[], Client], *, logs: bool = False) -> Client:
+    """Return the connection of a child, which needs one for the first time."""
     client = join()
     if logs:
         client.forward_logs()
-    atexit.register(disconnect)
+    _disconnect_at_end()
+    mind_forks()
     return client
+
+
+_LAST = -100  # the queues of `multiprocessing`, which are flushed before, have -5
+
+
+def _disconnect_at_end() -> None:
+    """Have this process disconnect when it ends, after `multiprocessing` has joined the children that may use it.
+
+    What `atexit` knows is run in reverse order, so what that package registers once it is used comes before. Its own
+    children run only what is registered with it.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    if util is None:
+        atexit.register(disconnect)
+    else:
+        util.Finalize(None, disconnect, exitpriority=_LAST)
 
 
 def _after_fork() -> None:

@@ -1,12 +1,16 @@
 """This process's current connection to a cluster.
 
 `parl_remote.connect` opens it, `disconnect` or the end of the program closes it. An actor's process is connected to the
-cluster that it belongs to, when it first needs that. All other code gets the client passed in.
+cluster that it belongs to, when it first needs that, and so is a child of either: one that was forked has the function
+that connects it in its memory; one that `multiprocessing` started in another way has it pickled, among the settings
+that a process hands to its children. All other code gets the client passed in.
 """
 
 from __future__ import annotations
 
 import contextlib
+import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -16,6 +20,7 @@ from parl_remote.errors import NoResources, NotConnected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
     from typing import Any
 
     from parl_remote._data.class_spec import ClassSpec, ShippedSpec
@@ -41,6 +46,9 @@ __all__ = [
     "local_objects",
     "maker_of",
     "peek",
+    "reach",
+    "tell_children",
+    "unreached",
     "when_full",
 ]
 
@@ -133,7 +141,7 @@ def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
         return HERE
     if _state.client is not None:
         return _state.client
-    return client() if _state.make is not None else None
+    return client() if _state.make is not None or _told() is not None else None
 
 
 def client() -> ActorMaker:
@@ -143,12 +151,39 @@ def client() -> ActorMaker:
         NotConnected: There is no connection.
     """
     if _state.client is None:
-        if _state.make is None:
-            raise NotConnected("call parl.connect() before making objects of remote classes")
+        told = _told()
+        if _state.make is None and told is None:
+            raise NotConnected("call parl.connect() before making or calling objects of remote classes")
         with _state.making:
             if _state.client is None:
-                _state.client = _state.make()
+                make = _state.make or pickle.loads(told or b"")
+                _state.client = make()
     return _state.client
+
+
+_OURS = "parl_remote"
+
+
+def tell_children(make: Callable[[], ActorMaker] | None) -> None:
+    """Have children that `multiprocessing` starts connect by `make`, which can be pickled; None: not any more."""
+    if make is not None:
+        from multiprocessing import process  # 2 ms; without a connection nothing needs it
+
+        _settings(process)[_OURS] = pickle.dumps(make)
+    elif "multiprocessing.process" in sys.modules:
+        _settings(sys.modules["multiprocessing.process"]).pop(_OURS, None)
+
+
+def _told() -> bytes | None:
+    """Return what `tell_children` was given, pickled, here or in the process that started this one."""
+    process = sys.modules.get("multiprocessing.process")
+    return None if process is None else _settings(process).get(_OURS)
+
+
+def _settings(process: ModuleType) -> dict[str, Any]:
+    """Return the settings of this process; each `Process` that is made in it takes a copy along."""
+    found: dict[str, Any] = getattr(process.current_process(), "_config", {})
+    return found
 
 
 def create(
@@ -183,16 +218,18 @@ def install(new: ActorMaker, in_children: Callable[[], ActorMaker] | None = None
 
     Args:
         new: The connection.
-        in_children: Makes the own connection of a child that this process forks, when it first needs one.
+        in_children: Makes the own connection of a child of this process, when it first needs one.
     """
     _state.client = new
     _state.in_children = in_children
+    tell_children(in_children)
 
 
 def clear() -> ActorMaker | None:
     """Forget the connection and return it, to be closed."""
     old, _state.client = _state.client, None
     _state.in_children = None
+    tell_children(None)
     if not _state.inside_actor:
         _state.make = None
     return old
@@ -208,12 +245,22 @@ def leave_to_parent() -> ActorMaker | None:
 
 
 def inherit(refs: Mapping[str, ActorRef]) -> None:
-    """Keep, weakly, the references to actors that the child of a fork has got from its parent, by their leases."""
+    """Keep, weakly, references to actors that this process has got before it had a connection, by their leases."""
     _state.inherited.update(refs)
 
 
+def unreached(lease_id: str) -> ActorRef | None:
+    """Return the reference that was given to `inherit` and is not connected yet; None if there is none."""
+    return _state.inherited.get(lease_id)
+
+
+def reach(ref: ActorRef) -> None:
+    """Connect a reference that this process got before it had a connection, through its own connection."""
+    client().borrow(ref.place, ref.spec, tuple(ref.attributes.names))
+
+
 def inherited(lease_id: str) -> ActorRef | None:
-    """Return and forget the reference that this process has inherited to the actor on a lease; None if it has none."""
+    """Return and forget the reference that was given to `inherit` for the actor on a lease; None if there is none."""
     return _state.inherited.pop(lease_id, None)
 
 

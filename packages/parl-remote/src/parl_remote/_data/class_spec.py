@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import inspect
+import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -304,7 +305,21 @@ def _read(cls: bytes) -> type:
         found: Any = serialize.loads(cls)
     except Exception:  # a module that this process does not have: calls work without the class, isinstance cannot
         return object
-    return found if isinstance(found, type) else object
+    return _own(found) if isinstance(found, type) else object
+
+
+# The program's own module, as it and the children that `multiprocessing` starts as fresh interpreters name it.
+_PROGRAMS = {"__main__": "__mp_main__", "__mp_main__": "__main__"}
+
+
+def _own(cls: type) -> type:
+    """Return the class of this program that the sender, its parent or child, knows by the other name."""
+    program = sys.modules.get(_PROGRAMS.get(cls.__module__, ""))
+    try:
+        found = operator.attrgetter(cls.__qualname__)(program)
+    except AttributeError:
+        return cls
+    return found if isinstance(found, type) else cls
 
 
 def _is_inherited_from_object(cls: type, name: str) -> bool:

@@ -22,7 +22,7 @@ from parl_remote._options import ActorOptions
 from parl_remote._program.outbox import Outbox
 from parl_remote._transport import Buffer
 
-__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "settled"]
+__all__ = ["ActorPlace", "ActorRef", "AttributeNames", "settled", "unreached_reference"]
 
 
 _CALL = int(Kind.CALL)
@@ -99,8 +99,8 @@ class ActorRef:
         self.outbox = other.outbox  # last: another thread may use it at once
         return self
 
-    def leave_to_parent(self, reach: Callable[[ActorRef], None]) -> None:
-        """Leave the connection to the parent, in the child of a fork.
+    def wait_for_use(self, reach: Callable[[ActorRef], None]) -> None:
+        """Have no connection, or leave it to the parent in the child of a fork, until the reference is used here.
 
         Args:
             reach: Connects the reference here; called on its first use.
@@ -111,7 +111,7 @@ class ActorRef:
             self._destroy()
 
         self._let_go, self._destroy = _nothing, destroy
-        self.outbox = _InheritedOutbox(self, reach)
+        self.outbox = _UnreachedOutbox(self, reach)
 
     def limit(self, options: ActorOptions) -> None:
         """Limit the unanswered calls as the options say; handles take the limit along."""
@@ -219,8 +219,8 @@ class ActorRef:
         self._destroy()
 
 
-class _InheritedOutbox(Outbox):
-    """The way of calls to an actor that the child of a fork has not used yet; its first use replaces it."""
+class _UnreachedOutbox(Outbox):
+    """The way of calls to an actor that this process has not used yet; its first use replaces it."""
 
     def __init__(self, ref: ActorRef, reach: Callable[[ActorRef], None]) -> None:
         super().__init__(None)
@@ -236,6 +236,16 @@ class _InheritedOutbox(Outbox):
         """See `Outbox.names_changed`."""
         self._reach(self._ref)
         return self._ref.outbox.names_changed()
+
+
+def unreached_reference(
+    spec: ClassSpec, place: ActorPlace, attributes: tuple[str, ...], reach: Callable[[ActorRef], None]
+) -> ActorRef:
+    """Return the reference of a handle that has come into a process without a connection; see `wait_for_use`."""
+    names = AttributeNames(attributes, certain=False)
+    ref = ActorRef(spec, Outbox(None), let_go=_nothing, destroy=_nothing, attributes=names, place=place)
+    ref.wait_for_use(reach)
+    return ref
 
 
 def _nothing() -> None:

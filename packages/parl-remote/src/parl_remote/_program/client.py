@@ -473,13 +473,8 @@ class Client(ConnectionDisplay):
             if record.connection is not None:
                 record.connection.abandon(record.unsent)
         for ref in list(self._refs.values()):
-            ref.leave_to_parent(_reach)
+            ref.wait_for_use(_current.reach)
         _current.inherit(self._refs)
-
-
-def _reach(ref: ActorRef) -> None:
-    """Connect an inherited reference in the child of a fork, through the child's own client."""
-    _current.client().borrow(ref.place, ref.spec, tuple(ref.attributes.names))
 
 
 def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:

@@ -135,7 +135,7 @@ class PrivateCluster:
 
 
 class ParentsCluster:
-    """The private cluster of the program that this process was forked from; implements `client.Cluster`.
+    """The private cluster of the program that started this process; implements `client.Cluster`.
 
     Args:
         directory: The cluster's directory.
@@ -166,7 +166,7 @@ class ParentsCluster:
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
         """Return the error for a cluster that has ended."""
-        text = f"the private cluster of the program that this process was forked from cannot be reached: {reason}"
+        text = f"the private cluster of the program that started this process cannot be reached: {reason}"
         return ClusterUnreachable(text, address="local")
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from parl_remote._data.answers import STAYS
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._data.serialize import Reference
 from parl_remote._future import RemoteFuture
-from parl_remote._program.actor_ref import ActorPlace, ActorRef
+from parl_remote._program.actor_ref import ActorPlace, ActorRef, unreached_reference
 from parl_remote.errors import NotConnected, RemoteError, SerializationError, missing
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, ...]) -> RemoteObject:
-    """Make a proxy from its pickle.
+    """Make a proxy from its pickle. In a program without a connection it connects when it is first used.
 
     Args:
         place: Where the actor is, in a form that the connected cluster understands.
@@ -49,11 +49,17 @@ def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, 
         attributes: Names of its attributes when the handle was pickled.
 
     Raises:
-        NotConnected: This process is connected to no cluster.
+        NotConnected: This process is connected to no cluster, and the actor is on Ray or in the process that made it.
     """
 
     spec, proxies = unpacked(shipped)
-    ref = _current.client().borrow(place, spec, attributes)
+    if isinstance(place, ActorPlace) and _current.peek() is None and not _current.inside_actor():
+        ref = _current.unreached(place.lease_id)
+        if ref is None:
+            ref = unreached_reference(spec, place, attributes, _current.reach)
+            _current.inherit({place.lease_id: ref})
+    else:
+        ref = _current.client().borrow(place, spec, attributes)
     return make_proxy(proxies, ref, wait=wait)
 
 

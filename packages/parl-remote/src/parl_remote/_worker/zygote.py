@@ -50,7 +50,12 @@ _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote._decorator
 
 # What an actor needs when it makes or receives another one; imported while no actor is requested, so that it does not
 # delay the first actor of a program.
-_LATER = ("parl_remote._program.client", "parl_remote._connecting", "parl_remote._messages.parts")
+_LATER = (
+    "parl_remote._program.client",
+    "parl_remote._connecting",
+    "parl_remote._messages.parts",
+    "multiprocessing.process",
+)
 _QUIET_MS = 250
 
 
