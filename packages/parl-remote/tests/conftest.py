@@ -108,8 +108,10 @@ def unconnected() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_connection_of_another_file() -> None:
-    """A file begins without a connection, whichever ran before it; clusters that tests share run on unused."""
+def _no_connection_of_another_file() -> Iterator[None]:
+    """A file begins and ends without a connection, whichever is next; clusters that tests share run on unused."""
+    _drop_connection()
+    yield
     _drop_connection()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, submit
+from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, _current, _debug_client, submit
 from parl_remote._actor.host import MANY, Concurrency, How, concurrency_of
 
 PATIENCE_S = 60.0
@@ -241,6 +241,27 @@ def test_new_attributes_are_known_at_once_however_many_threads_make_them(anywher
     for future in [in_background(pool.grow, name) for name in names]:
         future.result(PATIENCE_S)
     assert all(getattr(pool, name) == name for name in names)
+
+
+def test_names_in_an_answer_that_is_read_late_replace_no_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, other_is_read, is_first = _debug_client.read_answer, threading.Event(), threading.Lock()
+
+    def read_first_one_late(frames: list[memoryview], method: str) -> Any:
+        if is_first.acquire(blocking=False):
+            assert other_is_read.wait(PATIENCE_S)
+        return read(frames, method)
+
+    _current.clear()
+    parl_remote.connect(debug=True)
+    pool: Any = Pool()
+    monkeypatch.setattr(_debug_client, "read_answer", read_first_one_late)
+    futures = [submit(pool.grow, name) for name in ("one", "two")]
+    concurrent.futures.wait(futures, PATIENCE_S, concurrent.futures.FIRST_COMPLETED)
+    other_is_read.set()
+    for future in futures:
+        future.result(PATIENCE_S)
+    assert (pool.one, pool.two) == ("one", "two")
+    parl_remote.disconnect()
 
 
 def test_many_calls_from_many_threads_are_all_answered(shared_cluster: None) -> None:

@@ -70,6 +70,9 @@ class Holder:
         self.kept = value
         return os.getpid()
 
+    def put_kept(self) -> ObjectRef[Any]:
+        return put(self.kept)
+
     def part(self) -> float:
         value = self.kept.get() if isinstance(self.kept, ObjectRef) else self.kept
         return float(value[-1])
@@ -308,3 +311,18 @@ def test_many_calls_leave_no_descriptor_and_no_mapping_behind(holders: Any) -> N
     wait_until_gone(inode)
     assert first.descriptors().result() <= before_there + 2
     assert len(os.listdir("/proc/self/fd")) <= before_here + 4
+
+
+def test_a_private_cluster_shares_memory_whatever_other_connections_of_the_process_do(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in ("1", ""):  # a connection opened under the first has told nothing to one opened under the second
+        monkeypatch.setenv("PARL_FORCE_TCP", value)
+        connect()
+        holder: Any = Holder()
+        pid = holder.keep(np.arange(SIZE)).result(WITHIN_S)
+        assert holder.put_kept().result(WITHIN_S).get()[-1] == SIZE - 1  # before the actor connects to the cluster
+        ref = put(np.arange(SIZE))
+        assert holder.keep([ref]).result(WITHIN_S) == pid
+        assert set(held(inode_of(ref))) == {os.getpid(), pid}
+        parl_remote.disconnect()

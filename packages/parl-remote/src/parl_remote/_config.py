@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BadVariable", "Environment", "Limits", "environment", "portable_wanted"]
+__all__ = ["FORCE_TCP", "BadVariable", "Environment", "Limits", "environment", "portable_wanted", "same_host_shortcut"]
+
+FORCE_TCP = "PARL_FORCE_TCP"
 
 
 class BadVariable(ValueError):
@@ -67,7 +69,8 @@ class Environment:
             directory).
         key: The cluster's key as text, from `PARL_KEY`.
         key_file: A file with the cluster's key, from `PARL_KEY_FILE`.
-        same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
+        same_host_shortcut: Whether peers on one host use unix sockets and shared memory; `PARL_FORCE_TCP=1` turns
+            that off for tests, except in private clusters, which have nothing else.
         inside_actor: Whether this process is an actor, as `XPARL=True` states.
         launcher: The command that `xparl` starts nodes with instead of its own Python, from `XPARL_PYTHON`.
         data_port: The port of a node's sealed connections, from `PARL_DATA_PORT`; 0 for a free one.
@@ -92,6 +95,11 @@ class Environment:
     data_port: int = 0
 
 
+def same_host_shortcut(variables: Mapping[str, str] | None = None) -> bool:
+    """Return whether peers on one host use unix sockets and shared memory; see `Environment`."""
+    return (os.environ if variables is None else variables).get(FORCE_TCP, "") not in {"1", "true", "True"}
+
+
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
     """Read the environment.
 
@@ -109,7 +117,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         socket_parent=Path(read.get("TMPDIR") or tempfile.gettempdir()),
         key=read.get("PARL_KEY") or None,
         key_file=Path(read["PARL_KEY_FILE"]).expanduser() if read.get("PARL_KEY_FILE") else None,
-        same_host_shortcut=read.get("PARL_FORCE_TCP", "") not in {"1", "true", "True"},
+        same_host_shortcut=same_host_shortcut(read),
         inside_actor=read.get("XPARL") == "True",
         limits=Limits(
             connect_timeout_s=_seconds(read, "PARL_CONNECT_TIMEOUT", defaults.connect_timeout_s),

@@ -149,7 +149,7 @@ def open_in_actor(reach: Sequence[object], lease_id: str, class_name: str) -> Cl
         limits=found.limits,
         lease_timeout_s=_LEASE_TIMEOUT_S,
         places=Places(same_host_shortcut=found.same_host_shortcut),
-        same_host_shortcut=found.same_host_shortcut or not told.key_file,
+        same_host_shortcut=found.same_host_shortcut,
         inside_actor=lease_id,
         name=f"actor {class_name}",
     )

@@ -54,6 +54,7 @@ class LocalCalls:
     def __init__(self, host: ActorHost, on_names: Callable[[tuple[str, ...]], None]) -> None:
         self._host = host
         self._on_names = on_names
+        self._naming = threading.Lock()
         self._runner: ClosableRunner | None = None
         self._pending: dict[int, RemoteFuture[Any]] = {}
         self._held: deque[list[Buffer]] = deque()
@@ -98,7 +99,8 @@ class LocalCalls:
             if future is not None:
                 answer = read_answer(frames, future.method)
                 if answer.names is not None:
-                    self._on_names(answer.names)
+                    with self._naming:  # several threads settle answers, in any order; the object has the latest names
+                        self._on_names(self._host.attributes)
                 future.settle(answer.value, answer.error, cancelled=answer.cancelled)
 
     # -- future.Carrier --------------------------------------------------------------------------------------------

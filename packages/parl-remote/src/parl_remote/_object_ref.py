@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from parl_remote import _current
-from parl_remote._config import environment
+from parl_remote._config import environment, same_host_shortcut
 from parl_remote._data import object_memory, serialize
 from parl_remote._data.object_memory import FrameKind, Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
 from parl_remote._data.tensors import Reducers, reducers
@@ -380,7 +380,8 @@ def _tidy(pool: MemoryPool) -> None:
             time.sleep(_TIDY_S)
 
 
-@functools.cache
 def _host() -> str:
-    """Return this host's id, empty where its processes are treated like those of another host."""
-    return host_id() if environment().same_host_shortcut else ""
+    """Return this host's id, empty where the connection treats its processes like those of another host."""
+    connection = _current.peek()
+    shortcut = same_host_shortcut() if connection is None else getattr(connection, "same_host_shortcut", True)
+    return host_id() if shortcut else ""

@@ -108,6 +108,7 @@ class Client(ConnectionDisplay):
         name: str = "",
     ) -> None:
         self._address = address
+        self.same_host_shortcut = same_host_shortcut
         self._own_lease = inside_actor
         self._cluster = cluster
         self._limits = limits

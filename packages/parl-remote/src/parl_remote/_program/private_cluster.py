@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from parl_remote._config import Environment
+from parl_remote._config import FORCE_TCP, Environment
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable
 from parl_remote._transport.unix import UnixChannel, listening_socket, private_directory
@@ -68,6 +68,7 @@ class PrivateCluster:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    env={name: value for name, value in os.environ.items() if name != FORCE_TCP},
                     pass_fds=inherited,
                     start_new_session=True,  # Ctrl-C in the driver's terminal is the driver's to handle
                     creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows

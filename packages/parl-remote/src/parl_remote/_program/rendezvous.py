@@ -246,8 +246,7 @@ class ActorsCluster:
         Raises:
             ClusterUnreachable: The master does not answer.
         """
-        here = self._reach.master_is_here and (self._environment.same_host_shortcut or not self._reach.key_file)
-        if not here:
+        if not (self._reach.master_is_here and self._environment.same_host_shortcut):
             return self._cluster().connect_master()
         try:
             return UnixChannel.connect(f"{self._reach.socket_dir}/node.sock")
