@@ -2,10 +2,9 @@
 
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 
-import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,9 @@ from search import Search, by_random_games, drawn_moves, play_match
 import parl
 from parl import training
 from parl_core.actors import wait_any
+from parl_core.atomic_write import write_json
 from parl_core.env.two_player import COLUMNS, ROWS, ConnectFourBoards
+from parl_core.training.checkpoints import LoopParts
 
 EXPLORED_MOVES = 12
 """Moves at the beginning of a game of self-play that are drawn by visits."""
@@ -25,7 +26,8 @@ EXPLORED_MOVES = 12
 class Settings:
     """Trains AlphaZero on connect four."""
 
-    minutes: Annotated[float, "time for training"] = 30.0
+    minutes: Annotated[float, "time for training, that before an interruption included"] = 30.0
+    total_games: Annotated[int, "games of self-play after which training ends; 0 lets the minutes decide"] = 0
     simulations: Annotated[int, "paths of the search for each move of self-play"] = 64
     games: Annotated[int, "that an actor plays together in one call"] = 64
     updates: Annotated[int, "gradient steps for each such call"] = 64
@@ -37,15 +39,17 @@ class Settings:
         40
     )
     match_every: Annotated[float, "minutes between matches"] = 5.0
+    save_every: Annotated[float, "minutes between checkpoints"] = 1.0
     actors: Annotated[int, "remote actors; 0 plays in this process, for breakpoints"] = 0
     address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
     seed: Annotated[int, "of weights, games and sampling"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "a few small calls only, to see that everything runs"] = False
 
 
-def make_agent(backend: str, lr: float) -> parl.Agent:
+def make_agent(backend: str, lr: float, seed: int) -> parl.Agent:
     if backend:
         parl.set_backend(backend)
     fc = parl.layers.fc
@@ -78,7 +82,7 @@ def make_agent(backend: str, lr: float) -> parl.Agent:
             self.optimizer.minimize(cross_entropy + error)
             return cross_entropy.detach(), error.detach()
 
-    return parl.Agent(AlphaZero(PolicyAndValue()))
+    return parl.Agent(AlphaZero(PolicyAndValue()), seed=seed)
 
 
 class Worker:
@@ -86,7 +90,7 @@ class Worker:
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._agent = make_agent(backend, 1e-3)
+        self._agent = make_agent(backend, 1e-3, 0)
         self._agent.predict(ConnectFourBoards.empty(2).observations())  # layers take their shapes
 
     def self_play(self, weights: Any, games: int, simulations: int, seed: int) -> tuple[Any, ...]:
@@ -158,46 +162,81 @@ class Positions:
         index = self._rng.integers(len(self), size=n)
         return [column[index] for column in self._columns]
 
+    def get_state(self) -> dict[str, Any]:
+        return {"columns": self._columns}
+
+    def set_state(self, state: Any) -> None:
+        self._columns = list(state["columns"])
+
+
+@dataclass
+class Progress:
+    """How far the run is; with agent, positions, pool and generator all that it continues from."""
+
+    seconds: float = 0.0
+    matched: float = 0.0  # seconds at the last match
+    games: int = 0
+    updates: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[list[float]] = field(default_factory=list)  # of the newest call
+
+    def get_state(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def set_state(self, state: Any) -> None:
+        vars(self).update(state)
+
 
 def train(agent: parl.Agent, workers: list[Any], actors: Any, run: training.Run, settings: Settings) -> None:
     rng = np.random.default_rng(settings.seed)
     positions, pool = Positions(settings.capacity, rng), training.OpponentPool("rating")
-    began, rows, games, updates = time.monotonic(), list[dict[str, Any]](), 0, 0
+    progress, checkpoints = Progress(), training.Checkpoints(run)
     agent.predict(ConnectFourBoards.empty(2).observations())
-    frozen = agent.get_weights()
-    pool.add("untrained", frozen)
-    losses: list[Any] = []
+    parts = {"rng": rng, "positions": positions, "pool": pool, "progress": progress}
+    if checkpoints.keep(LoopParts(agent, others=parts)) is None:
+        pool.add("untrained", agent.get_weights())
+    began = time.monotonic() - progress.seconds
+    saved = progress.seconds
+
+    def elapsed() -> float:
+        return time.monotonic() - began
+
+    def goes_on() -> bool:
+        if settings.total_games:
+            return progress.games < settings.total_games
+        return elapsed() < 60 * settings.minutes
+
+    def save() -> None:
+        nonlocal saved
+        progress.seconds = saved = elapsed()
+        checkpoints.save(progress.updates, dict)
 
     def ask(worker: Any, weights: Any) -> Any:
         return worker.submit("self_play", weights, settings.games, settings.simulations, int(rng.integers(2**31)))
 
     def measure() -> None:
-        nonlocal frozen
-        weights = agent.get_weights()
+        weights, predecessor = agent.get_weights(), pool.players[-1]
         share = 2 * max(settings.match_games // (2 * len(workers)), 1)
         seeds = rng.integers(2**31, size=(2, len(workers))).tolist()
         sizes = share, settings.simulations, settings.rollouts
         calls = [
-            worker.submit("match", weights, None, *sizes, seed) for worker, seed in zip(workers, seeds[0], strict=True)
-        ]
-        calls += [
-            worker.submit("match", weights, frozen, *sizes, seed)
-            for worker, seed in zip(workers, seeds[1], strict=True)
+            worker.submit("match", weights, other, *sizes, seed)
+            for other, row in zip((None, predecessor.policy), seeds, strict=True)
+            for worker, seed in zip(workers, row, strict=True)
         ]
         found = np.array([call.result() for call in calls]).reshape(2, len(workers), 3).sum(axis=1).tolist()
         fixed, before = (training.Results(*counts) for counts in found)
-        name = f"{len(rows)}"
-        predecessor = pool.players[-1].name
+        name = f"{len(progress.rows)}"
         pool.add(name, weights)
-        pool.record(name, predecessor, before)
-        frozen = weights
-        minutes = (time.monotonic() - began) / 60
-        mean = np.mean(losses[-settings.updates :], axis=0).tolist() if losses else [None, None]
-        rows.append(
+        pool.record(name, predecessor.name, before)
+        progress.matched = elapsed()
+        minutes = progress.matched / 60
+        mean = np.mean(progress.losses, axis=0).tolist() if progress.losses else [None, None]
+        progress.rows.append(
             {
                 "minutes": minutes,
-                "games": games,
-                "updates": updates,
+                "games": progress.games,
+                "updates": progress.updates,
                 "against_fixed_search": fixed._asdict(),
                 "against_predecessor": before._asdict(),
                 "rating": pool[name].rating,
@@ -206,34 +245,40 @@ def train(agent: parl.Agent, workers: list[Any], actors: Any, run: training.Run,
             }
         )
         print(
-            f"{minutes:.1f} min, {games} games, {updates} updates: score {fixed.score:.2f} against "
-            f"{settings.rollouts} rollouts, {before.score:.2f} against {predecessor}, rating {pool[name].rating:.0f}",
+            f"{minutes:.1f} min, {progress.games} games, {progress.updates} updates: score {fixed.score:.2f} against "
+            f"{settings.rollouts} rollouts, {before.score:.2f} against {predecessor.name}, "
+            f"rating {pool[name].rating:.0f}",
             flush=True,
         )
-        (run.path / "strength.json").write_text(json.dumps({"settings": vars(settings), "rows": rows}, indent=1))
-        plot(rows, settings, run.path / "strength.png")
+        write_json(run.path / "strength.json", {"settings": vars(settings), "rows": progress.rows})
+        plot(progress.rows, settings, run.path / "strength.png")
         agent.save(run.path / "newest.ckpt")
 
-    measure()
+    if not progress.rows:
+        measure()
+        save()
     weights = actors.put(agent.get_weights())
-    calls = {ask(worker, weights): worker for worker in workers}
-    measured = time.monotonic()
+    calls = {ask(worker, weights): worker for worker in workers} if goes_on() else {}
     while calls:
         for call in wait_any(list(calls)):
             worker = calls.pop(call)
             positions.add(*call.result())
-            games += settings.games
+            progress.games += settings.games
+            progress.losses.clear()
             for _ in range(settings.updates):
-                losses.append(agent.learn(*positions.sample(settings.batch_size)))
-                updates += 1
-            now = time.monotonic()
-            if (now - began) / 60 < settings.minutes and not (settings.smoke and games >= 2 * settings.games):
+                figures = agent.learn(*positions.sample(settings.batch_size))
+                progress.losses.append([float(figure) for figure in figures])
+            progress.updates += settings.updates
+            if goes_on():
+                if elapsed() - saved >= 60 * settings.save_every:
+                    save()  # before the next call is drawn: a resumed run draws it again
                 weights = actors.put(agent.get_weights())
                 calls[ask(worker, weights)] = worker
-                if (now - measured) / 60 >= settings.match_every:
+                if elapsed() - progress.matched >= 60 * settings.match_every:
                     measure()
-                    measured = time.monotonic()
-    measure()
+    if progress.rows[-1]["updates"] != progress.updates:
+        measure()
+    save()
     for name, what in (
         ("strength.json", "strength over time"),
         ("strength.png", "the same, drawn"),
@@ -260,10 +305,11 @@ def main(settings: Settings) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
     if settings.smoke:
         small = {"games": 4, "simulations": 8, "updates": 2, "rollouts": 8, "match_games": 4, "batch_size": 32}
+        small["total_games"] = 2 * small["games"]
         settings = Settings(**{**vars(settings), **small})
     with training.open_run("alphazero", settings) as run:
         training.seed_everything(settings.seed)
-        agent = make_agent(settings.backend, settings.lr)
+        agent = make_agent(settings.backend, settings.lr, settings.seed)
         with training.choose_actors(settings.actors, settings.address) as actors:
             workers = [actors.create(Worker, settings.backend) for _ in range(max(settings.actors, 1))]
             train(agent, workers, actors, run, settings)

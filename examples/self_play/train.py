@@ -15,6 +15,7 @@ import parl
 from parl import training
 from parl_core.env.two_player import ConnectFour, MatrixGame, rock_paper_scissors
 from parl_core.export import frozen
+from parl_core.training.checkpoints import LoopParts
 
 PAYOFF, EQUILIBRIUM = rock_paper_scissors(paper=1.0, rock=3.0, scissors=2.0)
 GAMES: dict[str, Callable[[], Any]] = {"connect_four": ConnectFour, "rps": partial(MatrixGame, PAYOFF)}
@@ -35,6 +36,7 @@ class Settings:
     seed: Annotated[int, "of weights, games and sampling"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of a run to continue, with its settings"] = ""
     smoke: Annotated[bool, "two short generations only, to see that everything runs"] = False
 
 
@@ -43,12 +45,13 @@ def spaces_of(name: str) -> tuple[Any, Any]:
     return game.observation_space("player_0"), game.action_space("player_0")
 
 
-def make_agent(name: str) -> parl.Agent:
+def make_agent(name: str, seed: int) -> parl.Agent:
     model = parl.networks.for_spaces(*spaces_of(name), "actor-critic", hidden=(128, 128))
-    return parl.Agent(parl.algorithms.PPO(model, initial_lr=1e-3, clip_param=0.2, entropy_coef=0.01))
+    return parl.Agent(parl.algorithms.PPO(model, initial_lr=1e-3, clip_param=0.2, entropy_coef=0.01), seed=seed)
 
 
-def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run) -> dict[str, Any]:
+def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run) -> parl.Agent:
+    """Train all generations that the run has not got yet, and return the last one's agent."""
     make_game, is_matrix = GAMES[settings.game], settings.game == "rps"
     generations = 2 if settings.smoke else settings.generations or (60 if is_matrix else 12)
     steps = 1_024 if settings.smoke else settings.steps or (4_096 if is_matrix else 40_960)
@@ -64,13 +67,18 @@ def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run)
     )
     pool = training.OpponentPool(settings.matchmaking or ("uniform" if is_matrix else "hardest"))
     spaces = spaces_of(settings.game)
-    table, averages = [], []
+    untrained = frozen(agent, *spaces)
+    checkpoints = training.Checkpoints(run)  # one at the end of each generation
+    saved = checkpoints.keep(LoopParts(agent, others={"pool": pool}))
+    table, averages = (list(saved["table"]), list(saved["averages"])) if saved else ([], [])
+    if not saved:
+        pool.add("generation 0", untrained)
     share = math.ceil(settings.env_num / max(settings.actors, 1))
     with training.Arena(make_game, actors=actors, workers=max(settings.actors, 1)) as arena:
-        pool.add("generation 0", frozen(agent, *spaces))
-        for generation in range(1, generations + 1):
+        for generation in range(len(table) + 1, generations + 1):
             if is_matrix:  # a best response from scratch: a policy that is sure of one action takes long to leave it
-                agent = make_agent(settings.game)
+                agent = make_agent(settings.game, settings.seed)
+                checkpoints.set_agent(agent)
             make = partial(training.AgainstOpponents, make_game, *pool.opponents())
             with training.make_vector_env(make, settings.env_num, actors=actors, envs_per_actor=share) as envs:
                 training.train_on_policy(agent, envs, loop, seed=settings.seed * 1_000 + generation)
@@ -93,6 +101,7 @@ def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run)
                 line += (
                     f", average strategy {averages[-1].round(3)}, exploitability {(PAYOFF @ averages[-1]).max():.3f}"
                 )
+            checkpoints.save(generation * steps, lambda: {"table": table, "averages": averages})
             print(line, flush=True)
     found: dict[str, Any] = {"game": settings.game, "generations": table}
     if is_matrix:
@@ -102,7 +111,7 @@ def train(agent: parl.Agent, settings: Settings, actors: Any, run: training.Run)
     run.saved(path, "results and ratings of each generation")
     plot(found, run.path / "self-play.png")
     run.saved(run.path / "self-play.png", "the same, drawn")
-    return found
+    return agent
 
 
 def average_strategy(pool: Any) -> Any:
@@ -145,9 +154,9 @@ def main(settings: Settings) -> None:
         parl.set_backend(settings.backend)
     with training.open_run("self-play", settings) as run:
         training.seed_everything(settings.seed)
-        agent = make_agent(settings.game)
+        agent = make_agent(settings.game, settings.seed)
         with training.choose_actors(settings.actors, settings.address) as actors:
-            train(agent, settings, actors, run)
+            agent = train(agent, settings, actors, run)
         run.save(agent)
         print(run.inventory())
 

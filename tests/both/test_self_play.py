@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 
 import parl
 from parl_core.actors import open_actors
+from parl_core.checkpoint import CheckpointStore
 from parl_core.env.two_player import ConnectFour, MatrixGame, rock_paper_scissors
 from parl_core.env.vector import make_vector_env
 from parl_core.export import frozen
 from parl_core.seeding import seed_everything
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
-from parl_core.training.self_play import AgainstOpponents, Arena, OpponentPool
+from parl_core.training.self_play import AgainstOpponents, Arena, OpponentPool, Results
 
 
 class Uniform:
@@ -61,6 +63,21 @@ def test_a_frozen_policy_draws_as_its_agent_and_does_not_change_with_it() -> Non
     before = policy.scores(seen)
     agent.set_weights({name: array + 0.1 for name, array in agent.get_weights().items()})
     assert (policy.scores(seen) == before).all()
+
+
+def test_frozen_opponents_and_ratings_return_from_a_checkpoint_with_the_same_bits(tmp_path: Path) -> None:
+    env = AgainstOpponents(ConnectFour, [Uniform()])
+    agent, seen, pool, other = agent_for(env), positions(20), OpponentPool(), OpponentPool()
+    pool.add("untrained", frozen(agent, env.observation_space, env.action_space))
+    pool.add("weights", {"layer.weight": np.arange(3.0)})
+    pool.record("weights", "untrained", Results(wins=3, losses=1))
+    CheckpointStore(tmp_path).write(1, pool.get_state())
+    found = CheckpointStore(tmp_path).read_latest()
+    assert found is not None
+    other.set_state(found.state)
+    assert [(p.name, p.rating, p.games) for p in other.players] == [(p.name, p.rating, p.games) for p in pool.players]
+    assert (other["untrained"].policy.scores(seen) == pool["untrained"].policy.scores(seen)).all()
+    assert other["weights"].policy["layer.weight"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_policies_of_several_numbers_are_not_drawn_from() -> None:

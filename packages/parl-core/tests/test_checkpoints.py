@@ -39,6 +39,7 @@ from parl_core.training import (
     train_offline,
     train_on_policy,
 )
+from parl_core.training.checkpoints import LoopParts
 
 EVERY = 20
 
@@ -348,6 +349,22 @@ def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
     run = Run.resume(tmp_path / "run")
     with pytest.raises(CheckpointError, match="the run ended before the first one"), run:
         learn_off_policy(run)
+
+
+def test_checkpoints_hold_the_agent_that_took_the_place_of_the_first(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "run") as run:
+        checkpoints, first, second = Checkpoints(run), Linear(), Linear()
+        with pytest.raises(CheckpointError, match=r"call keep\("):
+            checkpoints.set_agent(second)
+        assert checkpoints.keep(LoopParts(first)) is None
+        second.weights += 7.0
+        checkpoints.set_agent(second)
+        checkpoints.save(1, dict)
+    with Run.resume(tmp_path / "run") as run:
+        agent = Linear()
+        Checkpoints(run).keep(LoopParts(agent))
+    assert (agent.weights == 7.0).all()
+    assert (first.weights == 0.0).all()
 
 
 def test_a_checkpoint_of_another_loop_or_other_environments_is_refused(tmp_path: Path) -> None:

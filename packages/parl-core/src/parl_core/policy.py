@@ -148,6 +148,19 @@ class Policy:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.description, self._arrays)
 
+    def to_bytes(self) -> bytes:
+        """Return the content of a file, which `from_bytes` and, once it is written, `load` read."""
+        return pack(self.description, self._arrays)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Policy":
+        """Return the policy of a file's content.
+
+        Raises:
+            CheckpointError: it is damaged, no policy, or of a version that is not known here.
+        """
+        return cls(*_unpacked(content))
+
     def scores(self, observation: Any, *, state: Any = None) -> NDArray[Any]:
         """Return the scores of choices, then the numbers, `[n, columns]` (one observation is a batch of one).
 
@@ -251,7 +264,7 @@ def load(path: str | os.PathLike[str]) -> Policy:
     except OSError as error:
         raise CheckpointError(f"cannot read {name}: {error.strerror or error}") from error
     try:
-        return Policy(*_unpacked(content))
+        return Policy.from_bytes(content)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
 

@@ -19,7 +19,7 @@ own limits stay). The environments of a checkpoint are one of:
 import errno
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -167,6 +167,16 @@ class Checkpoints:
                 "new run"
             )
         return self._restore(parts, checkpoint, journal)
+
+    def set_agent(self, agent: SavedAgent) -> None:
+        """Let the next checkpoints hold another agent, where a program makes a new one in the middle of its run.
+
+        Raises:
+            CheckpointError: no parts were registered; call `keep` first.
+        """
+        if self._parts is None:
+            raise CheckpointError("there are no parts whose agent could be another: call keep(LoopParts(...)) first")
+        self._parts = replace(self._parts, agent=agent)
 
     @property
     def exact(self) -> bool:

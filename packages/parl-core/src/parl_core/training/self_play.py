@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from parl_core.actors import ActorSystem, InProcessActors
 from parl_core.checks import check_int, check_positive
 from parl_core.errors import HyperparameterError, LostActor
+from parl_core.policy import Policy
 from parl_core.worker_pool import Work, WorkerPool
 
 __all__ = [
@@ -280,12 +281,20 @@ class OpponentPool:
         return {other.name: results for other, results in zip(others, found, strict=True)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the players, their policies as they are."""
-        return {"players": [dict(vars(player)) for player in self.players]}
+        """Return the state for a checkpoint: the players.
+
+        A `parl_core.policy.Policy` becomes the bytes of its file; other policies stay as they are, so of these only
+        arrays, such as weights by name, can be part of a checkpoint.
+        """
+        return {"players": [_player_state(player) for player in self.players]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
-        players = [Player(**player) for player in state["players"]]
+        """Continue from what `get_state` returned.
+
+        Raises:
+            CheckpointError: the bytes of a policy are damaged.
+        """
+        players = [_player_of(player) for player in state["players"]]
         self._players = {player.name: player for player in players}
 
     def _require_new(self, name: str) -> None:
@@ -297,6 +306,20 @@ class OpponentPool:
         if self._capacity is not None and len(self._players) > self._capacity:
             weakest = min(self.players[:-1], key=lambda each: each.rating)
             del self._players[weakest.name]
+
+
+def _player_state(player: Player) -> dict[str, Any]:
+    state = dict(vars(player))
+    if isinstance(player.policy, Policy):
+        state["policy_file"] = state.pop("policy").to_bytes()
+    return state
+
+
+def _player_of(state: Mapping[str, Any]) -> Player:
+    if "policy_file" not in state:
+        return Player(**state)
+    rest = {name: value for name, value in state.items() if name != "policy_file"}
+    return Player(policy=Policy.from_bytes(state["policy_file"]), **rest)
 
 
 class Match(NamedTuple):
