@@ -58,6 +58,7 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
     [
         ("policygradient", "CartPole-v1", ON_POLICY),
         ("a2c", "Pendulum-v1", (*ON_POLICY, "--set", "normalize=true")),
+        ("ppo", "CartPole-v1", (*ON_POLICY, "--set", "novelty=rnd", "--set", "novelty.hidden=8")),
         ("qrdqn", "Acrobot-v1", ("--steps", "40", "--set", "quantiles=5", "--set", "batch_size=8", *SMALL)),
         ("discrete-sac", "CartPole-v1", ("--steps", "40", "--set", "batch_size=8", *SMALL)),
         ("apex", "CartPole-v1", ("--steps", "400", "--actors", "0", "--set", "batch_size=8", *SMALL)),
@@ -170,6 +171,7 @@ def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path)
         (("ppoo", "CartPole-v1"), "did you mean ppo?"),
         (("cql", "MountainCarContinuous-v0"), "give --data FILE.npz"),
         (("sac", "CartPole-v1"), "SAC on CartPole-v1"),
+        (("rnd", "CartPole-v1"), "parl train ppo CartPole-v1 --set novelty=rnd"),
         (("bootstrappedddpg", "Pendulum-v1"), "there is no recipe of BootstrappedDDPG"),
         (("dqn", "CartPole-v1", "--videos", "1"), "pip install"),
     ):

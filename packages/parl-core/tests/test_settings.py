@@ -83,6 +83,32 @@ def test_prioritised_replay_is_switched_on_with_its_own_numbers() -> None:
     assert with_settings("DQN", recipe, {"prioritized": "false"}).loop.prioritized is None
 
 
+def test_a_part_that_is_switched_on_by_name_keeps_its_numbers_in_either_order() -> None:
+    for values in (
+        {"prioritized": "true", "prioritized.alpha": "0.5"},
+        {"prioritized.alpha": "0.5", "prioritized": "true"},
+    ):
+        recipe = with_settings("DQN", preset("DQN", "Acrobot-v1"), values)
+        assert recipe.loop.prioritized.alpha == 0.5
+    for values in ({"novelty": "rnd", "novelty.coef": "0.5"}, {"novelty.coef": "0.5", "novelty": "rnd"}):
+        recipe = with_settings("PPO", preset("PPO", "CartPole-v1"), values)
+        assert recipe.novelty == {"coef": 0.5}
+    assert with_settings("PPO", recipe, {"novelty": "none"}).novelty is None
+
+
+def test_novelty_has_settings_of_its_own_and_none_without_it() -> None:
+    recipe = with_settings("A2C", preset("A2C", "CartPole-v1"), {"novelty.hidden": "32"})
+    assert recipe.novelty == {"hidden": (32,)}
+    found = settings_of("A2C", recipe)
+    assert (found["novelty"].value, found["novelty.hidden"].value, found["novelty.reward_coef"].value) == (
+        "rnd",
+        (32,),
+        2.0,
+    )
+    assert with_settings("A2C", recipe, {"lr": "1e-3"}).novelty == recipe.novelty  # not that of RND
+    assert "novelty" not in settings_of("DQN", preset("DQN", "Acrobot-v1"))
+
+
 def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
     asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)", "decay": False})
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)
@@ -105,6 +131,9 @@ def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
         ({"network.width": "0"}, r"network\.width takes a whole number of at least 1"),
         ({"lr": "linear(1e-3)"}, r"is no schedule"),
         ({"gamma": "2"}, r"gamma must lie in"),
+        ({"novelty": "icm"}, r"novelty takes rnd; got icm"),
+        ({"novelty.koef": "1"}, r"no setting 'novelty\.koef'; did you mean novelty\.coef\?"),
+        ({"novelty": "none", "novelty.coef": "1"}, r"novelty\.coef is of no use without novelty"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_words(values: dict[str, str], message: str) -> None:

@@ -10,18 +10,23 @@ A policy learns from the sum of both advantages; each reward has a discount and 
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core import backends
+from parl_core._nested import Observations, holds_tensors, leaves
 from parl_core.algorithm import AlgorithmState
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.batches import Rollout
 from parl_core.contracts.rnd import RND
+from parl_core.encoders import parts_of
 from parl_core.errors import HyperparameterError
+from parl_core.networks import Body
 from parl_core.returns import gae
 from parl_core.stats import RunningMeanStd
 
-__all__ = ["NoveltyReward"]
+__all__ = ["NoveltyReward", "make_novelty"]
 
 
 class NoveltyReward:
@@ -30,7 +35,8 @@ class NoveltyReward:
         rnd = parl.Agent(parl.algorithms.RND(parl.networks.NoveltyNetwork()))
         train_on_policy(agent, envs, settings, novelty=NoveltyReward(rnd))
 
-    Observations are normalised by running statistics and cut to [-clip, clip], novelty is divided by the running
+    Observations are arrays of numbers, or dictionaries of such, which count as one vector. They
+    are normalised by running statistics and cut to [-clip, clip], novelty is divided by the running
     deviation of its discounted sums, and its returns go on over ends of episodes (paper, sections 2.3 and 2.4). Where
     an episode ended, the observation that counts is the next one's first.
 
@@ -84,18 +90,19 @@ class NoveltyReward:
         Args:
             own: `[T, N]`, of the environment's rewards.
             rollout: `RolloutSteps`.
-            last_obs: `[N, ...]`, what its last step led to.
+            last_obs: `[N, ...]`, or a dictionary of such: what its last step led to.
 
         Raises:
-            HyperparameterError: observations are no arrays of floats.
+            HyperparameterError: observations are tensors, or those of several agents.
         """
-        if not isinstance(rollout.obs, np.ndarray) or rollout.obs.dtype.kind != "f":
+        if own.ndim != 2 or holds_tensors(rollout.obs):
             raise HyperparameterError(
-                "NoveltyReward normalises observations that are arrays of floats: wrap the environment in "
-                "gymnasium.wrappers.FlattenObservation, or one that casts to float32"
+                "NoveltyReward is for environments of one agent that give numpy arrays, got "
+                f"{'tensors' if own.ndim == 2 else f'advantages of shape {list(own.shape)}'}: leave out novelty"
             )
-        length, count = rollout.obs.shape[:2]
-        obs = self._normalised(np.concatenate([rollout.obs, np.asarray(last_obs)[None]]))
+        length, count = own.shape
+        seen, last = _as_one_array(rollout.obs, 2), _as_one_array(last_obs, 1)
+        obs = self._normalised(np.concatenate([seen, last[None]]))
         rows = obs.reshape((length + 1) * count, *obs.shape[2:])
         novelty = self._agent.predict(rows).reshape(length + 1, count)[1:]
         value = self._agent.value(rows).reshape(length + 1, count)
@@ -161,6 +168,47 @@ class NoveltyReward:
         self._running = running
         self._returns.update(sums.reshape(-1))
         return np.asarray(novelty / np.sqrt(self._returns.var + 1e-8), np.float64)
+
+
+def make_novelty(observation_space: Any, options: Mapping[str, Any], **common: Any) -> NoveltyReward:
+    """Return a second reward for an environment's observations, with a network that suits them.
+
+        make_novelty(env.observation_space, {"coef": 0.5, "lr": 1e-3, "hidden": (128,)}, device="cpu")
+
+    Args:
+        observation_space: of one environment; images get the encoder of `parl.networks.for_spaces`.
+        options: arguments of `NoveltyReward`, `RND` and `parl.networks.NoveltyNetwork`, by name.
+        common: arguments of `RND` alone: `device`, `compile`.
+
+    Raises:
+        HyperparameterError: an option is out of range.
+        TypeError: an option is unknown.
+    """
+    backend = backends.current()
+    left = dict(options)
+    network = {name: left.pop(name) for name in ("features",) if name in left}
+    rnd = {name: left.pop(name) for name in ("lr", "value_loss_coef") if name in left}
+    shape = observation_space.shape if isinstance(observation_space, gymnasium.spaces.Box) else (1,)
+    # What the network sees is normalised: an image of no bounds is neither shifted nor divided.
+    parts = None if len(shape) == 1 else parts_of(gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32))
+    body = Body(left.pop("hidden", (64, 64)), observed=parts)
+    model = backend.networks.NoveltyNetwork(**network, body=body)
+    model.obs_ndim = len(shape)
+    return NoveltyReward(backend.Agent(backend.algorithms.RND(model, **rnd, **common)), **left)
+
+
+def _as_one_array(observations: Observations, leading: int) -> NDArray[Any]:
+    """Return an array, of single numbers as vectors of one; of a dictionary the numbers of all arrays, side by side.
+
+    Args:
+        observations: as the environments give them.
+        leading: how many axes come before those of one observation.
+    """
+    if not isinstance(observations, Mapping):
+        array = np.asarray(observations)
+        return array[..., None] if array.ndim == leading else array
+    flat = [array.reshape(*array.shape[:leading], -1) for array in leaves("", observations).values()]
+    return np.concatenate(flat, axis=-1)
 
 
 def _state_of(found: RunningMeanStd) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from parl_core.training.callbacks import standard_callbacks
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import RecordVideo, evaluate
 from parl_core.training.events import Callback, Ended, Evaluation
+from parl_core.training.novelty import NoveltyReward, make_novelty
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
@@ -207,6 +208,7 @@ class RecipeRun:
         if videos is not None:
             check_rendering(trained, "rgb_array")
         agent = trained.make_agent()
+        novelty = self._novelty(trained)
         trained.write(run.path)
         self.write(run.path)
         run.how_to_resume = f"parl resume {run.path}"
@@ -247,6 +249,8 @@ class RecipeRun:
                 "checkpoints": Checkpoints(run, self.checkpoint_every, fresh_episodes=fresh_episodes),
                 "seed": self.seed,
             }
+            if novelty is not None:
+                watched["novelty"] = novelty
             ended = self._loop(agent, trained, data if offline else envs, system, watched, actors)
         if not ended.evaluations:
             agent.save(run.path / trained.FILE, **({} if normalization is None else {"normalization": normalization}))
@@ -278,6 +282,17 @@ class RecipeRun:
             memory = self._frames(agent, loop, self.recipe.num_envs)
             return train_off_policy(agent, source, loop, memory=memory, **watched)
         return train_on_policy(agent, source, loop, **watched)
+
+    def _novelty(self, trained: Trained) -> NoveltyReward | None:
+        """Return the second reward of the recipe; None where it has none."""
+        options = self.recipe.novelty
+        if options is None:
+            return None
+        env = trained.make_env()
+        space = env.observation_space
+        env.close()
+        common = {name: trained.arguments[name] for name in ("device", "compile") if name in trained.arguments}
+        return make_novelty(space, options, **common)
 
     def _frames(self, agent: Any, loop: OffPolicySettings | ApexSettings, turns: int) -> FrameReplayMemory | None:
         """Return a memory that has every frame of an Atari game once, not eight times; None for others."""

@@ -111,6 +111,8 @@ class Recipe:
         environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`.
         num_envs: environments that are stepped together.
         normalize: observations and rewards are divided by running statistics.
+        novelty: of on-policy loops, options of `parl_core.training.novelty.make_novelty`, by which what is new is
+            rewarded as well; None: it is not.
         log: which logged data of `parl_core.training.results.logged` are learned from.
         reward_scale: what the rewards of logged data are multiplied with.
         goal: mean return of an evaluation that counts as solved; None when there is no agreed one.
@@ -132,6 +134,7 @@ class Recipe:
     evaluate_every: int | None = None
     source: str = "RL Baselines3 Zoo, hyperparams/*.yml"
     deviations: tuple[str, ...] = ()
+    novelty: Mapping[str, Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -226,6 +229,10 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
     if (algorithm, found) in RECIPES:
         return RECIPES[algorithm, found]
     known = [key for name, key in RECIPES if name == algorithm]
+    if algorithm == "RND":
+        raise HyperparameterError(
+            f"RND is a second reward of on-policy algorithms, no policy: parl train ppo {env} --set novelty=rnd"
+        )
     if not known:
         raise HyperparameterError(
             f"there is no recipe of {algorithm}: train it by a program (docs/reference/algorithms has an example), or "

@@ -23,12 +23,15 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from parl_core import contracts
 from parl_core.algorithm import Algorithm
 from parl_core.contracts.on_policy import OnPolicy
+from parl_core.contracts.rnd import RND
 from parl_core.errors import HyperparameterError
+from parl_core.networks import NoveltyNetwork
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import for_spaces
 from parl_core.team_networks import WITHOUT_MEMORY, for_team
 from parl_core.training.actor_learner import ActorLearnerSettings
+from parl_core.training.novelty import NoveltyReward
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
@@ -55,6 +58,11 @@ _NETWORK_KINDS = {
     "shared": ("actor-critic",),
 }
 _SCHEDULES: dict[str, Any] = {"linear": linear, "constant": constant, "piecewise": piecewise}
+_NOVELTY = {
+    NoveltyReward: tuple(inspect.signature(NoveltyReward).parameters)[1:],
+    RND: ("lr", "value_loss_coef"),
+    NoveltyNetwork: ("features", "hidden"),
+}
 _OF_A_RECIPE = {"num_envs": int, "normalize": bool, "reward_scale": float, "evaluate_every": int | None}
 
 
@@ -167,7 +175,12 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
     contract = contract_of(algorithm)
     arguments = dict(_arguments(contract, recipe))
     found: dict[str, Setting] = {}
-    for one in (*_recipe_fields(recipe), *_loop_fields(contract, recipe, arguments), *_network(algorithm, recipe)):
+    for one in (
+        *_recipe_fields(recipe),
+        *_loop_fields(contract, recipe, arguments),
+        *_network(algorithm, recipe),
+        *_novelty(contract, recipe),
+    ):
         found[one.name] = one
     for name, one in arguments.items():
         found.setdefault(_SAME.get(name, name), replace(one, name=_SAME.get(name, name)))
@@ -187,13 +200,13 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
         algorithm: name of its class.
         recipe: what is changed.
         values: by the names of `settings_of`, or their last parts where these say which is meant; texts are read by
-            `read_setting`. `network.width` and `network.depth` change the hidden layers' size and number.
+            `read_setting`. `network.width` and `network.depth` change the hidden layers' size and number. A setting
+            of `prioritized` or `novelty` turns these on.
 
     Raises:
         HyperparameterError: there is no such setting (the message has the nearest), or a value is none of it.
     """
-    if any(name.startswith("prioritized.") for name in values) and getattr(recipe.loop, "prioritized", ...) is None:
-        recipe = replace(recipe, loop=replace(recipe.loop, prioritized=Prioritized()))
+    recipe, values = _switched(algorithm, recipe, values)
     known = settings_of(algorithm, recipe)
     hidden = known["network.hidden"].value if "network.hidden" in known else None
     changes: dict[str, Any] = {}
@@ -204,14 +217,39 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
             hidden = value
         setting = known[_meant(name, known)]
         checked = setting.checked(_whole_way(value, recipe, setting))
-        if setting.name == "prioritized":
-            checked = Prioritized() if checked else None
         for path in setting.paths:
             part = changes
             for key in path[:-1]:
                 part = part.setdefault(key, _Changes())
             part[path[-1]] = checked
     return cast("Recipe", _changed(recipe, changes))
+
+
+def _switched(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> tuple[Recipe, Mapping[str, Any]]:
+    """Return a recipe with the parts turned on or off that values speak of, and the values that are left.
+
+    Raises:
+        HyperparameterError: a part is turned off and has settings, or the algorithm has no such part.
+    """
+    for name, usual in (("prioritized", Prioritized()), ("novelty", {})):
+        inside = [one for one in values if one.startswith(f"{name}.")]
+        if name not in values and not inside:
+            continue
+        setting = settings_of(algorithm, recipe).get(name)
+        if setting is None or len(setting.paths[0]) > 2:  # Ape-X always draws by priority
+            continue
+        wanted = True
+        if name in values:
+            value = values[name]
+            wanted = bool(setting.checked(read_setting(value) if isinstance(value, str) else value))
+        if inside and not wanted:
+            raise HyperparameterError(f"{inside[0]} is of no use without {name}: leave it out, or turn that on")
+        owner = recipe.loop if name == "prioritized" else recipe
+        if not wanted or getattr(owner, name) is None:
+            owner = replace(owner, **{name: usual if wanted else None})
+            recipe = replace(recipe, loop=owner) if name == "prioritized" else owner
+        values = {one: value for one, value in values.items() if one != name}
+    return recipe, values
 
 
 class _Changes(dict[str, Any]):
@@ -313,11 +351,11 @@ def _meant(name: str, known: Mapping[str, Setting]) -> str:
     for one in (name, _SAME.get(name, name)):
         if one in known:
             return one
-    ends = [one for one in known if one.endswith(f".{name}")]
+    ends = [one for one in known if one.endswith(f".{name}") and not one.startswith("novelty.")]
     if len(ends) == 1:
         return ends[0]
     names = {one: one for one in (*known, "network.width", "network.depth")}
-    names |= {one.rpartition(".")[2]: one for one in names}
+    names |= {one.rpartition(".")[2]: one for one in names if not one.startswith("novelty.")}
     near = difflib.get_close_matches(name, names, 1)
     hint = f"; did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"
     raise HyperparameterError(f"there is no setting {name!r}{hint}")
@@ -427,6 +465,22 @@ def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
         kinds, choices = _kinds(parameter.annotation)
         value = recipe.sizes.get(name, parameter.default)
         yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))
+
+
+def _novelty(contract: type[Algorithm], recipe: Recipe) -> Iterator[Setting]:
+    """Yield the settings of a second reward; they have values where it is on."""
+    if not isinstance(recipe.loop, OnPolicySettings) or contract.TEAM:
+        return
+    on = recipe.novelty is not None
+    text = "rnd: what is new is rewarded as well, by random network distillation; evaluations have no such reward."
+    yield Setting("novelty", "rnd" if on else None, (str, NoneType), ("rnd",), text, (("novelty",),))
+    for owner, names in _NOVELTY.items():
+        texts, parameters = _texts(owner, "Args"), inspect.signature(owner).parameters
+        for name in names:
+            kinds, _ = _kinds(parameters[name].annotation)
+            value = (recipe.novelty or {}).get(name, parameters[name].default) if on else None
+            path = "novelty", name
+            yield Setting(f"novelty.{name}", value, kinds, (), texts[name], (path,))
 
 
 def _kinds(hint: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
