@@ -158,7 +158,9 @@ def test_weights_are_the_same_wherever_environments_live_and_with_the_same_seed(
         assert all((array == other[key]).all() for key, array in weights[0].items())
 
 
-@pytest.mark.parametrize(("name", "memory"), [("MAPPO", None), ("IPPO", "gru"), ("MAPPO", "lstm"), ("COMA", None)])
+@pytest.mark.parametrize(
+    ("name", "memory"), [("MAPPO", None), ("IPPO", "gru"), ("MAPPO", "lstm"), ("COMA", None), ("COMA", "gru")]
+)
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(name: str, memory: Any, tmp_path: Any) -> None:
     make = partial(make_joint_env, "cued_two_step")
 
@@ -182,7 +184,7 @@ def test_agents_that_leave_are_learned_from_with_every_algorithm() -> None:
     def make() -> Any:
         return JointEnv(Leaving())
 
-    for name, memory in (("MAPPO", None), ("MAPPO", "gru"), ("IPPO", "lstm"), ("COMA", None)):
+    for name, memory in (("MAPPO", None), ("MAPPO", "gru"), ("IPPO", "lstm"), ("COMA", None), ("COMA", "lstm")):
         agent = make_agent(make, name, memory)
         with make_vector_env(make, 3) as envs:
             train_on_policy(agent, envs, OnPolicySettings(total_steps=48, n_steps=8, gae_lambda=0.8), seed=0)
@@ -267,3 +269,21 @@ def test_a_memory_solves_what_needs_one() -> None:
     with make_vector_env(make, 16) as envs:
         train_on_policy(agent, envs, OnPolicySettings(total_steps=8_000, n_steps=24, sequence_length=12), seed=0)
     assert evaluate(agent, make, 20).mean >= 7.0  # 8 is the optimum; without a cue the safe game gives 7
+
+
+def test_policies_of_coma_learn_through_their_memory() -> None:
+    make = partial(make_joint_env, "cued_two_step")
+    agent = make_agent(make, "COMA", "gru", actor_lr=1e-2)
+    with make_vector_env(make, 4) as envs:
+        train_on_policy(agent, envs, SMALL, seed=3)
+        before = agent.get_weights()
+        train_on_policy(agent, envs, SMALL.with_total_steps(256), seed=4)
+    after = agent.get_weights()
+    moved = {name for name, array in after.items() if (array != before[name]).any()}
+    assert any(name.startswith("memory.") for name in moved), sorted(moved)
+    obs = {name: np.stack([column] * 3) for name, column in make().reset(seed=0)[0].items()}
+    state = agent.initial_state(3)
+    after_one = agent.explore(obs, state=state)[-1]
+    assert all(
+        array.shape == after_one[name].shape and (array != after_one[name]).any() for name, array in state.items()
+    )

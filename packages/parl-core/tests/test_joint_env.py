@@ -479,7 +479,7 @@ def test_agents_that_take_turns_are_converted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "remembers"), [("MAPPO", True), ("QMIX", True), ("COMA", False), ("MADDPG", False)]
+    ("algorithm", "remembers"), [("MAPPO", True), ("QMIX", True), ("COMA", True), ("MADDPG", False)]
 )
 def test_settings_of_a_team_s_network_are_those_that_its_kind_has(algorithm: str, remembers: bool) -> None:
     found = settings_of(algorithm, preset(algorithm, "two_step"))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from parl_core.team_networks import PerAgentMemory as PerAgentMemory
     from parl_core.team_networks import QMixer as QMixer
     from parl_core.team_networks import RecurrentCentralActorCritic as RecurrentCentralActorCritic
+    from parl_core.team_networks import RecurrentCounterfactualActorCritic as RecurrentCounterfactualActorCritic
     from parl_core.team_networks import RecurrentTeamQNetwork as RecurrentTeamQNetwork
     from parl_core.team_networks import TeamActorCritic as TeamActorCritic
     from parl_core.team_networks import TeamQNetwork as TeamQNetwork

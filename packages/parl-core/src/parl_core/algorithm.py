@@ -666,7 +666,8 @@ class Algorithm:
         if not self.LEARNS_SEQUENCES:
             raise HyperparameterError(
                 f"{name}, and {type(self).__name__} learns from single steps: with memories learn PPO, A2C, A3C, "
-                "IMPALA, DQN and DDQN; an algorithm of your own says LEARNS_SEQUENCES = True"
+                "IMPALA, DQN, DDQN, QMIX, VDN, MAPPO, IPPO and COMA; an algorithm of your own says "
+                "LEARNS_SEQUENCES = True"
             )
         if self._compiles:
             raise HyperparameterError(f"{name}, and compile=True compiles losses of single steps: leave it out")

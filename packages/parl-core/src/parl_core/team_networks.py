@@ -8,6 +8,7 @@
     CentralActorCritic          joint observations -> each agent's policy and value               MAPPO, IPPO
     RecurrentCentralActorCritic the same with a memory of each agent for both                     MAPPO, IPPO
     CounterfactualActorCritic   joint observations -> policies; Q of each beside others' actions  COMA
+    RecurrentCounterfactualActorCritic  the same, policies with a memory                           COMA
 
 `groups` says which agents share their weights:
 
@@ -40,6 +41,7 @@ __all__ = [
     "PerAgentMemory",
     "QMixer",
     "RecurrentCentralActorCritic",
+    "RecurrentCounterfactualActorCritic",
     "RecurrentTeamQNetwork",
     "TeamActorCritic",
     "TeamQNetwork",
@@ -544,9 +546,60 @@ class CounterfactualActorCritic(_TeamNetwork):
         return list(self.critic.parameters())
 
 
+class RecurrentCounterfactualActorCritic(CounterfactualActorCritic):
+    """The same with a memory of each agent's own observations for its policy; critics see the global state alone.
+
+    Args:
+        agents: how many.
+        act_dim: number of actions, of the agent that has most.
+        memory: "gru" or "lstm".
+        memory_size: units of the memory, of the layer in front of it, and of the critics' two hidden layers.
+        groups: which agents share their weights.
+    """
+
+    def __init__(
+        self,
+        agents: int,
+        act_dim: int,
+        memory: TeamMemory = "gru",
+        memory_size: int = 64,
+        *,
+        groups: Groups = "shared",
+    ) -> None:
+        super().__init__(agents, act_dim, (memory_size, memory_size), groups=groups)
+        if memory not in ("gru", "lstm"):
+            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
+        made = groups_of(groups, agents)
+        self.memory = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size))
+        self.actor = self._per_agent(made, lambda: self._parts.layers.fc(act_dim), ids=False)
+
+    def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
+        return zeros_of(self.memory.shapes(), rows)
+
+    def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return joint observations with `features` for the policies beside the rest, and the state afterwards.
+
+        Args:
+            obs: joint observations `[rows * T, ...]`.
+            state: before the first step of each sequence, `[rows, agents, ...]` by name.
+            begins: as in `parl_core.recurrent`.
+        """
+        features, after = self.memory.remember(self._seen(obs), state, begins)
+        return {**obs, "features": features}, after
+
+    def policy(self, obs: Any) -> Any:
+        """Logits `[batch, agents, act_dim]` of what `remember` returns."""
+        return self.actor(obs["features"])
+
+    def get_actor_params(self) -> list[Any]:
+        """Return the parameters of all policies and their memories."""
+        return [*self.memory.parameters(), *self.actor.parameters()]
+
+
 TeamKind = Literal["q", "actor-critic", "central", "independent", "counterfactual"]
 
-WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG", "counterfactual": "COMA"})
+WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG"})
 """Kinds whose networks have no memory, and what trains them."""
 
 
@@ -573,7 +626,7 @@ def for_team(
             `"counterfactual"` for COMA.
         hidden: sizes of the hidden layers; without effect with a memory.
         groups: which agents share their weights; default `"independent"` of `"actor-critic"`, else `"shared"`.
-        memory: of `"q"`, `"central"` and `"independent"`: `"gru"` or `"lstm"`.
+        memory: `"gru"` or `"lstm"`, of every kind but `"actor-critic"`.
         memory_size: units of the memory, and of the layer in front of it.
         networks: those of which backend; default the current one's.
 
@@ -621,7 +674,11 @@ def for_team(
                 f"networks of the kind 'counterfactual' (COMA) choose discrete actions, got {action_space}: use "
                 "'central'"
             )
-        model = networks.CounterfactualActorCritic(agents, max(found.nvec), hidden, groups=groups or "shared")
+        shared = {"groups": groups or "shared"}
+        if memory is None:
+            model = networks.CounterfactualActorCritic(agents, max(found.nvec), hidden, **shared)
+        else:
+            model = networks.RecurrentCounterfactualActorCritic(agents, max(found.nvec), memory, memory_size, **shared)
     else:
         raise HyperparameterError(f"kind must be one of {', '.join(map(repr, get_args(TeamKind)))}, got {kind!r}")
     model.action_kind = ActionKind(found.continuous, found.nvec)

@@ -47,6 +47,7 @@ __all__ = [
     "QuantileNetwork",
     "RecurrentActorCritic",
     "RecurrentCentralActorCritic",
+    "RecurrentCounterfactualActorCritic",
     "RecurrentQNetwork",
     "RecurrentTeamQNetwork",
     "SharedActorCritic",
@@ -283,6 +284,10 @@ class RecurrentCentralActorCritic(team_networks.RecurrentCentralActorCritic, _Te
 
 
 class CounterfactualActorCritic(team_networks.CounterfactualActorCritic, _TeamNetwork):
+    pass
+
+
+class RecurrentCounterfactualActorCritic(team_networks.RecurrentCounterfactualActorCritic, _TeamNetwork):
     pass
 
 

@@ -30,14 +30,16 @@ class COMA(OnPolicy):
     by the new critic.
 
     Deviations from the paper: one step of the critic takes the whole rollout, not one time step after the other from
-    the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors do
-    not remember; policies are kept stochastic by an entropy bonus where wanted, not by mixing in uniform actions;
-    rewards are each agent's, which in a team with common rewards are the same.
+    the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors
+    remember only where the model does; policies are kept stochastic by an entropy bonus where wanted, not by mixing in
+    uniform actions; rewards are each agent's, which in a team with common rewards are the same.
 
     It acts on joint observations (`parl_core.env.joint.JointEnv`). The model has `policy(obs)`, logits `[batch, agents,
     n_actions]`; `values(obs, action)`, with actions one-hot `[batch, agents, n_actions]`, Q of each agent's actions
     `[batch, agents, n_actions]`, where an agent's row must not depend on its own action; and `get_actor_params()` and
-    `get_critic_params()`. `parl.networks.for_team(..., "counterfactual")` makes one.
+    `get_critic_params()`. `parl.networks.for_team(..., "counterfactual")` makes one, with `memory=` one whose
+    `remember` returns joint observations with features of the policies; critics see the global state, and have no
+    memory.
 
     `gamma` and `td_lambda` are those of the loop's targets: `OnPolicySettings(gamma=..., gae_lambda=...)` must say the
     same, because lambda-returns are estimated there.
@@ -63,6 +65,7 @@ class COMA(OnPolicy):
 
     TEAM: ClassVar[str | None] = "counterfactual"
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
+    LEARNS_SEQUENCES: ClassVar[bool] = True
 
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
@@ -137,7 +140,8 @@ class COMA(OnPolicy):
             value = self._of_actions(self._values(self.target_model, obs, action), action)
             if self.model._waiting() or self.target_model._waiting():  # for the shapes of layers that did not run
                 self._values(self.model, obs, action)
-                self.target_model.policy(obs)
+                first = self._first_state(int(action.shape[0]))
+                self.target_model.policy(self._features(obs, first, None, model=self.target_model))
             parts = (policy.logp(rows), policy.entropy())
             return value, action, *(part.reshape([-1, self.n_agents]) for part in parts)
 
@@ -250,6 +254,12 @@ class COMA(OnPolicy):
         logits, mask = self._run(self.model.policy, obs), mask_of(obs, mask)
         rows = None if mask is None else mask.reshape([-1, mask.shape[-1]])
         return self._distribution(logits.reshape([-1, logits.shape[-1]]), self.actions, rows)
+
+    def _first_state(self, rows: int) -> Any:
+        """Return the state of a model with a memory before its first step, as tensors; else None."""
+        if not self.remembers:
+            return None
+        return {name: self._tensor(array) for name, array in self.model.initial_state(rows).items()}
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
         """Return what a critic says of each agent's actions beside the others', `[batch, agents, n_actions]`."""

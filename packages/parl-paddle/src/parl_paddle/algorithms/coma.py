@@ -25,7 +25,7 @@ class COMA(contract.COMA, Algorithm):
 
     def actor_loss(self, batch: Rollout, entropy_coef: float | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
-        policy = self._policy(batch.obs, batch.action_mask)
+        policy = self._policy(self._features(batch.obs, batch.state, batch.begins), batch.action_mask)
         rows = batch.action.reshape([-1])
         log_prob, each_entropy = policy.logp(rows), policy.entropy()
         with paddle.no_grad():
