@@ -236,7 +236,9 @@ THRESHOLDS = {
 
 def table() -> None:
     """Print what the files hold."""
-    print("| run | end (best look), each seed | median | reached | steps (episodes) to that | published | commit |")
+    print(
+        "| run | end (best evaluation) for each seed | median | reached | steps (episodes) to it | published | commit |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in RECIPES:
         files = [json.loads(path.read_text()) for path in sorted(HERE.glob(f"{name}-[0-9]*.json"))]

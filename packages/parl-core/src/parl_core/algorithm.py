@@ -694,6 +694,12 @@ class Algorithm:
             )
         return (model or self.model).remember(obs, state, begins)[0]
 
+    def _initial_state(self, rows: int) -> dict[str, Any] | None:
+        """Return the tensors of a memory before the first step of `rows` episodes; None without a memory."""
+        if not self.remembers:
+            return None
+        return {name: self._tensor(array) for name, array in self.model.initial_state(rows).items()}
+
     def _main_model(self) -> Any:
         model = getattr(self, "model", None)
         if model is None:
@@ -840,8 +846,7 @@ class Algorithm:
             with self._no_gradients(), self._drawing_from(0):
                 tensors = map_nested(repeated, obs)
                 if self.remembers:
-                    state = {name: self._tensor(array) for name, array in self.model.initial_state(rows).items()}
-                    tensors = self.model.remember(tensors, state)[0]
+                    tensors = self.model.remember(tensors, self._initial_state(rows))[0]
                 yield tensors, repeated(action), rows
         finally:
             for layer in switched:

@@ -206,6 +206,16 @@ class _TeamNetwork(_Network):
 
         return make
 
+    def _memory_of(self, groups: Any, memory: TeamMemory, size: int, *act: str) -> Any:
+        """Return a memory of each group of agents, behind a layer of `size` units with the activation `act`.
+
+        Raises:
+            HyperparameterError: there is no such memory.
+        """
+        if memory not in ("gru", "lstm"):
+            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
+        return self._per_agent_memory(groups, lambda: self._parts.memories[memory](size, *act))
+
 
 class TeamQNetwork(_TeamNetwork):
     """Each agent's action values `[batch, agents, act_dim]` of joint observations.
@@ -230,7 +240,17 @@ class TeamQNetwork(_TeamNetwork):
         return self.values(self._seen(obs))
 
 
-class RecurrentTeamQNetwork(_TeamNetwork):
+class _OfOneMemory:
+    """The state of a network whose agents have one memory each, `memory`."""
+
+    memory: Any  # the backend's `PerAgentMemory`
+
+    def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
+        return zeros_of(self.memory.shapes(), rows)
+
+
+class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
     """Each agent's action values over a memory of what it alone has observed.
 
     Args:
@@ -252,15 +272,9 @@ class RecurrentTeamQNetwork(_TeamNetwork):
     ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
-        if memory not in ("gru", "lstm"):
-            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
         made = groups_of(groups, check_int("agents", agents))
-        self.memory = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size, "relu"))
+        self.memory = self._memory_of(made, memory, memory_size, "relu")
         self.values = self._per_agent(made, self._mlp_of((), act_dim), ids=False)
-
-    def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
-        """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
-        return zeros_of(self.memory.shapes(), rows)
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return joint observations with features instead of what the agents see, and the state after the last step.
@@ -456,11 +470,9 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         central: bool = True,
     ) -> None:
         super().__init__(agents, act_dim, (memory_size,), continuous=continuous, groups=groups, central=central)
-        if memory not in ("gru", "lstm"):
-            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
         made = groups_of(groups, agents)
-        self.policy_trunk = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size))
-        self.value_trunk = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size))
+        self.policy_trunk = self._memory_of(made, memory, memory_size)
+        self.value_trunk = self._memory_of(made, memory, memory_size)
 
     def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
@@ -546,7 +558,7 @@ class CounterfactualActorCritic(_TeamNetwork):
         return list(self.critic.parameters())
 
 
-class RecurrentCounterfactualActorCritic(CounterfactualActorCritic):
+class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic):
     """The same with a memory of each agent's own observations for its policy; critics see the global state alone.
 
     Args:
@@ -567,15 +579,9 @@ class RecurrentCounterfactualActorCritic(CounterfactualActorCritic):
         groups: Groups = "shared",
     ) -> None:
         super().__init__(agents, act_dim, (memory_size, memory_size), groups=groups)
-        if memory not in ("gru", "lstm"):
-            raise HyperparameterError(f'memory must be "gru" or "lstm", got {memory!r}')
         made = groups_of(groups, agents)
-        self.memory = self._per_agent_memory(made, lambda: self._parts.memories[memory](memory_size))
+        self.memory = self._memory_of(made, memory, memory_size, "relu")
         self.actor = self._per_agent(made, lambda: self._parts.layers.fc(act_dim), ids=False)
-
-    def initial_state(self, rows: int) -> dict[str, NDArray[np.float32]]:
-        """Return the state before the first step of an episode: zeros by name, `[rows, agents, ...]`."""
-        return zeros_of(self.memory.shapes(), rows)
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return joint observations with `features` for the policies beside the rest, and the state afterwards.

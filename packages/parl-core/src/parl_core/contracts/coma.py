@@ -140,7 +140,7 @@ class COMA(OnPolicy):
             value = self._of_actions(self._values(self.target_model, obs, action), action)
             if self.model._waiting() or self.target_model._waiting():  # for the shapes of layers that did not run
                 self._values(self.model, obs, action)
-                first = self._first_state(int(action.shape[0]))
+                first = self._initial_state(int(action.shape[0]))
                 self.target_model.policy(self._features(obs, first, None, model=self.target_model))
             parts = (policy.logp(rows), policy.entropy())
             return value, action, *(part.reshape([-1, self.n_agents]) for part in parts)
@@ -254,12 +254,6 @@ class COMA(OnPolicy):
         logits, mask = self._run(self.model.policy, obs), mask_of(obs, mask)
         rows = None if mask is None else mask.reshape([-1, mask.shape[-1]])
         return self._distribution(logits.reshape([-1, logits.shape[-1]]), self.actions, rows)
-
-    def _first_state(self, rows: int) -> Any:
-        """Return the state of a model with a memory before its first step, as tensors; else None."""
-        if not self.remembers:
-            return None
-        return {name: self._tensor(array) for name, array in self.model.initial_state(rows).items()}
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
         """Return what a critic says of each agent's actions beside the others', `[batch, agents, n_actions]`."""
