@@ -9,6 +9,7 @@ left out, unless `--slow` asks for them alone or a test is named by `file::test`
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +60,8 @@ def _is_path(word: str) -> bool:
 
 def every(arguments: list[str]) -> int:
     """Run every suite, whatever becomes of the others, and return 0 if all of them passed."""
+    if shutil.which("hatch") is None:
+        sys.exit("each suite runs in an environment of hatch, which is not on the PATH: pip install hatch")
     fine = {_PASSED, _NOTHING_CHOSEN} if arguments else {_PASSED}
     results = {suite: _through_hatch(suite, arguments) for suite in SUITES}
     print()
