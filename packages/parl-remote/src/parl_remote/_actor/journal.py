@@ -27,8 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy
-
 from parl_remote import _current
 from parl_remote._actor.host import ActorHost, Concurrency, How, Run
 from parl_remote._actor.loop_runner import construct_on, new_loop
@@ -305,6 +303,8 @@ def _line(file: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _random_states() -> bytes:
+    import numpy  # here and below, because `xparl --help` loads this module: 0.2 s
+
     states: dict[str, Any] = {"random": random.getstate(), "numpy": numpy.random.get_state()}
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -313,6 +313,8 @@ def _random_states() -> bytes:
 
 
 def _restore(states: Mapping[str, Any]) -> None:
+    import numpy
+
     random.setstate(states["random"])
     numpy.random.set_state(states["numpy"])
     if "torch" in states:
