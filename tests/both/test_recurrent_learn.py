@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import gymnasium
 import pytest
 
 import parl
-from conformance.memory_tasks import Recall, TMaze
+from conformance.memory_tasks import Bandit, Recall, TMaze
+from parl_core.env.previous_step import PreviousStep
 from parl_core.env.vector import make_vector_env
 from parl_core.schedules import linear
 from parl_core.seeding import seed_everything
@@ -72,6 +74,26 @@ def test_fragments_teach_to_recall(algorithm: str, settings: dict[str, Any]) -> 
     )
     train_actor_learner(agent, make_agent, Recall, loop, seed=1)
     assert evaluate(agent, Recall, 100, seed=2).mean >= 0.95
+
+
+def with_previous_step() -> Any:
+    return gymnasium.wrappers.FlattenObservation(PreviousStep(Bandit()))
+
+
+def test_impala_learns_from_its_previous_action_and_reward_which_arm_pays() -> None:
+    settings = {"sample_batch_steps": 12, "gamma": 0.9, "learning_rate": 2e-3}
+
+    def make_agent() -> Any:
+        return agent_for(with_previous_step, "lstm", "IMPALA", **settings)
+
+    agent = make_agent()
+    loop = ActorLearnerSettings(total_steps=40_000, n_actors=2, envs_per_group=8, n_steps=12, max_lag=0, gamma=0.9)
+    train_actor_learner(agent, make_agent, with_previous_step, loop, seed=1)
+    assert evaluate(agent, with_previous_step, 200, seed=2).mean >= 5.2
+
+
+def test_without_its_previous_action_and_reward_a_memory_does_not_know_which_arm_pays() -> None:
+    assert learned(Bandit, "gru", 8_000) <= 3.6
 
 
 def test_dqn_recalls_what_was_shown() -> None:

@@ -7,7 +7,30 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-__all__ = ["Recall", "TMaze", "masked_cart_pole"]
+__all__ = ["Bandit", "Recall", "TMaze", "masked_cart_pole"]
+
+
+class Bandit(gymnasium.Env[Any, Any]):
+    """Two arms, one of which gives 1 and the other nothing; which one is drawn for each episode, and nothing shows it.
+
+    After its first pull a policy that sees its previous action and reward, and remembers them, knows the arm: the best
+    mean return is `pulls` - 0.5. Without both it is `pulls` / 2.
+    """
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, pulls: int = 6) -> None:
+        self._pulls = pulls
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._arm, self._step = int(self.np_random.integers(2)), 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return np.zeros(1, np.float32), float(int(action) == self._arm), self._step == self._pulls, False, {}
 
 
 class Recall(gymnasium.Env[Any, Any]):

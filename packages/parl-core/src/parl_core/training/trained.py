@@ -39,6 +39,7 @@ from parl_core.env.atari import make_atari
 from parl_core.env.families import make_of_family, register
 from parl_core.env.joint import is_joint, make_joint_env, misnamed
 from parl_core.env.normalize import wrap_rms
+from parl_core.env.previous_step import PreviousStep
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
@@ -87,15 +88,19 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     Args:
         env_id: of a registered environment.
         render_mode: as in `gymnasium.make`.
-        options: of the environment.
+        options: of the environment; with `previous_step=True` observations have the previous action and reward as well
+            (`PreviousStep`).
 
     Raises:
         HyperparameterError: a part of the observations is no array of a fixed shape, such as a text, or an option is
             unknown.
         ImportError: the package of the environment is missing.
     """
-    options = {**(options or {}), **({"render_mode": render_mode} if render_mode else {})}
+    options, previous_step = _without_previous_step(options)
+    options |= {"render_mode": render_mode} if render_mode else {}
     if is_joint(env_id):
+        if previous_step:
+            raise HyperparameterError(f"previous_step is for environments of one agent; {env_id} has several")
         return make_joint_env(env_id, **options)
     register(env_id)
     try:
@@ -107,6 +112,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
             raise
         raise misnamed(env_id) from None
     env = make_of_family(env_id, made)
+    env = PreviousStep(env) if previous_step else env
     parts = parts_of(env.observation_space)
     kept = any(part.image is not None or part.path == ("action_mask",) for part in parts)
     if kept or has_goals(env.observation_space) or isinstance(env.observation_space, gymnasium.spaces.Box):
@@ -145,7 +151,7 @@ def make_standard_env(
         module: imported first.
         render_mode: as in `gymnasium.make`.
         training: of an Atari game a life is an episode, and rewards are -1, 0 or 1.
-        options: of the environment.
+        options: of the environment, and `previous_step` as in `make_flat_env`.
 
     Raises:
         HyperparameterError: an observation has a part of which no features are made, or an option is unknown.
@@ -154,8 +160,23 @@ def make_standard_env(
     if module:
         import_named(module)
     if is_atari(env_id):
-        return make_atari(env_id, whole_games=not training, render_mode=render_mode, options=options)
+        options, previous_step = _without_previous_step(options)
+        env = make_atari(env_id, whole_games=not training, render_mode=render_mode, options=options)
+        return PreviousStep(env) if previous_step else env
     return make_flat_env(env_id, render_mode, options)
+
+
+def _without_previous_step(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+    """Return options for `gymnasium.make`, and whether observations have the previous action and reward.
+
+    Raises:
+        HyperparameterError: `previous_step` is neither true nor false.
+    """
+    left = dict(options or {})
+    wanted = left.pop("previous_step", False)
+    if not isinstance(wanted, bool):
+        raise HyperparameterError(f"previous_step must be true or false, got {wanted!r}")
+    return left, wanted
 
 
 def is_atari(env_id: str) -> bool:
