@@ -102,6 +102,7 @@ def test_a_line_that_belongs_to_no_cell_is_refused(compared: Any, script: str) -
         compared.cells_of(script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lesson", TABULAR)
 def test_a_lesson_runs_as_a_script_without_a_framework(lesson: str, tmp_path: Path) -> None:
     command = [sys.executable, str(COURSE / f"{lesson}.py"), "--smoke", "--pictures", "pictures"]

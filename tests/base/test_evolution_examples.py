@@ -21,6 +21,7 @@ def run(*command: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_service_gets_new_models_from_delayed_clicks_while_it_serves(tmp_path: Path) -> None:
     pytest.importorskip("flask", reason="the service needs flask")
     pytest.importorskip("waitress", reason="the service needs waitress")

@@ -241,6 +241,7 @@ def test_the_front_pages_hello_world_sums(cluster: DocumentedCluster, address: s
     assert cluster.python(tmp_path, DOCS_EXAMPLE, address) == "42\n"
 
 
+@pytest.mark.slow
 def test_five_threads_count_without_this_process(cluster: DocumentedCluster, address: str, tmp_path: Path) -> None:
     assert cluster.python(tmp_path, COUNTING, address) == "elsewhere\n"
 
@@ -254,6 +255,7 @@ def test_a_program_on_a_private_cluster_leaves_no_process(tmp_path: Path) -> Non
         cluster.clear()
 
 
+@pytest.mark.slow
 def test_connect_adds_cpus_and_stop_ends_the_worker_with_the_master(tmp_path: Path) -> None:
     cluster = DocumentedCluster(tmp_path / "run")
     port = free_port()

@@ -180,6 +180,7 @@ def test_one_head_learns_from_everything(example: Any) -> None:
     assert agent.batches[0][-2].tolist() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["die", "hang"])
 def test_a_simulator_that_dies_or_hangs_is_replaced_and_counted(example: Any, fault: str, tmp_path: Path) -> None:
     marker = tmp_path / "wrong"

@@ -9,7 +9,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "reference" / "algorithms"
 NAMES = sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "index")
 
 
-LARGE = {"c51", "qr-dqn", "rainbow"}  # whose networks give distributions
+LARGE = {"c51", "maddpg", "qr-dqn", "rainbow", "tqc"}  # whose networks give distributions, or are many
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_no_example_is_missing() -> None:
     assert {path.relative_to(EXAMPLES).parts[0] for path in PROGRAMS} >= EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS_TO_RUN + SECONDS_TO_END + 10)
 @pytest.mark.parametrize("program", STARTED, ids=NAMES)
 def test_a_smoke_run_ends_well_with_its_files_and_leaves_no_process(program: Path, tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ def _formats() -> list[str]:
     return [name for name, backend in FORMATS.items() if backend == parl.Agent.BACKEND]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # exporters take seconds of CPU, and a busy machine is slow
 @pytest.mark.parametrize("number", range(2))
 def test_a_format_of_the_framework_acts_alike(number: int, tmp_path: Path) -> None:

@@ -71,9 +71,14 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
         ("qmix", "two_step", ("--steps", "120", "--set", "batch_size=4", *SMALL)),
         ("vdn", "cued_two_step", ("--steps", "120", "--set", "learning_starts=20", *SMALL)),
         ("maddpg", "penalty", ("--steps", "120", "--set", "learning_starts=20", "--set", "batch_size=8", *SMALL)),
-        ("iql", "Pendulum-v1", OFFLINE),
+        pytest.param("iql", "Pendulum-v1", OFFLINE, marks=pytest.mark.slow),
         ("bc", "CartPole-v1", OFFLINE),
-        ("decision-transformer", "Pendulum-v1", ("--steps", "4", "--set", "hidden=8", "--backend", BACKEND)),
+        pytest.param(
+            "decision-transformer",
+            "Pendulum-v1",
+            ("--steps", "4", "--set", "hidden=8", "--backend", BACKEND),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.timeout(600)
@@ -139,6 +144,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     assert events[-1]["path"] == str(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # processes that import a framework take minutes on a busy machine
 def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: Path) -> None:
     group = tmp_path / "group"

@@ -318,6 +318,7 @@ class RemoteActor:
         return self.factor * number
 
 
+@pytest.mark.slow
 def test_actors_answer_with_future_objects() -> None:
     parl.connect()
     try:

@@ -91,6 +91,7 @@ def test_policies_of_several_numbers_are_not_drawn_from() -> None:
         policy.sample(np.zeros(3, np.float32), np.random.default_rng(0))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_agent_learns_to_beat_a_frozen_opponent_in_remote_actors() -> None:
     payoff, _ = rock_paper_scissors()

@@ -14,6 +14,7 @@ from parl_core.training.trained import Trained
 pytest.importorskip("mpe2")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pygame, which MPE draws with
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -251,6 +251,7 @@ class Shown(gymnasium.Env):  # type: ignore[type-arg]
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MAPPO", "IPPO", "COMA"])
 def test_the_identity_of_a_team_is_learned(name: str) -> None:
     rates: dict[str, Any] = {"actor_lr": 1e-2, "critic_lr": 1e-2} if name == "COMA" else {"initial_lr": 3e-3}

@@ -115,6 +115,7 @@ def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None
     assert evaluate(agent, make_cued, 20, seed=9).mean == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, "gru"])
 def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory: Any) -> None:
     options: Any = {"make": make_cued, "own": {"memory_size": 120, "batch_size": 8}}
@@ -159,6 +160,7 @@ def test_maddpg_learns_numbers_of_agents_of_different_kinds() -> None:
     assert after > max(before, -1.0), (before, after)
 
 
+@pytest.mark.slow
 def test_where_environments_live_changes_nothing() -> None:
     here, there = made("QMIX"), made("QMIX")
     train(here, 200)

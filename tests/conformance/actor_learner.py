@@ -38,6 +38,7 @@ class ActorLearnerConformance(Conformance):
         for n_actors in (2, 4):
             np.testing.assert_equal(self._trained(name, inference, n_actors), alone)
 
+    @pytest.mark.slow
     def test_weights_are_the_same_bits_with_remote_actors(self) -> None:
         pytest.importorskip("parl_remote")
         with open_actors("remote", cpu_num=2) as actors:
@@ -59,6 +60,7 @@ class ActorLearnerConformance(Conformance):
         )
         assert returns.last > 0.9
 
+    @pytest.mark.slow
     def test_a_gaussian_policy_with_v_trace_learns_the_identity_environment(self) -> None:
         returns = _Returns()
         sizes: dict[str, Any] = {"total_steps": 16_000, "n_steps": _STEPS, "envs_per_group": 8, "report_every": 2_000}

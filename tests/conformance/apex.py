@@ -120,12 +120,14 @@ class ApexConformance(Conformance):
         ended = train_apex(agent, make, env, settings, actors=actors, env_kwargs=env_kwargs, seed=5, **options)
         return agent.get_weights(), ended
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["ApeX", "Rainbow"])
     def test_weights_are_the_same_bits_for_any_number_of_actors(self, name: str) -> None:
         alone, _ = self.trained(1, name=name)
         for n_actors in (2, 4):
             np.testing.assert_equal(self.trained(n_actors, name=name)[0], alone)
 
+    @pytest.mark.slow
     def test_weights_are_the_same_bits_with_remote_actors(self) -> None:
         pytest.importorskip("parl_remote")
         with open_actors("remote", cpu_num=2) as actors:

@@ -146,6 +146,7 @@ class CrossQConformance(Conformance):
             modes.append({layer.training for layer in agent.alg._layers_by_mode()})
         assert modes == [{True}, {False}]
 
+    @pytest.mark.slow
     def test_it_learns_the_identity_environment(self) -> None:
         rng = np.random.default_rng(8)
         model = self.backend.networks.BatchNormActorCritic(1, (32, 32))

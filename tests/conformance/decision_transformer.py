@@ -123,6 +123,7 @@ class DecisionTransformerConformance(Conformance):
             padded[name][gone] = 7.0
         np.testing.assert_allclose(agent.run(model.forward, *padded.values())[:, -1], before[:, -1], atol=1e-6)
 
+    @pytest.mark.slow
     def test_it_learns_to_reach_the_return_that_is_asked_for(self) -> None:
         rng = np.random.default_rng(4)
         model = self.transformer(obs_dim=2, act_dim=1, hidden=16, layers=1, max_timestep=8, dropout=0.0)

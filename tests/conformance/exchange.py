@@ -112,6 +112,7 @@ class CheckpointExchange:
                 for name in ("action", "output"):
                     np.testing.assert_allclose(given[name], expected[name], rtol=TOLERANCE, atol=TOLERANCE)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["PPO", "SAC"])
     def test_a_checkpoint_written_now_acts_in_the_other_backends_process_as_here(
         self, kind: str, tmp_path: Path

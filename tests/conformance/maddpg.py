@@ -210,6 +210,7 @@ class MADDPGConformance(Conformance):
         assert not mask[..., 0][0, 0]
         assert (best[:, 1] == 1).all()
 
+    @pytest.mark.slow
     def test_two_agents_learn_to_do_what_they_see(self) -> None:
         """The reward of both is 1 where each repeats the number that it sees: one step, choices or numbers."""
         for continuous in (False, True):

@@ -105,6 +105,7 @@ class NoisyConformance(Conformance):
         with pytest.raises(WeightsMismatchError, match="sigma"):
             noisy.set_weights(plain.get_weights())
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("network", ["QNetwork", "QuantileNetwork"])
     def test_noise_explores_where_epsilon_is_0(self, network: str) -> None:
         rng = np.random.default_rng(8)

@@ -147,6 +147,7 @@ class DroQConformance(REDQConformance):
             first, second = (agent.alg._array(owner.value(*map(agent.alg._tensor, (obs, action)))) for _ in range(2))
             np.testing.assert_array_equal(first, second)
 
+    @pytest.mark.slow
     def test_a_ready_made_model_learns_with_many_updates(self) -> None:
         rng = np.random.default_rng(4)
         model = self.backend.networks.EnsembleActorCritic(1, (32, 32), critics=2, dropout=0.01)

@@ -127,6 +127,7 @@ def train(agent: CartpoleAgent, episodes: int) -> list[float]:
     return returns
 
 
+@pytest.mark.slow
 def test_the_documented_agent_improves() -> None:
     returns = train(make_agent(lr=1e-2), episodes=120)
     assert np.mean(returns[-20:]) > 2 * np.mean(returns[:20])

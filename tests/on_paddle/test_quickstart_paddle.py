@@ -43,6 +43,7 @@ def test_the_manuals_quickstart_runs_on_paddle() -> None:
     assert len(re.findall(r"Test reward: [\d.]+", output)) == 1
 
 
+@pytest.mark.slow
 def test_the_command_trains_on_paddle_what_it_then_evaluates(tmp_path: Path) -> None:
     command = ["-m", "parl_core.cli", "train", "ppo", "CartPole-v1", "--steps", "2048", "--runs", str(tmp_path)]
     folder = run(*command, "--backend", "paddle").splitlines()[0]

@@ -197,6 +197,7 @@ def test_a_model_of_two_layers_is_duplicated_by_deepcopy() -> None:
     model.sync_weights_to(target_model)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*CartPole-v0 is out of date:DeprecationWarning")
 def test_getting_started_improves_on_cartpole() -> None:
     model = CartpoleModel(act_dim=2)

@@ -57,6 +57,7 @@ def commands(epoch: int) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_documented_rounds_evolve_a_module(place: Path) -> None:
     first = ["init_solver", "--model_dir=model_dir_0", "--config_path=config.prototxt", "--model=torch_code:Net"]
     process = subprocess.run(

@@ -234,6 +234,7 @@ def test_the_manuals_quickstart_logs_every_tenth_episode_and_tests_every_hundred
     assert "Mean return of 100 evaluation episodes" in output
 
 
+@pytest.mark.slow
 def test_the_command_trains_what_it_then_evaluates(tmp_path: Path) -> None:
     def parl(*arguments: str) -> str:
         command = [sys.executable, "-m", "parl_core.cli", *arguments]

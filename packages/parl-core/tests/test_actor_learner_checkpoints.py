@@ -173,6 +173,7 @@ def test_a_run_in_portions_is_the_run_in_one(
     check_the_same(parts, whole, (tmp_path / "parts", tmp_path / "whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", ["actors", "learner"])
 def test_actors_in_processes_go_on_too_and_may_be_others(inference: str, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"inference": inference, "groups": 4, "batch_fragments": 3}

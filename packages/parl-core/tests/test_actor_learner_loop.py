@@ -210,6 +210,7 @@ def test_the_number_of_actors_changes_nothing_in_the_deterministic_mode(inferenc
         np.testing.assert_equal(run(n_actors), alone)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_numbers_as_none() -> None:
     here, there = Actor(), Actor()
     chosen = settings(total_steps=96, groups=4, deterministic=True)

@@ -67,6 +67,7 @@ def stopped_before(number: int, stop: Any) -> Iterator[list[str]]:
             setattr(os, name, real[name])
 
 
+@pytest.mark.slow
 def test_after_a_kill_at_any_moment_of_writing_the_last_complete_checkpoint_is_there(tmp_path: Path) -> None:
     number, ended_by_itself = 0, False
     while not ended_by_itself:

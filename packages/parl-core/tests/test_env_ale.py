@@ -119,6 +119,7 @@ def test_a_stack_moves_by_one_frame_a_step() -> None:
         before = after
 
 
+@pytest.mark.slow
 def test_the_whole_stack_passes_the_checker_and_follows_from_the_seed() -> None:
     env = wrap_deepmind(game("Breakout"), obs_format="NCHW")
     runs = [[env.reset(seed=9)[0], *(step[0] for step in play(env, 2, 20))] for _ in range(2)]

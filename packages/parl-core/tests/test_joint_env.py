@@ -220,6 +220,7 @@ def test_a_recorded_episode_is_taken_up_again() -> None:
         assert str(one) == str(other)
 
 
+@pytest.mark.slow
 def test_vectors_give_joint_observations_in_actors_as_here() -> None:
     actions = np.random.default_rng(0).integers(2, size=(6, 3, 2))
     with open_actors("subprocess", processes=2) as system:

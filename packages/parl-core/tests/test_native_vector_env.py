@@ -25,6 +25,7 @@ def cart_pole(num_envs: int = 3, **options: Any) -> Any:
     return make_native_vector_env("CartPole-v1", num_envs, "envpool", num_threads=1, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [pong, cart_pole])
 def test_the_same_seed_gives_the_same_steps(make: Any) -> None:
     runs = []

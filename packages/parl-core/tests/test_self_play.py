@@ -170,6 +170,7 @@ def test_matches_have_the_same_results_in_all_actors(system: str) -> None:
     assert expected[1].score != expected[0].score
 
 
+@pytest.mark.slow
 def test_lost_actors_are_replaced_until_there_were_too_many() -> None:
     match = Match(Killer(), Mixed([0, 0, 1]), 4)
     with open_actors("subprocess", processes=1) as actors:

@@ -215,6 +215,7 @@ def interrupted_after(lines: int) -> Iterator[list[int]]:
         sys.settrace(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_memory", [True, False])
 def test_an_interruption_anywhere_in_a_step_changes_no_later_one(
     actors: SubprocessActors, monkeypatch: pytest.MonkeyPatch, through_memory: bool
@@ -236,6 +237,7 @@ def test_an_interruption_anywhere_in_a_step_changes_no_later_one(
     assert lines > 30
 
 
+@pytest.mark.slow
 def test_an_interrupted_step_is_not_closed_by_asking_for_something_else(actors: SubprocessActors) -> None:
     with make_vector_env(Diary, 2, actors=actors, envs_per_actor=1) as envs:
         envs.record_episodes()
@@ -247,6 +249,7 @@ def test_an_interrupted_step_is_not_closed_by_asking_for_something_else(actors: 
             push(envs, 0, 1.0)
 
 
+@pytest.mark.slow
 def test_environments_that_hang_are_ended_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parl_core.env.vector.CLOSE_TIMEOUT_S", 0.1)
     monkeypatch.setattr("parl_core._subprocess_actors.CLOSE_TIMEOUT_S", 5.0)
@@ -289,6 +292,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 def test_neither_close_nor_a_forgotten_environment_leaves_descriptors(actors: SubprocessActors) -> None:
     before = descriptors()
     for closes in (True, False):

@@ -50,6 +50,7 @@ def test_each_line_of_four_wins_alone_and_three_of_it_do_not(line: list[tuple[in
     assert boards.lost().tolist() == [True, False, False, False, False]
 
 
+@pytest.mark.slow
 def test_games_end_and_are_won_as_a_brute_checker_says() -> None:
     rng = np.random.default_rng(1)
     results = {1.0: 0, 0.0: 0, -1.0: 0}

@@ -196,6 +196,7 @@ def test_one_sample_is_enough_where_the_settings_say_so() -> None:
     assert es.tell(es.ask(1), [5.0]).used == 1
 
 
+@pytest.mark.slow
 def test_a_large_update_of_snes_needs_more_than_64_bits() -> None:
     """n * weight - total, the weights of the mean, add up to 2**49 for 150 000 samples."""
     search = solver_class(SolverKind.SNES)(np.zeros(2, np.float32), {"keys": "COUNTER"})

@@ -85,6 +85,7 @@ def test_order_of_samples_does_not_matter_to_cem() -> None:
     assert one.std.tobytes() == other.std.tobytes()
 
 
+@pytest.mark.slow
 def test_lm_ma_es_learns_the_long_axis_of_a_cigar() -> None:
     """Its few directions do what one step size cannot: the paper's figure 3 has the cigar solved in linear time."""
     es = lm_ma_es(50)
@@ -92,6 +93,7 @@ def test_lm_ma_es_learns_the_long_axis_of_a_cigar() -> None:
     assert es.state()["directions"].shape == (4 + int(3 * np.log(50)), 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 20, 200])
 def test_lm_ma_es_solves_spheres(n: int) -> None:
     es = lm_ma_es(n)

@@ -118,6 +118,7 @@ def test_one_update_agrees_with_the_tutorials_formulas() -> None:
         assert es.state()["covariance"] == pytest.approx(C, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_it_needs_no_more_evaluations_than_pycma() -> None:
     # pycma 4.5, medians: sphere of 20 dimensions 2748, Rosenbrock of 20 dimensions 16 872; the gate is 1.1 of that.
     assert median(evaluations(sphere, 1.0, 20, 0.5, seed, 4000) for seed in range(3)) <= 1.1 * 2748

@@ -97,6 +97,7 @@ def reference(state: Any, sigma: float, mean: np.ndarray, z: np.ndarray, rewards
     return found, sigma * np.exp(rate / 2 * g) * before, mean + sigma * step, moving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [sphere, ellipsoid, lambda x: float(-x[0])])
 def test_its_steps_are_the_papers(function: Any) -> None:
     """In all phases: far from the optimum it moves, and near it converges."""

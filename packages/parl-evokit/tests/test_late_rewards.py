@@ -43,6 +43,7 @@ def left(stale: str, most: int, updates: int) -> tuple[float, int, set[str]]:
     return float(((es.mean - target) ** 2).sum()), zero, rules
 
 
+@pytest.mark.slow
 def test_where_good_samples_are_rewarded_late_the_default_learns_as_importance_weights_do() -> None:
     """Ranked among themselves, the early samples of a model have as many winners as the late ones."""
     grouped, default, weighted = (left(stale, 4, 150)[0] for stale in ("GROUPED", "AUTO", "IMPORTANCE"))

@@ -27,6 +27,7 @@ def agent() -> ESAgent:
     return ESAgent({"solver": {"optimizer": {"type": "ADAM"}}}, mlp([4, 2]))
 
 
+@pytest.mark.slow
 def test_a_log_that_was_written_in_rust_is_read_and_learned_from(evl: Path, tmp_path: Path) -> None:
     own = agent()
     mark = own.clone().add_noise().fingerprint
@@ -42,6 +43,7 @@ def test_a_log_that_was_written_in_rust_is_read_and_learned_from(evl: Path, tmp_
     assert report.set_aside.total == 0
 
 
+@pytest.mark.slow
 def test_a_log_of_ours_is_read_in_rust_damaged_or_not(evl: Path, tmp_path: Path) -> None:
     clone, wanted = agent().clone(), []
     with LogWriter(tmp_path / "log", fsync_every=10_000) as log:

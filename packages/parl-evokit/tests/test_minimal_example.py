@@ -25,6 +25,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_it_reaches_475_within_the_manuals_100_epochs_and_repeats_with_counted_keys(
     example: ModuleType, tmp_path: Path
 ) -> None:

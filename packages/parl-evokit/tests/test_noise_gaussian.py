@@ -98,6 +98,7 @@ def test_a_weighted_sum_is_exact_for_small_and_for_huge_weights(spec: NoiseSpec,
     assert ExactSum(noise, keys, weights).part(90, 40).tolist() == expected
 
 
+@pytest.mark.slow
 @both_kinds
 def test_a_sum_has_the_same_bits_in_any_order_from_any_number_of_threads_and_in_any_pieces(spec: NoiseSpec) -> None:
     draw = random.Random(6)
@@ -296,6 +297,7 @@ def test_weights_of_any_size_are_the_sum_of_their_digits() -> None:
     np.testing.assert_array_equal(sum(digit.astype(np.int64) << shift for shift, digit in digits), weights)
 
 
+@pytest.mark.slow
 @both_kinds
 @pytest.mark.parametrize("count", [10, 60, 300])
 def test_a_sum_over_many_blocks_is_that_of_its_samples(spec: NoiseSpec, count: int) -> None:

@@ -198,6 +198,7 @@ def test_a_few_known_solutions_are_enough_for_a_warm_start(name: str, count: int
     assert np.isfinite(es.mean).all()
 
 
+@pytest.mark.slow
 def test_a_separable_warm_start_makes_no_matrix_of_all_parameters() -> None:
     known = np.random.default_rng(0).normal(size=(3, 200_000)).astype(np.float32)  # 320 GB, that matrix would take
     es = SepCMAES.warm_start(known, [1.0, 2.0, 3.0], settings("SEP_CMA_ES"), best=1.0)

@@ -39,6 +39,7 @@ def traffic(random: np.random.Generator, n: int) -> Decisions:
     return Decisions(contexts, actions, p[rows, actions], rewards)
 
 
+@pytest.mark.slow
 def test_the_intervals_hold_the_truth_of_a_simulated_shop() -> None:
     random = np.random.default_rng(1)
     visitors = random.standard_normal((400_000, 3)).astype(np.float32)

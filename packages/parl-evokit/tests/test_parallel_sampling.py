@@ -160,6 +160,7 @@ def test_a_worker_killed_with_signal_9_costs_nothing_but_time(where: str, tmp_pa
     assert report.parameters_sha256 == straight_digest(3, 21)
 
 
+@pytest.mark.slow
 def test_a_sample_that_kills_every_worker_ends_the_round(tmp_path: Path) -> None:
     from parallel_evaluations import Dies, output
 

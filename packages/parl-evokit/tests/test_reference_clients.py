@@ -99,6 +99,7 @@ def line(info: SamplingInfo) -> str:
     return f"{info.noise_key} {info.identity} {info.model_iter_id} {info.fingerprint}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", VECTORS["noise"], ids=lambda case: f"key {case['key']} table {case['cache_size']}")
 def test_a_client_makes_the_noise_and_the_parameters_of_the_vectors(client: Command, case: dict[str, Any]) -> None:
     place = (case["seed"], case["cache_size"], case["key"], case["start"], case["count"])
@@ -165,6 +166,7 @@ def infos(count: int) -> list[SamplingInfo]:
     return found
 
 
+@pytest.mark.slow
 def test_tokens_of_the_cpp_client_are_those_of_python(cpp: Command, tmp_path: Path) -> None:
     secret = create_secret(tmp_path / "secret")
     ours = Tokens.load(secret, lifetime_s=100)
@@ -394,6 +396,7 @@ def test_the_cpp_client_serves_both_arms_without_noise(cpp: Command, tmp_path: P
 SERVED = MANY // 4
 
 
+@pytest.mark.slow
 def test_a_cpp_service_samples_logs_and_takes_up_models_while_it_serves(cpp: Command, tmp_path: Path) -> None:
     secret = create_secret(tmp_path / "secret")
     config = {

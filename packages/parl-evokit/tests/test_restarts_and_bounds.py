@@ -90,6 +90,7 @@ def test_without_restarts_a_converged_search_says_so_and_with_them_it_goes_on() 
     assert again.population == 4 * once.population
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["IPOP", "BIPOP"])
 def test_restarts_find_the_lowest_of_many_valleys(restarts: str) -> None:
     found = []

@@ -27,6 +27,7 @@ def step(es: Any) -> np.ndarray:
     return np.asarray(es.mean - before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("population", [4, 10, 32])
 def test_a_search_without_settings_solves_a_sphere(population: int) -> None:
     es = ES(np.full(50, 3.0))

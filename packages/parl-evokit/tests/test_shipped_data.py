@@ -9,6 +9,7 @@ import pytest
 TOOLS = Path(__file__).parents[1] / "tools"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TOOLS.exists(), reason="the programs are in the source only")
 @pytest.mark.parametrize("program", ["make_quantiles.py", "make_vectors.py"])
 def test_the_shipped_file_is_what_its_program_computes(program: str) -> None:

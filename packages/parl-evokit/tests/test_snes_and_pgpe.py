@@ -94,6 +94,7 @@ def test_steps_of_pgpe_agree_with_the_papers_formulas() -> None:
         assert es.std == pytest.approx(std, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_snes_converges_on_axes_of_very_different_scale() -> None:
     es = snes(10)
     run(es, scaled, 900, n=14)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import parl
 from parl.training import seed_everything
@@ -32,6 +34,7 @@ def first_weights(before: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_seed_everything_decides_the_first_weights_of_a_framework_imported_later() -> None:
     the_class_imports_it = "def make_agent() -> parl.Agent: ..."
     assert first_weights(NOT_IMPORTED) == first_weights(the_class_imports_it) != ""

@@ -275,6 +275,7 @@ def test_a_stopped_actor_is_lost_after_the_liveness_limit(
         waiting.result(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_a_stopped_node_is_lost_after_the_liveness_limit_and_actors_go_on(
     connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +334,7 @@ def test_the_node_s_death_is_reported_to_waiting_calls(
         Victim()
 
 
+@pytest.mark.slow
 def test_objects_are_refused_after_disconnect_and_work_after_the_next_connect(connect: Callable[..., None]) -> None:
     connect()
     victim = Victim()

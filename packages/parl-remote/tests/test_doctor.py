@@ -218,6 +218,7 @@ def test_a_connect_that_fails_says_what_to_do_without_taking_much_longer(
     assert caught.value.address == f"localhost:{port}"
 
 
+@pytest.mark.slow
 def test_connect_with_another_clusters_key_says_which_key_to_use(
     xparl: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +233,7 @@ def test_connect_with_another_clusters_key_says_which_key_to_use(
     assert "what to do: PARL_KEY holds another cluster's key" in refused.stderr
 
 
+@pytest.mark.slow
 def test_connect_with_a_readable_key_file_says_chmod(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
@@ -265,6 +267,7 @@ def test_a_healthy_cluster_has_no_problem_and_exit_status_zero(
     assert "1 of 1 CPUs are free" in said.stdout
 
 
+@pytest.mark.slow
 def test_a_module_that_a_worker_lacks_is_named_with_the_command_that_installs_it(
     xparl: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -284,6 +287,7 @@ def test_a_module_that_a_worker_lacks_is_named_with_the_command_that_installs_it
     assert re.search(r"-m pip install absent_one absent_two$", finding["remedy"])
 
 
+@pytest.mark.slow
 def test_a_full_cluster_names_who_has_the_cpus(xparl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     port = closed_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
@@ -426,6 +430,7 @@ def test_a_worker_that_only_the_master_reaches_is_behind_a_firewall(
     assert f"open TCP port {port} of second" in finding["remedy"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_joins_with_its_own_address_is_not_warned(
     xparl: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -69,6 +69,7 @@ def cluster() -> Iterator[LoopbackCluster]:
         parl_remote.disconnect()
 
 
+@pytest.mark.slow
 def test_actors_of_all_nodes_reach_each_other_over_tcp() -> None:
     parl_remote.disconnect()
     with LoopbackCluster(2, cpus=4) as cluster:
@@ -109,6 +110,7 @@ def node_of(cluster: LoopbackCluster, pid: int) -> Any:
     return next(node for node in cluster.nodes.values() if pid in {actor.pid for actor in node.actors})
 
 
+@pytest.mark.slow
 def test_a_restarted_master_knows_names_and_actors_make_actors_as_before(cluster: LoopbackCluster) -> None:
     named, lasting = with_options(Counter, name="named")(), with_options(Counter, name="lasting", detached=True)()
     holder = Holder()
@@ -137,6 +139,7 @@ def test_a_restarted_master_knows_names_and_actors_make_actors_as_before(cluster
     assert with_options(Counter, name="lasting")().add(5) == 5
 
 
+@pytest.mark.slow
 def test_everybody_who_holds_an_actor_hears_that_its_node_is_lost(cluster: LoopbackCluster) -> None:
     holders = [Holder() for _ in range(2)]
     counters = [Counter() for _ in range(2)]
@@ -153,6 +156,7 @@ def test_everybody_who_holds_an_actor_hears_that_its_node_is_lost(cluster: Loopb
     assert isinstance(here.process(), int)
 
 
+@pytest.mark.slow
 def test_a_killed_program_takes_the_actors_of_its_actors_along(cluster: LoopbackCluster) -> None:
     program = textwrap.dedent(f"""
         import sys

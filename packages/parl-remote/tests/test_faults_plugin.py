@@ -34,6 +34,7 @@ def test_the_page_s_examples_run(tmp_path: Path) -> None:
     assert "4 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_plugin_can_be_named_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(parl_faults):\n    assert parl_faults.struck == []\n")
     assert pytest_in(tmp_path, "-p", "parl_remote.testing.plugin").returncode == 0
@@ -42,6 +43,7 @@ def test_the_plugin_can_be_named_on_the_command_line(tmp_path: Path) -> None:
     assert "fixture 'parl_faults' not found" in without.stdout
 
 
+@pytest.mark.slow
 def test_a_test_that_leaves_an_actor_paused_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         """
@@ -69,6 +71,7 @@ def test_first(parl_private, parl_faults):
     assert not Path(f"/proc/{found[1]}").exists()
 
 
+@pytest.mark.slow
 def test_a_fault_that_cannot_be_had_skips_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         """

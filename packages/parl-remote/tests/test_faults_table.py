@@ -109,6 +109,7 @@ def cause_of(future: parl_remote.RemoteFuture[Any]) -> parl_remote.DeathCause:
 # -- killed ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_actor_on_a_node_is_lost_with_signal_last_words_and_last_call(cluster: LoopbackCluster) -> None:
     actor = Counter()
     actor.say("goodbye")
@@ -131,6 +132,7 @@ def test_a_killed_worker_is_reported_at_once_and_its_actors_are_gone(cluster: Lo
     cluster.wait_for_nodes(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_call_that_brings_a_value_to_a_killed_worker_is_lost_with_its_actor(
     cluster: LoopbackCluster, at_once: bool
@@ -158,6 +160,7 @@ def test_a_node_that_takes_no_values_costs_a_training_loop_one_actor(
         handle.submit("length", parl_remote.put(bytes(200_000))).result(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_serves_who_waits(cluster: LoopbackCluster) -> None:
     (node,) = cluster.nodes.values()
     node.kill()
@@ -166,6 +169,7 @@ def test_a_worker_that_comes_back_serves_who_waits(cluster: LoopbackCluster) -> 
     assert [Counter().add(2), Counter().add(3)] == [2, 3]
 
 
+@pytest.mark.slow
 def test_a_killed_zygote_takes_its_actors_and_the_node_goes_on(cluster: LoopbackCluster) -> None:
     (node,) = cluster.nodes.values()
     waiting = submit(Counter().sleep)
@@ -254,6 +258,7 @@ def test_actors_outlive_their_master_and_a_new_one_knows_nodes_programs_and_acto
     assert Counter().add(1) == 1
 
 
+@pytest.mark.slow
 def test_a_call_that_waits_for_a_slot_gets_it_from_a_restarted_master(cluster: LoopbackCluster) -> None:
     actors = [Counter(), Counter()]
     waiting = submit_creation()
@@ -265,6 +270,7 @@ def test_a_call_that_waits_for_a_slot_gets_it_from_a_restarted_master(cluster: L
     assert waiting() == 5
 
 
+@pytest.mark.slow
 def test_the_time_to_wait_for_a_slot_counts_while_the_master_is_away(cluster: LoopbackCluster) -> None:
     cluster.master.kill()
     # Another text is that of a program that has given the cluster up.
@@ -274,6 +280,7 @@ def test_the_time_to_wait_for_a_slot_counts_while_the_master_is_away(cluster: Lo
     assert Counter().add(1) == 1
 
 
+@pytest.mark.slow
 def test_who_asks_while_the_loss_is_still_being_noted_waits_for_the_master_s_return(
     cluster: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +337,7 @@ def test_actors_survive_when_the_way_to_the_master_breaks(cluster: LoopbackClust
 # -- stopped, cut off -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stopped_actor_is_lost_within_the_limit(impatient: LoopbackCluster) -> None:
     actor = Counter()
     with Process(actor.process()).being_paused():
@@ -337,6 +345,7 @@ def test_a_stopped_actor_is_lost_within_the_limit(impatient: LoopbackCluster) ->
     assert cause.signal == signal.SIGSTOP
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_lost_within_the_limit_and_comes_back(impatient: LoopbackCluster) -> None:
     (node,) = impatient.nodes.values()
     actor = Counter()
@@ -364,6 +373,7 @@ def test_a_node_that_is_cut_off_is_lost_within_the_limit_and_comes_back(
         actor.add(1)
 
 
+@pytest.mark.slow
 def test_a_short_cut_loses_nothing(cluster: LoopbackCluster) -> None:
     (node,) = cluster.nodes.values()
     actor = Counter()
@@ -376,6 +386,7 @@ def test_a_short_cut_loses_nothing(cluster: LoopbackCluster) -> None:
     assert [one.result(PATIENCE_S) for one in waiting] == list(range(2, 12))
 
 
+@pytest.mark.slow
 def test_connections_that_are_reset_are_an_error_never_a_wrong_answer(cluster: LoopbackCluster) -> None:
     (node,) = cluster.nodes.values()
     actor = Counter()
@@ -453,6 +464,7 @@ def test_real_loss_delay_and_reordering_lose_no_call_and_double_none(tmp_path: P
 # -- shortages ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_full_disk_fails_the_call_with_its_cause_and_the_worker_goes_on() -> None:
     try:
         disk = SmallDisk(2)
@@ -477,6 +489,7 @@ def test_a_full_disk_fails_the_call_with_its_cause_and_the_worker_goes_on() -> N
         parl_remote.disconnect()
 
 
+@pytest.mark.slow
 def test_a_full_disk_for_the_logs_does_not_end_actors(cluster: LoopbackCluster, tmp_path: Path) -> None:
     try:
         disk = SmallDisk(1)
@@ -501,6 +514,7 @@ def test_a_full_disk_for_the_logs_does_not_end_actors(cluster: LoopbackCluster, 
 # -- ended on purpose -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["xparl stop", "Ctrl-C"])
 def test_a_cluster_that_is_ended_leaves_no_process_and_others_alone(cluster: LoopbackCluster, how: str) -> None:
     waiting = submit(Counter().sleep)

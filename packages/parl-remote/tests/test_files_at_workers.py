@@ -187,6 +187,7 @@ PROJECT = {
 SEEN = ["the program the program the program beside computed", "OwnError on purpose", "True True"]
 
 
+@pytest.mark.slow
 def test_all_of_the_users_modules_travel(cluster: Cluster, tmp_path: Path) -> None:
     write(tmp_path, **PROJECT)
     assert cluster.run(tmp_path, "main.py").splitlines() == SEEN
@@ -415,6 +416,7 @@ def test_folders_go_when_the_program_is_killed(cluster: Cluster, tmp_path: Path)
     await_no_folders(cluster)
 
 
+@pytest.mark.slow
 def test_many_and_large_files_arrive_whole(cluster: Cluster, tmp_path: Path) -> None:
     large = os.urandom(2**20) * 37 + b"!"
     (tmp_path / "data").mkdir()
@@ -441,6 +443,7 @@ def test_many_and_large_files_arrive_whole(cluster: Cluster, tmp_path: Path) -> 
     assert cluster.run(tmp_path, "main.py") == f"{hashlib.sha256(large).hexdigest()} {sum(range(3000))}"
 
 
+@pytest.mark.slow
 def test_what_an_actor_got_it_passes_on_to_actors_that_it_makes_elsewhere(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="parl-files-") as directory:
         cluster = start_cluster(Path(directory, "home"), Path(directory), PARL_FORCE_TCP="1")
@@ -485,6 +488,7 @@ def test_a_file_that_changed_since_connect_is_named(cluster: Cluster, tmp_path: 
         cluster.run(tmp_path, "main.py")
 
 
+@pytest.mark.slow
 def test_a_full_disk_fails_the_call_with_the_figures_and_the_worker_goes_on(tmp_path: Path, small_disk: Path) -> None:
     cluster = start_cluster(tmp_path / "home", small_disk)
     project = tmp_path / "project"

@@ -319,6 +319,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_the_child_of_a_program_uses_what_the_program_has_made(run_program: Run) -> None:
     done = run_program(program=INHERITS)
     assert (done.stderr, done.stdout, done.returncode) == ("", "done\n", 0)
@@ -385,12 +386,14 @@ def run_in_cluster(cluster: LoopbackCluster, tmp_path: Path) -> Callable[[str], 
     return run
 
 
+@pytest.mark.slow
 def test_the_children_of_a_program_have_connections_of_their_own_by_tcp(
     run_in_cluster: Callable[[str], subprocess.CompletedProcess[str]],
 ) -> None:
     _check_driver(run_in_cluster(DRIVER_FORKS))
 
 
+@pytest.mark.slow
 def test_the_child_of_a_program_uses_what_the_program_has_made_by_tcp(
     run_in_cluster: Callable[[str], subprocess.CompletedProcess[str]],
 ) -> None:

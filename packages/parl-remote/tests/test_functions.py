@@ -309,6 +309,7 @@ class TestWorkersThatEnd:
         os.remove(path)
         assert executor.submit(call, 3).result(PATIENCE_S) == 3
 
+    @pytest.mark.slow
     def test_the_one_that_ends_them_is_named_and_the_others_are_done(self, shared_cluster: None) -> None:
         results = parl_remote.map(deadly, range(100), retries=1)
         done = []
@@ -448,6 +449,7 @@ class TestRemoteFunction:
         assert list(parl_remote.map(np.add, [ref, 1], [1, ref]))[1][3] == 4
         assert list(parl_remote.map(type, [[ref]])) == [list]
 
+    @pytest.mark.slow
     def test_it_may_call_itself(self, shared_cluster: None) -> None:
         assert fibonacci(4) == 3
 

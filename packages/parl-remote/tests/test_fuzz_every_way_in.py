@@ -100,6 +100,7 @@ def test_the_same_seed_throws_the_same() -> None:
     assert Dice("y").frames(Dice("y").call) != Dice("z").frames(Dice("z").call)
 
 
+@pytest.mark.slow
 def test_every_message_there_is_is_thrown_but_the_one_that_stops_a_cluster() -> None:
     dice = Dice(0)
     thrown = [json.loads(dice.message()).get("is") for _ in range(5000)]

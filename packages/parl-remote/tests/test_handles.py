@@ -142,6 +142,7 @@ def gone(pid: int, within_s: float = 60.0) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_an_actor_gets_the_handle_of_another_one_and_calls_it(everywhere: str) -> None:
     cell, other = Cell(5), Cell()
     other.put(cell)
@@ -788,6 +789,7 @@ def told(cell: Any, number: int) -> int:
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_plain_functions_run_on_every_kind_of_cluster(clusters: str) -> None:
     assert list(parl_remote.map(squared, range(300))) == [n * n for n in range(300)]
     arrays = [np.full(300_000, n, np.float32) for n in range(5)]

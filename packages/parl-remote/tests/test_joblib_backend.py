@@ -34,6 +34,7 @@ def inner(number: int) -> int:
     return int(sum(joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(n) for n in range(number))))
 
 
+@pytest.mark.slow
 def test_batches_run_in_workers(shared_cluster: None) -> None:
     with joblib.parallel_backend("parl", n_jobs=2):
         results = joblib.Parallel()(joblib.delayed(pow)(n, 2) for n in range(500))
@@ -55,6 +56,7 @@ def test_results_may_be_a_generator(shared_cluster: None) -> None:
         assert list(results) == list(range(50))
 
 
+@pytest.mark.slow
 def test_parallel_calls_within_parallel_calls(shared_cluster: None) -> None:
     with joblib.parallel_backend("parl", n_jobs=2):
         assert joblib.Parallel()(joblib.delayed(inner)(n) for n in range(5)) == [sum(range(n)) for n in range(5)]
@@ -75,6 +77,7 @@ def test_a_grid_search_finds_what_it_finds_alone(shared_cluster: None) -> None:
     np.testing.assert_allclose(ours.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", ["import parl, joblib", "import joblib, parl", "import sklearn, parl"])
 def test_a_program_that_imports_parl_need_not_register_it(imports: str) -> None:
     program = f"""

@@ -496,6 +496,7 @@ def test_what_is_written_just_before_the_program_ends_arrives(output: Callable[.
     assert re.search(r"^\(Talker pid=\d+\) late$", out + err, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_flood_is_shortened_and_every_line_is_accounted_for(output: Callable[..., tuple[str, str]]) -> None:
     out, err = output("""
         parl.connect(cpu_num=1, logs=True)
@@ -532,6 +533,7 @@ def test_calls_do_not_wait_for_whoever_reads_the_output(tmp_path: Path) -> None:
         os.close(writing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["unix", "tcp"])
 def test_lines_come_from_real_clusters_too(
     output: Callable[..., tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -615,6 +617,7 @@ def test_logs_must_be_true_or_false() -> None:
         parl_remote.connect(logs="yes")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")

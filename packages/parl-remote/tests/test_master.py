@@ -533,6 +533,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.binary(max_size=40) | mutated(), max_size=2)), max_size=30))
 def test_no_sequence_of_frames_ends_the_master(story: list[tuple[int, list[bytes]]]) -> None:
@@ -612,6 +613,7 @@ def deeds(draw: st.DrawFn) -> tuple[Role, int, Message, float]:
     return role, draw(st.integers(0, 2)), draw(FROM_ANYBODY[role]), draw(st.sampled_from([0.0, 0.0, 0.0, 0.5, 20.0]))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(deeds(), max_size=25))
 def test_whatever_members_say_the_books_are_right_and_others_keep_what_they_have(

@@ -90,6 +90,7 @@ def test_actors_that_push_to_each_other_without_reading_make_progress(
         counts = [actor.count().result(PATIENCE_S) for actor in actors]
 
 
+@pytest.mark.slow
 def test_a_flood_of_calls_to_a_busy_actor_returns_and_arrives_in_order(shared_cluster: None, gate: str) -> None:
     peer: Any = Peer()
     peer.hold(gate)

@@ -41,6 +41,7 @@ def test_a_program_without_stdin_or_stdout_has_its_cluster(tmp_path: Path, close
     assert (tmp_path / "total").read_text() == "3"
 
 
+@pytest.mark.slow
 def test_more_actors_than_the_soft_limit_of_descriptors_do_not_end_the_node(run_program: Run) -> None:
     # The soft limit is for the program's own sake; the node takes what the hard one allows.
     result = run_program(

@@ -344,6 +344,7 @@ print(len(names) > 100, "os.fork" in facilities.missing(), facilities.is_portabl
 """
 
 
+@pytest.mark.slow
 def test_all_modules_are_imported() -> None:
     assert run("-c", ALL_MODULES, AS_ON_WINDOWS_AFTER="joblib", **AS_ON_WINDOWS) == "True True True\n"
 
@@ -362,6 +363,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.slow
 def test_a_private_cluster_runs(program: Path, tmp_path: Path) -> None:
     assert run(str(program), **AS_ON_WINDOWS, TMPDIR=str(tmp_path)).splitlines() == EXPECTED
     assert list(tmp_path.glob("parl-*")) == []

@@ -275,6 +275,7 @@ def test_a_program_that_leaves_by_os_exit_leaves_nothing(
     assert not Path(told["directory"]).exists()
 
 
+@pytest.mark.slow
 def test_actors_use_as_many_numeric_threads_as_they_have_cpus(run_program: Run) -> None:
     program = textwrap.dedent(
         """

@@ -306,6 +306,7 @@ def test_references_say_what_they_are(shared_cluster: None) -> None:
     assert ref != put(np.ones(LARGE))
 
 
+@pytest.mark.slow
 def test_the_page_on_large_data_shows_a_program_that_runs(run_program: Callable[..., Any]) -> None:
     page = Path(__file__).parents[3] / "docs" / "how-to" / "data.md"
     program = page.read_text().partition("```python\n")[2].partition("```")[0]

@@ -105,6 +105,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)  # another process has to do something, and says nothing about it
 
 
+@pytest.mark.slow
 def test_a_value_goes_to_each_worker_once(connected: LoopbackCluster, brought: list[str]) -> None:
     a, b, c = two_hosts()
     ref = put(np.ones(SIZE))

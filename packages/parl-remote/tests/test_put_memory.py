@@ -203,6 +203,7 @@ def test_memory_goes_with_the_last_reference_and_the_last_array(holders: Any) ->
     wait_until_gone(inode)
 
 
+@pytest.mark.slow
 def test_killed_readers_let_go(holders: Any) -> None:
     ref = put(np.full(SIZE, 3.0))
     inode = inode_of(ref)
@@ -255,6 +256,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     wait_until_gone(int(done.stdout))
 
 
+@pytest.mark.slow
 def test_what_is_shared_does_not_count_as_an_actors_memory(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     limited: Any = parl_remote.with_options(Holder, max_memory=50)()
@@ -290,6 +292,7 @@ def test_threads_that_store_at_once_do_not_get_into_each_others_memory(shared_cl
     assert not wrong
 
 
+@pytest.mark.slow
 def test_many_calls_leave_no_descriptor_and_no_mapping_behind(holders: Any) -> None:
     first, _ = holders
     weights = np.zeros(10_000)

@@ -125,6 +125,7 @@ def test_a_getter_that_gave_up_takes_nothing() -> None:
     assert shared.get(timeout=PATIENCE_S) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_cluster")
 def test_a_getter_that_is_given_up_before_the_queue_is_made_takes_nothing() -> None:
     for _ in range(20):

@@ -220,6 +220,7 @@ def another_host(request: pytest.FixtureRequest, unconnected: None, monkeypatch:
         parl_remote.disconnect()
 
 
+@pytest.mark.slow
 def test_calls_that_a_busy_actor_does_not_take_wait_at_the_caller(another_host: str, tmp_path: Path) -> None:
     slow: Any = Slow()
     assert isinstance(slow._parl_ref.outbox.path.channel, RelayedChannel) == (another_host == "relayed")
@@ -236,6 +237,7 @@ def test_calls_that_a_busy_actor_does_not_take_wait_at_the_caller(another_host: 
     assert memory.growth() < MOST_GROWTH
 
 
+@pytest.mark.slow
 def test_a_fast_sender_waits_where_calls_are_limited(another_host: str, tmp_path: Path) -> None:
     slow: Any = parl_remote.with_options(Slow, max_pending_calls=20)()
     memory = Memory(slow.processes().result())
@@ -262,6 +264,7 @@ def test_a_fast_sender_waits_where_calls_are_limited(another_host: str, tmp_path
     assert memory.growth() < MOST_GROWTH
 
 
+@pytest.mark.slow
 def test_a_fast_actor_waits_for_a_caller_that_does_not_read(another_host: str, tmp_path: Path) -> None:
     counter = tmp_path / "made"
     counter.touch()
@@ -277,6 +280,7 @@ def test_a_fast_actor_waits_for_a_caller_that_does_not_read(another_host: str, t
         assert memory.growth() < MOST_GROWTH
 
 
+@pytest.mark.slow
 def test_a_fast_actor_does_not_fill_the_worker_while_its_caller_reads_in_the_background(
     another_host: str, tmp_path: Path
 ) -> None:
@@ -297,6 +301,7 @@ def eventually(is_true: Any) -> None:
         time.sleep(0.01)  # the other end of a file
 
 
+@pytest.mark.slow
 def test_calls_in_flight_do_not_wait_for_each_others_round_trip(cluster: LoopbackCluster) -> None:
     slow: Any = Slow()
     slow.make(1).result()

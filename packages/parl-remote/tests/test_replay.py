@@ -107,6 +107,7 @@ def replay(folder: Path, *arguments: str, given: str = "") -> subprocess.Complet
     return run(folder, "-m", "parl_remote.cli", "replay", *arguments, given=given, WHERE="there")
 
 
+@pytest.mark.slow
 def test_only_what_is_wanted_is_recorded_down_to_the_call_that_ended_the_process(home: Path) -> None:
     assert sorted(path.stem.split("-")[0] for path in (home / "journals").glob("*.journal")) == ["Many", "Plain"]
     done = replay(home, "Plain", "--list", "--json")
@@ -155,6 +156,7 @@ def test_a_debugger_begins_in_the_method(home: Path) -> None:
     assert "ValueError: on purpose" in post.stderr
 
 
+@pytest.mark.slow
 def test_a_journal_is_found_by_its_class_its_id_or_not_at_all(home: Path) -> None:
     (path,) = (home / "journals").glob("Plain-*.journal")
     for name in (str(path), path.stem.split("-")[1]):

@@ -206,6 +206,7 @@ def test_calls_in_flight_say_that_it_is_made_again_and_later_ones_wait_for_that(
     assert [future.result(PATIENCE_S) for future in later] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
     assert list(parl_remote.map(abs, [-1])) == [1]

@@ -97,6 +97,7 @@ def test_state_survives_the_loss_of_the_node_for_everybody_who_holds_the_actor(c
     assert answered(elsewhere.add) == 5
 
 
+@pytest.mark.slow
 def test_a_detached_actor_is_made_again_after_its_program_has_ended(cluster: LoopbackCluster, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -148,6 +149,7 @@ def test_a_detached_actor_is_made_again_after_its_program_has_ended(cluster: Loo
         parl_remote.get_actor("lasting")
 
 
+@pytest.mark.slow
 def test_a_detached_actor_that_is_killed_does_not_come_back(cluster: LoopbackCluster) -> None:
     actor = with_options(Saving, name="killed", detached=True, max_pending_calls=2)(5)
     assert actor.add() == 6
@@ -160,6 +162,7 @@ def test_a_detached_actor_that_is_killed_does_not_come_back(cluster: LoopbackClu
     assert again.add() == 8
 
 
+@pytest.mark.slow
 def test_errors_of_a_detached_actors_making_come_as_they_are(cluster: LoopbackCluster) -> None:
     with pytest.raises(parl_remote.NoResources):
         with_options(Saving, detached=True, n_cpu=100, lease_timeout_s=0)()

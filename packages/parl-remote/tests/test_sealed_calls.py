@@ -139,6 +139,7 @@ def test_the_end_of_an_actor_is_told() -> None:
         echo.kill_itself()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("connected")
 def test_actors_leave_when_their_callers_do() -> None:
     for _ in range(20):  # there are 8 CPUs

@@ -71,6 +71,7 @@ def secrets_of(cluster: LoopbackCluster) -> list[str]:
     return sorted({path.read_text().strip() for path in files})
 
 
+@pytest.mark.slow
 def test_every_file_and_directory_of_a_cluster_is_for_its_user_alone(cluster: LoopbackCluster) -> None:
     found = list((cluster.home / "run").rglob("*"))
     assert any(path.name == "key" for path in found)

@@ -348,6 +348,7 @@ def test_a_killed_actor_takes_its_segments_along(nothing_in_shm: None, keeper: A
         threading.Event().wait(0.005)
 
 
+@pytest.mark.slow
 def test_many_calls_with_arrays_leave_the_number_of_descriptors_as_it_was(keeper: Any) -> None:
     array = np.ones(LARGE, np.uint8)
 

@@ -160,6 +160,7 @@ def test_a_child_uses_what_it_is_given_and_leaves_nothing_behind(run: Run, metho
     _check_uses(run(USES, method))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a cluster on loopback needs Linux")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_uses_what_it_is_given_by_tcp(run: Run, cluster: LoopbackCluster, method: str) -> None:
@@ -197,6 +198,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*METHODS, *(["fork"] if sys.platform == "linux" else [])])
 def test_what_ends_sends_its_last_calls_and_waits_for_its_children(run: Run, method: str) -> None:
     done = run(LEAVES, method)
@@ -271,6 +273,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_death_of_a_program_is_noticed_though_its_children_live_on(
     run: Run, method: str, tmp_path: Path, await_end: Callable[..., float]
@@ -315,6 +318,7 @@ def work(cell, queue):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_child_of_an_actor_uses_the_cluster_of_the_actor(run: Run, method: str, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(JOBS)

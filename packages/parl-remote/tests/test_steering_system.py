@@ -274,6 +274,7 @@ def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
     assert record.cause.kind is DeathKind.DRAINED
 
 
+@pytest.mark.slow
 def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
     two_nodes: LoopbackCluster, connected: Inquiry
 ) -> None:
@@ -291,6 +292,7 @@ def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
     assert (row.restarts, row.node_id) == (1, after.node_id)
 
 
+@pytest.mark.slow
 def test_a_master_that_was_killed_lists_and_kills_after_its_restart_what_it_had_before(
     two_nodes: LoopbackCluster, connected: Inquiry
 ) -> None:

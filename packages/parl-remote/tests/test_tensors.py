@@ -138,6 +138,7 @@ def test_actors_take_and_give_torch_tensors(connect: Callable[..., None]) -> Non
     assert torch.equal(keeper.echo({"a": [tensor.bfloat16()]})["a"][0], tensor.bfloat16())
 
 
+@pytest.mark.slow
 def test_torch_tensors_of_put_are_shared_until_somebody_writes(connect: Callable[..., None]) -> None:
     torch = pytest.importorskip("torch")
     connect(cpu_num=2)

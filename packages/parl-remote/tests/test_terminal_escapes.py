@@ -82,6 +82,7 @@ def cluster() -> Iterator[LoopbackCluster]:
         parl_remote.disconnect()
 
 
+@pytest.mark.slow
 def test_xparl_shows_logs_and_names(cluster: LoopbackCluster) -> None:
     cluster.connect()
     writer: Any = parl_remote.with_options(Writer, name="the one")()

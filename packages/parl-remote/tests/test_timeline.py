@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from parl_remote._actor import reports
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.reports import CallMeter, SharedCallMeter
@@ -155,6 +157,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_cluster_s_calls_are_recorded_while_it_runs(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
     paths = os.pathsep.join(path for path in sys.path if path)

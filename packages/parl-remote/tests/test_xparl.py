@@ -204,6 +204,7 @@ def test_start_for_other_hosts_says_how_they_join(desk: Desk) -> None:
     assert re.search(rf"PARL_KEY_FILE=<the copy> xparl connect --address \S+:{port}", said)
 
 
+@pytest.mark.slow
 def test_a_program_of_the_same_user_needs_only_the_address(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 2)
@@ -230,6 +231,7 @@ def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk)
     assert re.search(r"ActorLost|ClusterUnreachable", err), out + err
 
 
+@pytest.mark.slow
 def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
     one, two = free_port(), free_port()
     desk.xparl("start", "--port", one, "--cpu_num", 1)
@@ -240,6 +242,7 @@ def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
     assert desk.output(f"parl.connect('localhost:{two}'); print(Counter().add(2))") == "2\n"
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_reported_with_who_uses_it(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -268,6 +271,7 @@ def test_a_worker_must_have_something_to_offer(desk: Desk) -> None:
     assert "must be above 0" in desk.xparl("connect", "--address", "localhost:1", "--cpu_num", 0, fails=True)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_port_is_taken_is_told_by_whom(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -275,6 +279,7 @@ def test_a_worker_whose_port_is_taken_is_told_by_whom(desk: Desk) -> None:
     assert f"port {port} is in use by your own cluster" in said
 
 
+@pytest.mark.slow
 def test_without_a_key_a_worker_and_a_program_are_told_what_to_do(desk: Desk, tmp_path: Path) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -298,6 +303,7 @@ def test_without_a_key_a_worker_and_a_program_are_told_what_to_do(desk: Desk, tm
     assert "chmod 0600" in unauthenticated.output(body, PARL_KEY_FILE=key_file)
 
 
+@pytest.mark.slow
 def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk: Desk) -> None:
     port, wrong = free_port(), free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -306,6 +312,7 @@ def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk:
     assert f"[{port}]" in said
 
 
+@pytest.mark.slow
 def test_full_slots_are_refused_after_the_time_that_the_caller_allows(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -313,6 +320,7 @@ def test_full_slots_are_refused_after_the_time_that_the_caller_allows(desk: Desk
     assert "NoResources: Counter asked for 1 CPU; the cluster has 1 CPU on 1 node, nothing free" in said
 
 
+@pytest.mark.slow
 def test_foreground_ends_with_ctrl_c_and_takes_everything_along(desk: Desk) -> None:
     port = free_port()
     node = subprocess.Popen(
@@ -331,6 +339,7 @@ def test_foreground_ends_with_ctrl_c_and_takes_everything_along(desk: Desk) -> N
     assert gone(actor)
 
 
+@pytest.mark.slow
 def test_status_names_a_cluster_that_crashed(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -368,6 +377,7 @@ def test_a_killed_worker_is_an_error_at_the_caller_and_its_actors_are_gone(desk:
     eventually(lambda: desk.status(port).node_count == 0)
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_lost_after_the_liveness_limit_and_never_a_hang(desk: Desk) -> None:
     desk.extra["PARL_LIVENESS_LIMIT"] = "1.0"
     port = free_port()
@@ -393,6 +403,7 @@ def test_a_stopped_worker_is_lost_after_the_liveness_limit_and_never_a_hang(desk
     assert desk.status(port).leases == 0
 
 
+@pytest.mark.slow
 def test_actors_outlive_a_killed_master_and_a_new_one_takes_them_up(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 0)
@@ -422,6 +433,7 @@ def test_actors_outlive_a_killed_master_and_a_new_one_takes_them_up(desk: Desk) 
     assert line_of(program) == "3"
 
 
+@pytest.mark.slow
 def test_a_killed_program_frees_its_slots_at_once(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
@@ -432,6 +444,7 @@ def test_a_killed_program_frees_its_slots_at_once(desk: Desk) -> None:
     assert desk.output(f"parl.connect('localhost:{port}', lease_timeout_s=60); print(Counter().add(1))")[:2] == "1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tmp_path: Path) -> None:
     port = free_port()

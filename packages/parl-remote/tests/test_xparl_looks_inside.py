@@ -202,11 +202,13 @@ def test_list_shows_actors_nodes_and_clients(watched: Desk) -> None:
     assert str(client["pid"]) in watched.xparl("list", "clients")
 
 
+@pytest.mark.slow
 def test_list_of_an_empty_cluster_says_so(desk: Desk) -> None:
     assert "has no actors" in desk.xparl("list")
     assert json.loads(desk.xparl("list", "--json")) == {"actors": []}
 
 
+@pytest.mark.slow
 def test_a_death_is_listed_with_its_cause(busy_desk: Desk) -> None:
     assert tell(busy_desk, "second.die()") == "lost EXIT"
     shown = busy_desk.xparl("list", "deaths")
@@ -223,6 +225,7 @@ def test_commands_without_a_cluster_say_how_to_name_one(tmp_path: Path) -> None:
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_two_clusters_have_to_be_told_apart(desk: Desk) -> None:
     other = free_port()
     desk.xparl("start", "--port", other, "--cpu_num", 1)
@@ -232,6 +235,7 @@ def test_two_clusters_have_to_be_told_apart(desk: Desk) -> None:
     assert "has no actors" in desk.xparl("list", "--port", other)
 
 
+@pytest.mark.slow
 def test_a_host_that_only_joined_a_cluster_looks_at_that_one(busy_desk: Desk, tmp_path: Path) -> None:
     joined = Desk(tmp_path / "second")
     (key,) = (busy_desk.home / ".parl").glob("*/key")
@@ -247,6 +251,7 @@ def test_a_host_that_only_joined_a_cluster_looks_at_that_one(busy_desk: Desk, tm
 # -- logs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_logs_are_found_by_id_prefix_name_and_class(watched: Desk) -> None:
     chief, second = watched.listed("actors")
     whole = str(second["lease_id"])
@@ -260,11 +265,13 @@ def test_logs_are_found_by_id_prefix_name_and_class(watched: Desk) -> None:
     assert "no actor 'nobody'" in watched.xparl("logs", "nobody", fails=True)
 
 
+@pytest.mark.slow
 def test_both_streams_are_in_one_log_in_order(busy_desk: Desk) -> None:
     tell(busy_desk, "[first.say(f'line {i}', error=i % 2 == 1) for i in range(6)]")
     assert busy_desk.xparl("logs", "chief", "-n", 6).splitlines() == [f"line {i}" for i in range(6)]
 
 
+@pytest.mark.slow
 def test_following_shows_lines_as_they_come_and_ends_with_the_actor(busy_desk: Desk) -> None:
     following = busy_desk.follow("logs", "chief", "-f", "-n", 1)
     assert line_of(following) == "from the chief"
@@ -284,6 +291,7 @@ def test_ctrl_c_ends_following_at_once(watched: Desk) -> None:
     assert following.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_dead_actors_log_stays_readable_while_the_cluster_runs(busy_desk: Desk) -> None:
     chief = busy_desk.listed("actors")[0]
     tell(busy_desk, "first.die()")
@@ -291,6 +299,7 @@ def test_a_dead_actors_log_stays_readable_while_the_cluster_runs(busy_desk: Desk
         assert busy_desk.xparl("logs", meant) == "made\nfrom the chief\nlast words\n"
 
 
+@pytest.mark.slow
 def test_logs_come_through_the_port_of_another_worker(desk: Desk) -> None:
     desk.xparl("stop", "--all")
     desk.xparl("start", "--port", desk.port, "--cpu_num", 0)
@@ -312,6 +321,7 @@ def test_no_name_leads_a_worker_to_a_file(watched: Desk, name: str) -> None:
 # -- kill and drain ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kill_ends_the_actor_that_is_meant_and_says_how(busy_desk: Desk) -> None:
     said = busy_desk.xparl("kill", "chief", "--reason", "makes room")
     assert said.startswith("Trainer chief ")
@@ -325,6 +335,7 @@ def test_kill_touches_nobody_if_one_name_is_wrong(watched: Desk) -> None:
     assert len(watched.listed("actors")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 1, 3])
 def test_too_little_of_an_id_means_nobody(watched: Desk, digits: int) -> None:
     """An empty variable of a script, or the name of an actor that has ended, must not end another one."""
@@ -335,6 +346,7 @@ def test_too_little_of_an_id_means_nobody(watched: Desk, digits: int) -> None:
     assert len(watched.listed("actors")) == 2
 
 
+@pytest.mark.slow
 def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
     desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
     eventually(lambda: len(desk.listed("nodes")) == 2)
@@ -346,6 +358,7 @@ def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
     assert "there is no node 'nothing'" in desk.xparl("drain", "nothing", fails=True)
 
 
+@pytest.mark.slow
 def test_of_two_nodes_of_one_name_one_has_to_be_named_by_its_id(desk: Desk) -> None:
     desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
     eventually(lambda: len(desk.listed("nodes")) == 2)
@@ -359,6 +372,7 @@ def test_of_two_nodes_of_one_name_one_has_to_be_named_by_its_id(desk: Desk) -> N
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_told_and_listed_until_it_is_acknowledged(desk: Desk) -> None:
     follower = subprocess.Popen(
         [*XPARL, "events", "-f", "--json"],

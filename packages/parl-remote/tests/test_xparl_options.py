@@ -144,6 +144,7 @@ def test_an_offer_reads_as_a_sentence() -> None:
     assert str(NodeResources.of(4, "0,1", None, ("license=2",))) == "4 CPUs, 2 GPUs and 2 license"
 
 
+@pytest.mark.slow
 def test_zero_cpus_are_none_and_never_all(xparl: Xparl) -> None:
     assert NodeResources.of(0, "", None, ()).cpu == 0
     port = free_port()
@@ -165,6 +166,7 @@ def test_memory_and_labels_reach_the_master(xparl: Xparl) -> None:
     assert node["total"] == {"cpu": 1.0, "gpu": 0.0, "memory": 2**31, "labels": {"disk": 0.5, "license": 2.0}}
 
 
+@pytest.mark.slow
 def test_options_of_old_are_taken_and_explained(xparl: Xparl) -> None:
     port = free_port()
     done = xparl(
@@ -181,6 +183,7 @@ def test_options_of_old_are_taken_and_explained(xparl: Xparl) -> None:
 # -- variables --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_xparl_python_launches_the_node(xparl: Xparl, tmp_path: Path) -> None:
     loader = tmp_path / "my loader.sh"
     loader.write_text(f'#!/bin/sh\necho "loaded: $1" > {tmp_path}/witness\nshift\nexec {sys.executable} "$@"\n')
@@ -219,6 +222,7 @@ def test_debug_writes_a_file_beside_the_program(
     assert "DEBUG parl-remote" in (tmp_path / "parl_debug.log").read_text()
 
 
+@pytest.mark.slow
 def test_logs_of_the_node_before_are_kept_once_and_not_mixed_up(xparl: Xparl, tmp_path: Path) -> None:
     port = free_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
@@ -245,6 +249,7 @@ def processes_below(pid: int) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
+@pytest.mark.slow
 def test_stop_ends_frozen_processes_and_no_others(xparl: Xparl, tmp_path: Path) -> None:
     port, other = free_port(), free_port()
     for one in (port, other):
@@ -264,6 +269,7 @@ def test_stop_ends_frozen_processes_and_no_others(xparl: Xparl, tmp_path: Path) 
     bystander.communicate()
 
 
+@pytest.mark.slow
 def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> None:
     ports = [free_port() for _ in range(3)]
     for port in ports:
@@ -275,6 +281,7 @@ def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> Non
     assert f"no cluster on port {ports[0]} or {ports[1]}" in nothing
 
 
+@pytest.mark.slow
 def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path) -> None:
     port = free_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
@@ -302,6 +309,7 @@ def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path)
         program.communicate()
 
 
+@pytest.mark.slow
 def test_stop_without_a_port_says_what_it_stops(xparl: Xparl) -> None:
     port = free_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
@@ -312,6 +320,7 @@ def test_stop_without_a_port_says_what_it_stops(xparl: Xparl) -> None:
     assert "nothing was stopped" in xparl("stop").stdout
 
 
+@pytest.mark.slow
 def test_stop_of_several_clusters_needs_an_answer(xparl: Xparl) -> None:
     ports = sorted(free_port() for _ in range(2))
     for port in ports:
@@ -344,6 +353,7 @@ def answered(answer: str) -> int:
     return status
 
 
+@pytest.mark.slow
 def test_stop_of_several_clusters_asks_at_a_terminal(xparl: Xparl) -> None:
     for port in (free_port(), free_port()):
         assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0

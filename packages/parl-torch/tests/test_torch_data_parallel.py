@@ -3,12 +3,15 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from conformance.joint_learning import assert_joint_learning
 from parl_core import training
 from parl_core.backends import Learners
 from parl_torch.backend import TorchBackend
 
 
+@pytest.mark.slow
 def test_two_processes_learn_as_one_does_from_the_joined_batch(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     assert_joint_learning(TorchBackend(), launcher, tmp_path)

@@ -22,6 +22,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back that soon")
 def test_updates_cause_no_page_faults() -> None:
     # 50 to 130 an update where glibc is left alone.

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import parl
 from parl.training import seed_everything
@@ -32,5 +34,6 @@ def first_weights(before: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_seed_everything_before_the_framework_is_imported_decides_the_first_weights() -> None:
     assert first_weights("") == first_weights("def make_agent() -> parl.Agent: ...") != ""

@@ -13,6 +13,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(parl, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_in_portions_leaves_the_same_files_as_one(tmp_path: Path) -> None:
     asked = ["train", "ppo", "CartPole-v1", "--backend", "torch", "--steps", "1100", "--checkpoint-every", "300"]

@@ -27,6 +27,7 @@ PROGRAM = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preload", [[], ["torch"]])
 def test_torch_uses_as_many_threads_as_its_actor_has_cpus(preload: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}

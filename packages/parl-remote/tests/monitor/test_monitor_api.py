@@ -205,6 +205,7 @@ def test_parls_old_routes_still_answer(monitor: Any) -> None:
     assert monitor.client().get("/logs?client_id=client-1").headers["Location"] == "/actors?owner=client-1"
 
 
+@pytest.mark.slow
 def test_ten_thousand_actors_on_a_thousand_nodes_are_answered_quickly(
     make_cluster: Callable[..., Any], make_monitor: Callable[..., Any]
 ) -> None:

@@ -161,6 +161,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.close()
 
 
+@pytest.mark.slow
 def test_a_monitor_shows_what_a_cluster_does(place: Place, await_end: Callable[..., float]) -> None:
     said = place.start()
     assert f"In a browser       {place.base}" in said
@@ -208,6 +209,7 @@ def test_a_monitor_shows_what_a_cluster_does(place: Place, await_end: Callable[.
     assert not list((place.home / "run").glob("*/monitor.json"))
 
 
+@pytest.mark.slow
 def test_a_monitor_ends_with_a_cluster_that_is_killed(place: Place, await_end: Callable[..., float]) -> None:
     place.start()
     place.up()
@@ -217,6 +219,7 @@ def test_a_monitor_ends_with_a_cluster_that_is_killed(place: Place, await_end: C
     await_end([pid])
 
 
+@pytest.mark.slow
 def test_the_token_is_in_no_command_line_and_in_no_log(place: Place) -> None:
     place.start()
     place.up()
@@ -229,6 +232,7 @@ def test_the_token_is_in_no_command_line_and_in_no_log(place: Place) -> None:
     assert (place.directory / "monitor.log").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_cluster_in_the_foreground_has_its_monitor_too(place: Place, await_end: Callable[..., float]) -> None:
     options = ["--port", place.port, "--cpu_num", 1, "--monitor_port", place.monitor_port, "--foreground"]
     node = subprocess.Popen(
@@ -247,6 +251,7 @@ def test_a_cluster_in_the_foreground_has_its_monitor_too(place: Place, await_end
     await_end([pid])
 
 
+@pytest.mark.slow
 def test_the_token_is_there_as_soon_as_people_are_told_of_it(place: Place) -> None:
     token_file = Path(place.start().split("to change anything, is in ")[1].split(")")[0])
     token = token_file.read_text()
@@ -260,6 +265,7 @@ def test_the_token_is_there_as_soon_as_people_are_told_of_it(place: Place) -> No
     assert token_file.read_text() == token  # a scraper that has a copy goes on
 
 
+@pytest.mark.slow
 def test_a_token_can_be_given(place: Place) -> None:
     given = place.home / "given.token"
     assert "there is no token file" in place.xparl(
@@ -283,6 +289,7 @@ def test_a_token_can_be_given(place: Place) -> None:
     assert "5 characters" in refused
 
 
+@pytest.mark.slow
 def test_no_monitor_is_started_where_none_is_wanted(place: Place) -> None:
     assert "In a browser" not in place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
     place.xparl("stop", "--port", place.port)
@@ -316,6 +323,7 @@ def test_a_monitor_can_be_started_for_a_cluster_that_runs(place: Place) -> None:
     assert not list((place.home / "run").glob("*/monitor.json"))
 
 
+@pytest.mark.slow
 def test_a_monitor_stays_when_the_master_is_gone_and_says_so(place: Place) -> None:
     place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
     command = ["monitor", "--monitor_port", str(place.monitor_port), "--address", f"localhost:{place.port}"]

@@ -83,6 +83,7 @@ def answer_to(address: tuple[str, int], data: bytes) -> bytes:
         return received
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_whatever_is_sent_is_answered_or_refused(
     make_cluster: Any, make_monitor: Any, serve: Callable[[Any], str], host: str
