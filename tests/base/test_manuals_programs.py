@@ -225,6 +225,7 @@ def address(request: pytest.FixtureRequest, cluster: DocumentedCluster) -> Itera
         cluster.clear()
 
 
+@pytest.mark.slow
 def test_the_manuals_example_adds_and_prints_nothing_here(
     cluster: DocumentedCluster, address: str, tmp_path: Path
 ) -> None:

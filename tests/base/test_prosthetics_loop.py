@@ -217,6 +217,7 @@ def test_a_simulator_that_always_raises_ends_the_run_with_its_error(example: Any
     assert "failed 3 times in a row; max_failures=2" in "".join(raised.value.__notes__)
 
 
+@pytest.mark.slow
 def test_simulators_that_always_die_end_the_run(example: Any) -> None:
     def make_env() -> Any:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -144,6 +144,7 @@ def test_a_smoke_run_ends_well_with_its_files_and_leaves_no_process(program: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", STARTED, ids=NAMES)
 def test_help_names_every_setting(program: Path, tmp_path: Path) -> None:
     shown = subprocess.run(

@@ -141,6 +141,7 @@ def make_agent(make: Callable[[], Any], name: str, memory: Any = None, **setting
 SMALL = OnPolicySettings(total_steps=128, n_steps=8, gae_lambda=0.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MAPPO", "IPPO", "COMA"])
 def test_weights_are_the_same_wherever_environments_live_and_with_the_same_seed(name: str) -> None:
     make = partial(make_joint_env, "cued_two_step")

@@ -133,6 +133,7 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory:
         np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_two_step, make_meeting], ids=["discrete", "continuous"])
 def test_a_resumed_run_of_maddpg_is_the_one_that_was_never_stopped(tmp_path: Path, make: Any) -> None:
     options: Any = {"make": make, "own": {"memory_size": 120, "batch_size": 8, "exploration": {}}}

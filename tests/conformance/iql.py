@@ -128,6 +128,7 @@ class IQLConformance(Conformance):
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
         assert_weights_close(agent.alg.target_model.get_weights(portable=True), target, precision.tolerance)
 
+    @pytest.mark.slow
     def test_the_value_approaches_the_expectile_of_the_data(self) -> None:
         # Half of the actions give 1, half 0: the expectile m solves tau * (1 - m) = (1 - tau) * m, so it is tau.
         agent = self.agent(tau=0.9, alpha=1.0, lr=0.02)
@@ -151,6 +152,7 @@ class IQLConformance(Conformance):
         found = agent.run(agent.alg.model.value, obs[:1])
         assert np.ravel(found)[0] == pytest.approx(value, abs=0.05)
 
+    @pytest.mark.slow
     def test_it_learns_the_identity_environment_from_the_data_of_a_random_policy(self) -> None:
         rng = np.random.default_rng(8)
         algorithm = self.algorithm("IQL", iql_model(self.backend, hidden=64), lr=0.005, discount=0.9, alpha=0.05)

@@ -83,6 +83,7 @@ class ReBRACConformance(Conformance):
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
         assert_weights_close(agent.alg.target_model.get_weights(portable=True), target, precision.tolerance)
 
+    @pytest.mark.slow
     def test_it_learns_the_identity_environment_from_the_data_of_a_random_policy(self) -> None:
         rng = np.random.default_rng(8)
         rates = {"actor_lr": 0.003, "critic_lr": 0.01}

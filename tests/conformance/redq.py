@@ -87,6 +87,7 @@ class REDQConformance(ContinuousConformance):
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
         assert_weights_close(agent.alg.target_model.get_weights(portable=True), target, precision.tolerance)
 
+    @pytest.mark.slow
     def test_every_pair_of_critics_is_drawn_equally_often(self) -> None:
         agent = self.agent(subset=2)
         drawn, own = [], agent.alg._noise

@@ -52,6 +52,7 @@ def commands(epoch: int) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_documented_rounds_evolve_an_inference_program(place: Path) -> None:
     first = ["init_solver", "--model_dir=model_dir_0", "--config_path=config.prototxt"]
     process = subprocess.run(

@@ -236,6 +236,7 @@ def test_every_algorithm_moves_a_paddle_and_a_numpy_model_to_the_same_bits(kind:
         assert seen[0] == seen[1]
 
 
+@pytest.mark.slow
 def test_samples_of_paddle_models_are_evaluated_in_processes_unless_told_otherwise(
     program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ def run(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_program_of_the_page_runs(program: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)

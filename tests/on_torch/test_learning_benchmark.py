@@ -215,6 +215,7 @@ def test_time_left_is_estimated_from_results_and_from_how_far_a_run_is(
     assert progress.Progress(runs, tmp_path, jobs=1).seconds_left() == (290.0, False)
 
 
+@pytest.mark.slow
 def test_gates_are_judged_by_the_lower_bound_and_a_failed_one_says_so(tmp_path: Path, report: Any) -> None:
     write(tmp_path, *(result("ppo-cartpole", 100 + seed, 500.0) for seed in range(3)))
     write(tmp_path, *(result("a2c-cartpole", 100 + seed, value) for seed, value in enumerate([500.0, 500.0, 100.0])))

@@ -367,6 +367,7 @@ def test_an_environment_that_raises_too_often_ends_the_run_with_its_own_error(tm
     assert recorder.ended.stop is Stop.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", ["actors", "learner"])
 def test_an_actor_that_dies_is_replaced_and_the_run_goes_on(tmp_path: Path, inference: str) -> None:
     recorder = Recorder()
@@ -431,6 +432,7 @@ def test_another_actor_that_is_lost_while_it_is_made_counts_as_well(tmp_path: Pa
     assert "failed 3 times in a row; max_failures=2 were allowed" in caught.value.__notes__[-1]
 
 
+@pytest.mark.slow
 def test_an_environment_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> None:
     with (
         SubprocessActors(2) as actors,

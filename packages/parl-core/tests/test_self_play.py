@@ -154,6 +154,7 @@ def test_matches_are_of_both_seats_and_count_from_the_first_players_side() -> No
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["in-process", "threads", "subprocess", "remote"])
 def test_matches_have_the_same_results_in_all_actors(system: str) -> None:
     matches = [Match(Columns(sees_wins=True), Columns(), 60), Match(Columns(), Columns(), 20)]

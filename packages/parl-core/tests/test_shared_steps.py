@@ -111,6 +111,7 @@ def test_one_group_of_shared_memory_gives_arrays_that_later_steps_leave_alone(ac
     np.testing.assert_equal(there, drive(make_vector_env("CartPole-v1", 2), 40, np.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, object])
 def test_an_environment_sees_actions_in_the_dtype_in_which_they_were_given(
     actors: SubprocessActors, dtype: Any
@@ -121,6 +122,7 @@ def test_an_environment_sees_actions_in_the_dtype_in_which_they_were_given(
     np.testing.assert_equal(drive(make_vector_env(Diary, 3, actors=actors, **options), 6, dtype), here)
 
 
+@pytest.mark.slow
 def test_where_the_memory_cannot_be_opened_steps_are_calls(
     actors: SubprocessActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +182,7 @@ def test_an_actor_killed_in_a_step_or_between_two_is_an_error_that_names_its_env
         envs.close()
 
 
+@pytest.mark.slow
 def test_a_step_that_was_interrupted_does_not_answer_the_next_one(actors: SubprocessActors) -> None:
     with make_vector_env(Diary, 4, actors=actors, envs_per_actor=2) as envs:
         envs.reset(seed=0)

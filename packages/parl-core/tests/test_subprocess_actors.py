@@ -174,6 +174,7 @@ actors = SubprocessActors(2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [False, True])
 def test_processes_end_with_a_parent_that_is_killed_in_a_call_too(busy: bool) -> None:
     read, write = os.pipe()
@@ -259,6 +260,7 @@ GUARD
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_processes_that_import_or_copy_the_program_take_its_classes_and_functions(method: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -138,6 +138,7 @@ def test_a_raw_log_is_written_whole_in_place_of_the_last_one(place: Path) -> Non
     assert told("offline-update", *common, "--updated-model-dir=next")["used"] == 5
 
 
+@pytest.mark.slow
 def test_episodes_are_played_by_several_processes(place: Path) -> None:
     evokit(*LOOP, "--rounds=1", "--picture=-")
     common = ["--log-path=log", "--model-dir=model_warehouse/model_dir_1", "--config-path=config.json"]

@@ -145,6 +145,7 @@ def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) 
         sample(agent, unmakeable, 8, pool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["processes", "forked processes", "remote actors", "actors of parl-core"])
 def test_a_worker_killed_with_signal_9_costs_nothing_but_time(where: str, tmp_path: Path) -> None:
     from parallel_evaluations import Dies
@@ -266,6 +267,7 @@ def test_a_straggler_comes_late_and_counts_as_stale() -> None:
         assert late == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_processes_that_are_held_up_for_ever_are_replaced_when_nobody_else_is_left(tmp_path: Path) -> None:
     from parallel_evaluations import WaitsForPipe, output
@@ -328,6 +330,7 @@ def test_what_cannot_be_sent_to_a_process_is_said_and_a_thread_takes_it() -> Non
     assert sample(agent, lambda clone: 1.0, 2, "threads").rewards.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes by descriptor")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_end_with_a_program_that_is_killed(method: str, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 
 def _run(program: str) -> str:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=240)
@@ -15,6 +17,7 @@ def test_the_backend_is_found_without_importing_paddle() -> None:
     assert _run("import parl_paddle.backend, sys; print('paddle' in sys.modules)") == "False"
 
 
+@pytest.mark.slow
 def test_ctrl_c_raises_keyboard_interrupt_after_paddle_was_imported_and_used() -> None:
     program = """
 import os, signal
@@ -33,6 +36,7 @@ except KeyboardInterrupt:
     assert _run(program) == "stopped"
 
 
+@pytest.mark.slow
 def test_a_handler_of_sigterm_that_a_program_sets_is_called() -> None:
     program = """
 import os, signal
@@ -50,6 +54,7 @@ def test_sigterm_ends_a_process_that_has_no_handler() -> None:
     assert done.returncode == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_importing_changes_neither_the_filters_of_warnings_nor_the_number_of_threads() -> None:
     program = """
 import warnings

@@ -10,6 +10,7 @@ import pytest
 PROGRAMS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=["eager", "static"])
 def test_a_program_of_the_readme_runs(program: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"

@@ -253,6 +253,7 @@ def test_half_cpus_share_one(connect: Callable[..., None]) -> None:
         half()
 
 
+@pytest.mark.slow
 def test_an_actor_that_passes_its_memory_limit_is_ended_with_the_sizes(connect: Callable[..., None]) -> None:
     connect()
     victim = with_options(Victim, max_memory=64)()
@@ -291,6 +292,7 @@ def test_a_stopped_node_is_lost_after_the_liveness_limit_and_actors_go_on(
         os.kill(node_pid(), signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_the_zygote_s_death_takes_its_actors_and_the_next_actor_gets_another(
     connect: Callable[..., None], session_processes: Callable[[int], dict[int, str]]
 ) -> None:

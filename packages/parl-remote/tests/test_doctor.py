@@ -317,6 +317,7 @@ def test_a_full_cluster_names_who_has_the_cpus(xparl: Callable[..., subprocess.C
     assert f"(process {program.pid}) has 1 actor" in finding["what"]
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_killed_is_told_from_one_that_runs(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
@@ -650,6 +651,7 @@ def test_strange_names_of_modules_are_missing_or_not_and_nothing_is_imported(nam
     assert set(sys.modules) == before
 
 
+@pytest.mark.slow
 def test_a_node_answers_only_so_many_questions_about_its_health(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:

@@ -533,6 +533,7 @@ def test_a_cluster_that_is_ended_leaves_no_process_and_others_alone(cluster: Loo
         assert other.status().node_count == 1
 
 
+@pytest.mark.slow
 def test_the_next_node_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
     """A master without CPUs has no zygote that could do it; what others use, or have made, stays."""
     import socket

@@ -389,6 +389,7 @@ def test_a_module_that_changes_while_the_program_runs_is_seen_by_the_next_actor(
     assert cluster.run(tmp_path, "main.py").splitlines() == ["before data", "after data"]
 
 
+@pytest.mark.slow
 def test_contents_are_sent_once_and_folders_go_with_their_program(cluster: Cluster, tmp_path: Path) -> None:
     write(tmp_path, changing="VALUE = 1", data_txt="once" * 1000)
     (tmp_path / "main.py").write_text(LOOK)

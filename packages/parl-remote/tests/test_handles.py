@@ -663,6 +663,7 @@ def test_a_detached_actor_is_refused_where_it_could_not_outlive_the_program(any_
             with_options(Cell, detached=True)()
 
 
+@pytest.mark.slow
 def test_a_detached_actor_outlives_its_program_until_it_is_killed(real_cluster: str) -> None:
     with_options(Cell, name="lasting", detached=True)(7)
     pid = parl_remote.get_actor("lasting").process()

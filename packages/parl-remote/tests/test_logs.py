@@ -511,6 +511,7 @@ def test_a_flood_is_shortened_and_every_line_is_accounted_for(output: Callable[.
     assert "after the flood" in out + err
 
 
+@pytest.mark.slow
 def test_calls_do_not_wait_for_whoever_reads_the_output(tmp_path: Path) -> None:
     program = CLASS + textwrap.dedent("""
         parl.connect(cpu_num=1, logs=True)

@@ -136,6 +136,7 @@ print(Adder().add(1, 1))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["node", "zygote"])
 def test_without_descriptors_one_actor_is_refused_and_the_others_go_on(
     run_program: Run, tmp_path: Path, process: str

@@ -270,7 +270,7 @@ def _failed(future: RemoteFuture[Any]) -> bool:
     return future.settled and future.exception(0) is not None
 
 
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
 def test_random_histories_are_as_the_model_says(part: int) -> None:
     for seed in range(part * HISTORIES // 6, (part + 1) * HISTORIES // 6):
         try:

@@ -113,6 +113,7 @@ def test_nobody_else_needs_to_read_answers(anywhere: str) -> None:
     assert [future.result(PATIENCE_S) for future in futures] == list(range(1, 5_001))
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_while_results_are_thrown_away(shared_cluster: None) -> None:
     worker: Any = with_options(Worker, max_pending_calls=100)()
     most = 0

@@ -238,6 +238,7 @@ def test_a_killed_program_takes_its_actors_along(
     assert not Path(told["directory"]).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["time.sleep(600)", "sleepers[0].sleep()"], ids=["idle", "within a call"])
 def test_ctrl_c_ends_the_program_with_its_own_traceback_and_all_its_processes(
     started: Callable[[str], tuple[subprocess.Popen[str], dict[str, Any]]],

@@ -316,6 +316,7 @@ def test_many_calls_leave_no_descriptor_and_no_mapping_behind(holders: Any) -> N
     assert len(os.listdir("/proc/self/fd")) <= before_here + 4
 
 
+@pytest.mark.slow
 def test_a_private_cluster_shares_memory_whatever_other_connections_of_the_process_do(
     connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_call_that_ended_the_process_is_told_before_it_ends_the_replay(home:
     assert "die never ended: now again" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_differs_is_shown_and_is_the_exit_status(home: Path) -> None:
     calls = [json.loads(line) for line in replay(home, "Plain", "--list", "--json").stdout.splitlines()]
     number = next(str(call["number"]) for call in calls if call["name"] == "host")
@@ -147,6 +148,7 @@ def test_coroutines_are_carried_out_again(home: Path) -> None:
     assert (done.stdout, done.returncode) == ("5 calls of Many: as recorded\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_debugger_begins_in_the_method(home: Path) -> None:
     done = replay(home, "Plain", "--call", "2", "--pdb", given="p float(array.sum())\nc\n")
     assert "work.py" in done.stdout

@@ -410,6 +410,7 @@ def test_the_state_of_coroutines_is_kept(connect: Callable[..., None]) -> None:
     assert submit(actor.add).result(PATIENCE_S) == 21
 
 
+@pytest.mark.slow
 def test_calls_of_others_are_saved_too_although_the_owner_does_nothing(connect: Callable[..., None]) -> None:
     connect(cpu_num=3)
     actor = Saving()

@@ -231,6 +231,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_child_cannot_use_is_refused_in_words(run: Run, method: str) -> None:
     lines = run(REFUSED, method).stdout.splitlines()

@@ -43,6 +43,7 @@ def without_choice() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in VARIABLES}
 
 
+@pytest.mark.slow
 def test_an_actor_s_libraries_use_as_many_threads_as_it_has_cpus(
     run_program: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -195,6 +195,7 @@ def test_start_says_how_to_use_join_and_stop_the_cluster(desk: Desk) -> None:
     assert (cluster["address"], cluster["status"]["total"]["cpu"]) == (f"127.0.0.1:{port}", 3)
 
 
+@pytest.mark.slow
 def test_start_for_other_hosts_says_how_they_join(desk: Desk) -> None:
     port = free_port()
     said = desk.xparl("start", "--port", port, "--cpu-num", 1, "--host", "0.0.0.0")

@@ -159,6 +159,7 @@ def test_zero_cpus_are_none_and_never_all(xparl: Xparl) -> None:
     assert node["total"] == {**dict(node["total"]), "cpu": 0.0, "gpu": 0.0, "labels": {"license": 2.0}}  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_memory_and_labels_reach_the_master(xparl: Xparl) -> None:
     port = free_port()
     xparl("start", "--port", port, "--cpu_num", 1, "--memory", "2G", "--label", "license=2", "--label", "disk=0.5")
@@ -211,6 +212,7 @@ def test_debug_says_more_in_the_log(
     assert (" DEBUG runs with NodeSettings(" in log.read_text()) is more
 
 
+@pytest.mark.slow
 def test_debug_writes_a_file_beside_the_program(
     run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
