@@ -100,9 +100,9 @@ def settings(**changes: Any) -> OnPolicySettings:
     return OnPolicySettings(**{"total_steps": 3, "n_steps": 3, "gamma": 0.5, "gae_lambda": 1.0, **changes})
 
 
-def learned_from(env_kwargs: dict[str, int]) -> RolloutBatch:
+def learned_from(env_kwargs: dict[str, int], **others: Any) -> RolloutBatch:
     agent = TenTimesTheCount()
-    train_on_policy(agent, make_vector_env(Counting, 1, env_kwargs=env_kwargs), settings())
+    train_on_policy(agent, make_vector_env(Counting, 1, env_kwargs=env_kwargs), settings(**others))
     return agent.batches[0]
 
 
@@ -119,6 +119,10 @@ def test_a_terminated_episode_does_not_bootstrap() -> None:
     # As above, but A_1 = 1 - 10 = -9 and A_0 = 6 + 0.5*A_1 = 1.5
     batch = learned_from({"ends": 2})
     np.testing.assert_allclose(batch.advantage, [1.5, -9.0, 6.0])
+
+
+def test_a_truncated_episode_has_ended_where_the_limit_is_part_of_the_task() -> None:
+    np.testing.assert_allclose(learned_from({"cut": 2}, bootstrap_truncated=False).advantage, [1.5, -9.0, 6.0])
 
 
 def test_an_episode_that_ends_and_is_cut_in_the_same_step_has_ended() -> None:

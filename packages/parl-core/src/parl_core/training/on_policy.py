@@ -375,6 +375,9 @@ class OnPolicySettings:
         target_kl: where given, passes over a rollout end early when the policy has moved this far; of PPO.
         sequence_length: of models with a memory, steps of the sequences that are learned from, each from the state that
             acted; it divides `n_steps`. Default: a whole rollout.
+        bootstrap_truncated: where a time limit ended an episode, the value of its last observation stands for the
+            rest, as for tasks that go on (Pardo et al. 2018, arXiv:1712.00378). False: the limit is an end like any
+            other, as for tasks of which it is a part.
     """
 
     total_steps: int = 1_000_000
@@ -389,6 +392,7 @@ class OnPolicySettings:
     entropy_coef: Scheduled | None = None
     target_kl: float | None = None
     sequence_length: int | None = None
+    bootstrap_truncated: bool = True
 
     def __post_init__(self) -> None:
         for name in ("total_steps", "n_steps"):
@@ -518,12 +522,15 @@ def _require_equal_targets(agent: Any, settings: OnPolicySettings) -> None:
 def _learnable(
     rollout: RolloutSteps, settings: OnPolicySettings, novelty: NoveltyReward | None = None, last_obs: Any = None
 ) -> batches.Rollout:
+    terminated, truncated = rollout.terminated, rollout.truncated
+    if not settings.bootstrap_truncated:
+        terminated, truncated = terminated | truncated, np.zeros_like(truncated)
     advantage = gae(
         rollout.reward,
         rollout.value,
         rollout.next_value,
-        rollout.terminated,
-        rollout.truncated,
+        terminated,
+        truncated,
         gamma=settings.gamma,
         lam=settings.gae_lambda,
     )

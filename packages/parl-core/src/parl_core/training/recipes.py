@@ -520,7 +520,9 @@ _PPO_CARTPOLE = OnPolicySettings(
 _CLEANRL_PPO = OnPolicySettings(
     total_steps=1_000_000, n_steps=2048, epochs=10, minibatch_size=64, lr=3e-4, clip=0.2, entropy_coef=0.0
 )
-_TEAM_LOOP = OnPolicySettings(total_steps=1_000_000, n_steps=25, epochs=10, gamma=0.99, gae_lambda=0.95, lr=7e-4)
+_TEAM_LOOP = OnPolicySettings(
+    total_steps=1_000_000, n_steps=25, epochs=10, gamma=0.99, gae_lambda=0.95, lr=7e-4, bootstrap_truncated=False
+)
 _MAPPO = Recipe(
     _TEAM_LOOP,
     {"clip_param": 0.2, "entropy_coef": 0.01},
