@@ -123,7 +123,7 @@ def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
         ({"epoch": "1"}, r"did you mean epochs\?"),
         ({"network.hiden": "1"}, r"did you mean network\.hidden\?"),
         ({"hiden": "1"}, r"did you mean network\.hidden\?"),
-        ({"zzz": "1"}, r"there are clip, compile, "),
+        ({"zzz": "1"}, r"there are bootstrap_truncated, clip, compile, "),
         ({"lr": "fast"}, r"lr takes number or schedule, such as linear\(1e-3, 0\); got fast"),
         ({"n_steps": "1.5"}, r"n_steps takes whole number; got 1\.5"),
         ({"norm_adv": "3"}, r"norm_adv takes true or false; got 3"),
