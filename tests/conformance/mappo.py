@@ -282,16 +282,18 @@ class COMAConformance(Conformance):
         entropy = -(share * (np.exp(log_p) * np.where(log_p.real > -1e20, log_p, 0.0)).sum(axis=2)).sum()
         return policy_loss - _ENT * entropy, policy_loss, entropy, (share * np.abs(advantage)).sum()
 
-    def test_three_updates_agree_with_the_reference(self, precision: Precision) -> None:
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_three_updates_agree_with_the_reference(self, precision: Precision, steps: int) -> None:
         rng = np.random.default_rng(1)
         weights = random_weights(rng, COUNTERFACTUAL_SHAPES)
-        agent = self._agent(weights, precision)
+        agent = self._agent(weights, precision, critic_updates=steps, target_update_interval=2 * steps)
         actor, critic, target = Adam(_LR), Adam(2 * _LR), dict(weights)
         for update in range(3):
             batch = _batch(rng, precision)
-            critic_loss = self._critic_loss(batch, weights)
-            slopes = gradient(partial(self._critic_loss, batch), weights, ["q1", "q2"])
-            weights = critic.update(weights, clip_by_global_norm(slopes, _NORM))
+            for _ in range(steps):
+                critic_loss = self._critic_loss(batch, weights)
+                slopes = gradient(partial(self._critic_loss, batch), weights, ["q1", "q2"])
+                weights = critic.update(weights, clip_by_global_norm(slopes, _NORM))
             expected = self._actor_losses(weights, weights, batch)
             slopes = gradient(partial(self._actor_loss, weights, batch), weights, ["pi1", "pi2"])
             weights = actor.update(weights, clip_by_global_norm(slopes, _NORM))

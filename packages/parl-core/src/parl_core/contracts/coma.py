@@ -26,10 +26,10 @@ class COMA(OnPolicy):
         policy loss = -mean(A^a log pi^a(u^a | o^a)) - entropy_coef * entropy
         critic loss = mean((Q(s, u) - y)**2),   y = TD(lambda) of the target critic              (section 4)
 
-    with means over agents that acted. Each rollout is learned from once: a step of the critic, then one of the actors
-    by the new critic.
+    with means over agents that acted. Each rollout is learned from once: `critic_updates` steps of the critic, then one
+    of the actors by the new critic.
 
-    Deviations from the paper: one step of the critic takes the whole rollout, not one time step after the other from
+    Deviations from the paper: each step of the critic takes the whole rollout, not one time step after the other from
     the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors
     remember only where the model does; policies are kept stochastic by an entropy bonus where wanted, not by mixing in
     uniform actions; rewards are each agent's, which in a team with common rewards are the same.
@@ -54,7 +54,9 @@ class COMA(OnPolicy):
         gamma: discount of the next step, in [0, 1]; default 0.99.
         td_lambda: of the critic's targets, in [0, 1]; default 0.8 (paper).
         entropy_coef: weight of the entropy bonus, at least 0; default 0.
-        target_update_interval: updates between copies of the critic to the target; default 200 (PyMARL).
+        target_update_interval: steps of the critic after which the next call copies it to the target; default 200
+            (PyMARL).
+        critic_updates: steps of the critic for one of the actors; default 1 (PyMARL: as many as an episode has).
         optimizer: one of each part: `{"actor": ..., "critic": ...}`, of `parl.optim` or of the framework; default Adam.
         device: see `parl.Algorithm`.
 
@@ -83,6 +85,7 @@ class COMA(OnPolicy):
         *,
         entropy_coef: float = 0.0,
         target_update_interval: int = 200,
+        critic_updates: int = 1,
         optimizer: Mapping[str, Any] | None = None,
         device: str = "auto",
     ) -> None:
@@ -92,6 +95,7 @@ class COMA(OnPolicy):
         self.gamma, self.td_lambda = check_fraction("gamma", gamma), check_fraction("td_lambda", td_lambda)
         self.entropy_coef = check_non_negative("entropy_coef", entropy_coef)
         self.target_update_interval = check_int("target_update_interval", target_update_interval)
+        self.critic_updates = check_int("critic_updates", critic_updates)
         self.actions = ActionKind()
         for method in ("policy", "values", "get_actor_params", "get_critic_params"):
             first_method(model, (method,), "COMA", self.TEAM)
@@ -159,19 +163,21 @@ class COMA(OnPolicy):
         keywords=("entropy_coef", "action_mask", "active"),
     )
     def learn(self, batch: Rollout, *, entropy_coef: float | None = None) -> Any:
-        """Take a step of the critic and one of the actors.
+        """Take `critic_updates` steps of the critic and one of the actors.
 
         Args:
             batch: tensors: obs, action, return_ (the critic's targets) and active.
             entropy_coef: for this step; default the constructor's.
 
         Returns:
-            (critic_loss, policy_loss, entropy, advantage), detached scalars; the last is the mean of its magnitude.
+            (critic_loss, policy_loss, entropy, advantage), detached scalars: the first of the critic's last step, the
+            last the mean of its magnitude.
         """
-        critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch)
+        for _ in range(self.critic_updates):
+            critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch)
         _, figures = self.actor_optimizer.descend(self.actor_loss, batch, entropy_coef)
         self._count_update()
-        self._until_sync -= 1
+        self._until_sync -= self.critic_updates
         if self._until_sync <= 0:
             self.sync_target()
         return critic_loss, figures["policy_loss"], figures["entropy"], figures["advantage"]

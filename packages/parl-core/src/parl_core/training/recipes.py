@@ -537,7 +537,14 @@ _MAPPO = Recipe(
 )
 _COMA = Recipe(
     OnPolicySettings(total_steps=1_000_000, n_steps=25, gamma=0.99, gae_lambda=0.8),
-    {"gamma": 0.99, "td_lambda": 0.8, "actor_lr": 5e-4, "critic_lr": 1e-3, "entropy_coef": 0.01},
+    {
+        "gamma": 0.99,
+        "td_lambda": 0.8,
+        "actor_lr": 5e-4,
+        "critic_lr": 1e-3,
+        "entropy_coef": 0.01,
+        "critic_updates": 25,
+    },
     _PPO_SIZES,
     num_envs=16,
     evaluate_every=32_000,
@@ -546,6 +553,7 @@ _COMA = Recipe(
         "actors without a memory",
         "an entropy bonus in place of mixed-in uniform actions",
         "the critic's rate is 1e-3",
+        "each of the critic's 25 steps takes the whole rollout, not one of its time steps",
     ),
 )
 _QMIX = Recipe(
