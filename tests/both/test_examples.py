@@ -35,6 +35,7 @@ EXPECTED = {
     "maddpg",
     "mappo",
     "offline_q",
+    "population",
     "ppo",
     "prosthetics",
     "qmix",
@@ -45,9 +46,6 @@ EXPECTED = {
 
 # Their own tests run them, and more of them.
 TESTED_ELSEWHERE = {"paddle-static", "quickstart"}
-
-# One that samples by itself and one that has actors; the others start in `hatch run test:all`.
-QUICK = {"dqn/train.py", "a2c/train.py"}
 
 A_SETTING = re.compile(r"^    (\w+): Annotated\[", re.MULTILINE)
 A_SAVED_FILE = re.compile(r"^  (\S.*?): \S", re.MULTILINE)
@@ -66,10 +64,6 @@ PROGRAMS = sorted(
     for path in EXAMPLES.rglob("*.py")
     if settings_of(path) >= {"smoke", "runs"} and path.relative_to(EXAMPLES).parts[0] not in TESTED_ELSEWHERE
 )
-STARTED = [
-    pytest.param(path, marks=[] if path.relative_to(EXAMPLES).as_posix() in QUICK else pytest.mark.slow)
-    for path in PROGRAMS
-]
 NAMES = [str(path.relative_to(EXAMPLES)) for path in PROGRAMS]
 
 
@@ -127,7 +121,7 @@ def test_no_example_is_missing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS_TO_RUN + SECONDS_TO_END + 10)
-@pytest.mark.parametrize("program", STARTED, ids=NAMES)
+@pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
 def test_a_smoke_run_ends_well_with_its_files_and_leaves_no_process(program: Path, tmp_path: Path) -> None:
     backend = ["--backend", BACKEND] if "backend" in settings_of(program) else []
     with example(program, "--smoke", *backend, folder=tmp_path) as (running, mark):
@@ -145,7 +139,7 @@ def test_a_smoke_run_ends_well_with_its_files_and_leaves_no_process(program: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", STARTED, ids=NAMES)
+@pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
 def test_help_names_every_setting(program: Path, tmp_path: Path) -> None:
     shown = subprocess.run(
         [sys.executable, str(program), "--help"], cwd=tmp_path, check=True, capture_output=True, text=True

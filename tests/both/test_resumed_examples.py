@@ -1,4 +1,4 @@
-"""Examples with pools of opponents: killed and resumed, they end as if they had never stopped."""
+"""Examples with checkpoints of their own: killed and resumed, they end as if they had never stopped."""
 
 import json
 import os
@@ -21,6 +21,7 @@ BACKEND = backends.current().name
 SECONDS_TO_RUN = 300
 
 SELF_PLAY = ("--generations", "4", "--steps", "256", "--games", "4", "--env-num", "4")
+POPULATION = ("--members", "4", "--rounds", "4", "--steps", "512")
 ALPHAZERO = (
     *("--total-games", "16", "--games", "4", "--simulations", "4", "--updates", "3", "--batch-size", "16"),
     *("--rollouts", "4", "--match-games", "4", "--match-every", "1000", "--save-every", "0"),
@@ -100,6 +101,18 @@ def test_killed_self_play_continues_with_the_same_bits(game: str, tmp_path: Path
     killed, whole = killed_and_whole("self_play", "--game", game, *SELF_PLAY, folder=tmp_path)
     results = json.loads((killed / "results.json").read_text())
     assert [row["generation"] for row in results["generations"]] == [1, 2, 3, 4]
+    assert results == json.loads((whole / "results.json").read_text())
+    assert (killed / "agent.ckpt").read_bytes() == (whole / "agent.ckpt").read_bytes()
+    assert same(last_checkpoint(killed), last_checkpoint(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * SECONDS_TO_RUN)
+def test_a_killed_population_continues_with_the_same_bits(tmp_path: Path) -> None:
+    killed, whole = killed_and_whole("population", *POPULATION, folder=tmp_path)
+    results = json.loads((killed / "results.json").read_text())
+    assert [len(member["history"]) for member in results] == [4] * 4
+    assert any(len({rate for _, rate, _ in member["history"]}) > 1 for member in results)  # of the copies
     assert results == json.loads((whole / "results.json").read_text())
     assert (killed / "agent.ckpt").read_bytes() == (whole / "agent.ckpt").read_bytes()
     assert same(last_checkpoint(killed), last_checkpoint(whole))
