@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from parl_core.contracts.c51 import C51 as C51
     from parl_core.contracts.coma import COMA as COMA
     from parl_core.contracts.cql import CQL as CQL
-    from parl_core.contracts.crossq import CrossQ as CrossQ
     from parl_core.contracts.ddpg import DDPG as DDPG
     from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
     from parl_core.contracts.discrete_sac import DiscreteSAC as DiscreteSAC
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from parl_core.contracts.maddpg import MADDPG as MADDPG
     from parl_core.contracts.mappo import IPPO as IPPO
     from parl_core.contracts.mappo import MAPPO as MAPPO
-    from parl_core.contracts.oac import OAC as OAC
     from parl_core.contracts.offline_q import OfflineQ as OfflineQ
     from parl_core.contracts.policy_gradient import PolicyGradient as PolicyGradient
     from parl_core.contracts.ppo import PPO as PPO
@@ -34,13 +32,15 @@ if TYPE_CHECKING:
     from parl_core.contracts.qr_dqn import QRDQN as QRDQN
     from parl_core.contracts.rainbow import Rainbow as Rainbow
     from parl_core.contracts.rebrac import ReBRAC as ReBRAC
-    from parl_core.contracts.redq import REDQ as REDQ
-    from parl_core.contracts.redq import DroQ as DroQ
     from parl_core.contracts.rnd import RND as RND
+    from parl_core.contracts.sac import OAC as OAC
+    from parl_core.contracts.sac import REDQ as REDQ
     from parl_core.contracts.sac import SAC as SAC
+    from parl_core.contracts.sac import TQC as TQC
+    from parl_core.contracts.sac import CrossQ as CrossQ
+    from parl_core.contracts.sac import DroQ as DroQ
     from parl_core.contracts.td3 import TD3 as TD3
     from parl_core.contracts.td3_bc import TD3BC as TD3BC
-    from parl_core.contracts.tqc import TQC as TQC
 
 
 def __getattr__(name: str) -> Any:

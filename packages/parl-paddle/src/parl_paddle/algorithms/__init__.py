@@ -8,7 +8,6 @@ from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_paddle.algorithms.c51 import C51
 from parl_paddle.algorithms.coma import COMA
 from parl_paddle.algorithms.cql import CQL
-from parl_paddle.algorithms.crossq import CrossQ
 from parl_paddle.algorithms.ddpg import DDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
 from parl_paddle.algorithms.discrete_sac import DiscreteSAC
@@ -17,7 +16,6 @@ from parl_paddle.algorithms.impala import IMPALA
 from parl_paddle.algorithms.iql import IQL
 from parl_paddle.algorithms.maddpg import MADDPG
 from parl_paddle.algorithms.mappo import IPPO, MAPPO
-from parl_paddle.algorithms.oac import OAC
 from parl_paddle.algorithms.offline_q import OfflineQ
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
@@ -25,12 +23,10 @@ from parl_paddle.algorithms.qmix import QMIX, VDN
 from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.rainbow import Rainbow
 from parl_paddle.algorithms.rebrac import ReBRAC
-from parl_paddle.algorithms.redq import REDQ, DroQ
 from parl_paddle.algorithms.rnd import RND
-from parl_paddle.algorithms.sac import SAC
+from parl_paddle.algorithms.sac import OAC, REDQ, SAC, TQC, CrossQ, DroQ
 from parl_paddle.algorithms.td3 import TD3
 from parl_paddle.algorithms.td3_bc import TD3BC
-from parl_paddle.algorithms.tqc import TQC
 
 __all__ = [
     "A2C",

@@ -1,20 +1,23 @@
-"""SAC on PaddlePaddle."""
+"""SAC, OAC, TQC, REDQ, DroQ and CrossQ on PaddlePaddle."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import paddle
 from paddle import Tensor
 
+from parl_core._nested import map_nested
 from parl_core.contracts import sac as contract
 from parl_core.contracts.batches import Transitions
 from parl_paddle.algorithm import Algorithm
+from parl_paddle.losses.quantile import quantile_huber
 from parl_paddle.losses.squashed import squashed_gaussian
 from parl_paddle.losses.value import squared_error, td_error
 from parl_paddle.model import Model
 
-__all__ = ["SAC"]
+__all__ = ["OAC", "REDQ", "SAC", "TQC", "CrossQ", "DroQ"]
 
 
 class SAC(contract.SAC, Algorithm):
@@ -69,3 +72,90 @@ class _Temperature(Model):
 
     def alpha(self) -> Tensor:
         return self.log_alpha.detach().exp()
+
+
+class OAC(contract.OAC, SAC):
+    def get_optimistic_exploration_action(self, obs: Tensor) -> Tensor:
+        with paddle.no_grad():
+            mean, log_std = self.model.policy(obs)
+        with paddle.enable_grad():
+            u = mean.detach()
+            u.stop_gradient = False
+            q1, q2 = self.model.value(obs, paddle.tanh(u))
+            upper_bound = 0.5 * (q1 + q2) + self.beta * 0.5 * (q1 - q2).abs()
+            (gradient,) = paddle.grad(upper_bound.sum(), u)
+        with paddle.no_grad():
+            std = log_std.exp()
+            norm = (std * gradient).norm(axis=-1, keepdim=True) + 1e-5
+            shifted = mean + math.sqrt(2.0 * self.delta) * std.square() * gradient / norm
+            return paddle.tanh(shifted + std * self._noise(mean))
+
+
+class TQC(contract.TQC, SAC):
+    def critic_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, next_obs = batch.reward, batch.next_obs
+        theta_tm1 = self.model.quantiles(batch.obs, batch.action)
+        critics, count = theta_tm1.shape[1:]
+        with paddle.no_grad():
+            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+            discount_t = (going_on * (self.gamma if batch.discount is None else batch.discount)).unsqueeze(-1)
+            mean_t, log_std_t = self.model.policy(next_obs)
+            a_t, log_prob_t = squashed_gaussian(mean_t, log_std_t, noise)
+            theta_t = self.target_model.quantiles(next_obs, a_t).flatten(1).sort(axis=1)
+            kept = theta_t[:, : critics * (count - self.drop)] - alpha * log_prob_t.unsqueeze(1)
+            target = r_t.unsqueeze(1) + discount_t * kept
+            td_error = target.mean(1) - theta_tm1.detach().mean([1, 2])
+        losses = [quantile_huber(theta, target, 1.0, batch.weights) for theta in theta_tm1.unbind(1)]
+        return paddle.stack(losses).mean() / count, {"td_error": td_error}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.quantiles(obs, action).mean([1, 2])
+        return value
+
+
+class REDQ(contract.REDQ, SAC):
+    def critic_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, next_obs = batch.reward, batch.next_obs
+        with paddle.no_grad():
+            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
+            mean_t, log_std_t = self.model.policy(next_obs)
+            a_t, log_prob_t = squashed_gaussian(mean_t, log_std_t, noise)
+            q_t = self.target_model.value(next_obs, a_t)
+            drawn = self._noise(q_t[0]).argsort()[: self.subset]
+            v_t = q_t.index_select(drawn, 1).min(axis=1) - alpha * log_prob_t
+        errors = [td_error(q, r_t, discount_t, v_t) for q in self.model.value(batch.obs, batch.action).unbind(1)]
+        losses = [squared_error(error, batch.weights) for error in errors]
+        return paddle.stack(losses).sum(), {"td_error": paddle.stack(errors).mean(axis=0)}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.value(obs, action).mean(axis=1)
+        return value
+
+
+class DroQ(contract.DroQ, REDQ):
+    pass
+
+
+class CrossQ(contract.CrossQ, SAC):
+    def _next_actions(self, next_obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+        with paddle.no_grad():
+            mean_t, log_std_t = self.model.policy(next_obs)
+            return squashed_gaussian(mean_t, log_std_t, noise)
+
+    def critic_loss(self, batch: Transitions, *drawn: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        alpha, a_t, log_prob_t = drawn
+        r_t, rows = batch.reward, batch.reward.shape[0]
+        both = map_nested(lambda now, later: paddle.concat([now, later]), batch.obs, batch.next_obs)
+        values = [q.reshape([-1]) for q in self.model.value(both, paddle.concat([batch.action, a_t]))]
+        going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+        discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
+        q1_t, q2_t = (q[rows:].detach() for q in values)
+        v_t = paddle.minimum(q1_t, q2_t) - alpha * log_prob_t  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        errors = [td_error(q[:rows], r_t, discount_t, v_t) for q in values]
+        loss = squared_error(errors[0], batch.weights) + squared_error(errors[1], batch.weights)
+        return loss, {"td_error": 0.5 * (errors[0] + errors[1])}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        with self._evaluating():
+            return super()._policy_value(obs, action)

@@ -8,7 +8,6 @@ from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.c51 import C51
 from parl_torch.algorithms.coma import COMA
 from parl_torch.algorithms.cql import CQL
-from parl_torch.algorithms.crossq import CrossQ
 from parl_torch.algorithms.ddpg import DDPG
 from parl_torch.algorithms.decision_transformer import DecisionTransformer
 from parl_torch.algorithms.discrete_sac import DiscreteSAC
@@ -17,7 +16,6 @@ from parl_torch.algorithms.impala import IMPALA
 from parl_torch.algorithms.iql import IQL
 from parl_torch.algorithms.maddpg import MADDPG
 from parl_torch.algorithms.mappo import IPPO, MAPPO
-from parl_torch.algorithms.oac import OAC
 from parl_torch.algorithms.offline_q import OfflineQ
 from parl_torch.algorithms.policy_gradient import PolicyGradient
 from parl_torch.algorithms.ppo import PPO
@@ -25,12 +23,10 @@ from parl_torch.algorithms.qmix import QMIX, VDN
 from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.rainbow import Rainbow
 from parl_torch.algorithms.rebrac import ReBRAC
-from parl_torch.algorithms.redq import REDQ, DroQ
 from parl_torch.algorithms.rnd import RND
-from parl_torch.algorithms.sac import SAC
+from parl_torch.algorithms.sac import OAC, REDQ, SAC, TQC, CrossQ, DroQ
 from parl_torch.algorithms.td3 import TD3
 from parl_torch.algorithms.td3_bc import TD3BC
-from parl_torch.algorithms.tqc import TQC
 
 __all__ = [
     "A2C",

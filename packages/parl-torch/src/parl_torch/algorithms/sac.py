@@ -1,18 +1,21 @@
-"""SAC on PyTorch."""
+"""SAC, OAC, TQC, REDQ, DroQ and CrossQ on PyTorch."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from parl_core._nested import map_nested
 from parl_core.contracts import sac as contract
 from parl_core.contracts.batches import Transitions
 from parl_torch.algorithm import Algorithm
+from parl_torch.losses.quantile import quantile_huber
 from parl_torch.losses.squashed import squashed_gaussian
 from parl_torch.losses.value import squared_error, td_error
 from parl_torch.model import Model
 
-__all__ = ["SAC"]
+__all__ = ["OAC", "REDQ", "SAC", "TQC", "CrossQ", "DroQ"]
 
 
 class SAC(contract.SAC, Algorithm):
@@ -62,3 +65,88 @@ class _Temperature(Model):
 
     def alpha(self) -> Tensor:
         return self.log_alpha.detach().exp()
+
+
+class OAC(contract.OAC, SAC):
+    def get_optimistic_exploration_action(self, obs: Tensor) -> Tensor:
+        with torch.no_grad():
+            mean, log_std = self.model.policy(obs)
+        with torch.enable_grad():
+            u = mean.detach().requires_grad_()
+            q1, q2 = self.model.value(obs, torch.tanh(u))
+            upper_bound = 0.5 * (q1 + q2) + self.beta * 0.5 * (q1 - q2).abs()
+            (gradient,) = torch.autograd.grad(upper_bound.sum(), u)
+        with torch.no_grad():
+            std = log_std.exp()
+            norm = (std * gradient).norm(dim=-1, keepdim=True) + 1e-5
+            shifted = mean + math.sqrt(2.0 * self.delta) * std.square() * gradient / norm
+            return torch.tanh(shifted + std * self._noise(mean))
+
+
+class TQC(contract.TQC, SAC):
+    def critic_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, next_obs = batch.reward, batch.next_obs
+        theta_tm1 = self.model.quantiles(batch.obs, batch.action)
+        critics, count = theta_tm1.shape[1:]
+        with torch.no_grad():
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = (discount * (1.0 - batch.terminal.to(r_t.dtype))).unsqueeze(-1)
+            mean_t, log_std_t = self.model.policy(next_obs)
+            a_t, log_prob_t = squashed_gaussian(mean_t, log_std_t, noise)
+            theta_t = self.target_model.quantiles(next_obs, a_t).flatten(1).sort(dim=1).values
+            kept = theta_t[:, : critics * (count - self.drop)] - alpha * log_prob_t.unsqueeze(1)
+            target = r_t.unsqueeze(1) + discount_t * kept
+            td_error = target.mean(1) - theta_tm1.mean((1, 2))
+        losses = [quantile_huber(theta, target, 1.0, batch.weights) for theta in theta_tm1.unbind(1)]
+        return torch.stack(losses).mean() / count, {"td_error": td_error}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.quantiles(obs, action).mean((1, 2))
+        return value
+
+
+class REDQ(contract.REDQ, SAC):
+    def critic_loss(self, batch: Transitions, alpha: Tensor | float, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t, next_obs = batch.reward, batch.next_obs
+        with torch.no_grad():
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
+            mean_t, log_std_t = self.model.policy(next_obs)
+            a_t, log_prob_t = squashed_gaussian(mean_t, log_std_t, noise)
+            q_t = self.target_model.value(next_obs, a_t)
+            drawn = self._noise(q_t[0]).argsort()[: self.subset]
+            v_t = q_t.index_select(1, drawn).amin(dim=1) - alpha * log_prob_t
+        errors = [td_error(q, r_t, discount_t, v_t) for q in self.model.value(batch.obs, batch.action).unbind(1)]
+        losses = [squared_error(error, batch.weights) for error in errors]
+        return torch.stack(losses).sum(), {"td_error": torch.stack(errors).mean(dim=0)}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        value: Tensor = self.model.value(obs, action).mean(dim=1)
+        return value
+
+
+class DroQ(contract.DroQ, REDQ):
+    pass
+
+
+class CrossQ(contract.CrossQ, SAC):
+    @torch.no_grad()
+    def _next_actions(self, next_obs: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean_t, log_std_t = self.model.policy(next_obs)
+        return squashed_gaussian(mean_t, log_std_t, noise)
+
+    def critic_loss(self, batch: Transitions, *drawn: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        alpha, a_t, log_prob_t = drawn
+        r_t, rows = batch.reward, len(batch.reward)
+        both = map_nested(lambda now, later: torch.cat([now, later]), batch.obs, batch.next_obs)
+        values = [q.reshape(-1) for q in self.model.value(both, torch.cat([batch.action, a_t]))]
+        discount = self.gamma if batch.discount is None else batch.discount
+        discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
+        v_t = torch.minimum(*(q[rows:].detach() for q in values)) - alpha * log_prob_t
+        errors = [td_error(q[:rows], r_t, discount_t, v_t) for q in values]
+        loss = squared_error(errors[0], batch.weights) + squared_error(errors[1], batch.weights)
+        return loss, {"td_error": 0.5 * (errors[0] + errors[1])}
+
+    def _policy_value(self, obs: Any, action: Tensor) -> Tensor:
+        with self._evaluating():
+            return super()._policy_value(obs, action)
