@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from parl_core.contracts.qmix import VDN as VDN
     from parl_core.contracts.qr_dqn import QRDQN as QRDQN
     from parl_core.contracts.rainbow import Rainbow as Rainbow
-    from parl_core.contracts.rebrac import ReBRAC as ReBRAC
     from parl_core.contracts.rnd import RND as RND
     from parl_core.contracts.sac import OAC as OAC
     from parl_core.contracts.sac import REDQ as REDQ
@@ -40,7 +39,8 @@ if TYPE_CHECKING:
     from parl_core.contracts.sac import CrossQ as CrossQ
     from parl_core.contracts.sac import DroQ as DroQ
     from parl_core.contracts.td3 import TD3 as TD3
-    from parl_core.contracts.td3_bc import TD3BC as TD3BC
+    from parl_core.contracts.td3 import TD3BC as TD3BC
+    from parl_core.contracts.td3 import ReBRAC as ReBRAC
 
 
 def __getattr__(name: str) -> Any:

@@ -22,11 +22,9 @@ from parl_paddle.algorithms.ppo import PPO
 from parl_paddle.algorithms.qmix import QMIX, VDN
 from parl_paddle.algorithms.qr_dqn import QRDQN
 from parl_paddle.algorithms.rainbow import Rainbow
-from parl_paddle.algorithms.rebrac import ReBRAC
 from parl_paddle.algorithms.rnd import RND
 from parl_paddle.algorithms.sac import OAC, REDQ, SAC, TQC, CrossQ, DroQ
-from parl_paddle.algorithms.td3 import TD3
-from parl_paddle.algorithms.td3_bc import TD3BC
+from parl_paddle.algorithms.td3 import TD3, TD3BC, ReBRAC
 
 __all__ = [
     "A2C",

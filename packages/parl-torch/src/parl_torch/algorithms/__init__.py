@@ -22,11 +22,9 @@ from parl_torch.algorithms.ppo import PPO
 from parl_torch.algorithms.qmix import QMIX, VDN
 from parl_torch.algorithms.qr_dqn import QRDQN
 from parl_torch.algorithms.rainbow import Rainbow
-from parl_torch.algorithms.rebrac import ReBRAC
 from parl_torch.algorithms.rnd import RND
 from parl_torch.algorithms.sac import OAC, REDQ, SAC, TQC, CrossQ, DroQ
-from parl_torch.algorithms.td3 import TD3
-from parl_torch.algorithms.td3_bc import TD3BC
+from parl_torch.algorithms.td3 import TD3, TD3BC, ReBRAC
 
 __all__ = [
     "A2C",

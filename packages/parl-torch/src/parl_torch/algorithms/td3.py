@@ -1,4 +1,4 @@
-"""TD3 on PyTorch."""
+"""TD3, TD3+BC and ReBRAC on PyTorch."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from parl_core.contracts.batches import Transitions
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.value import squared_error, td_error
 
-__all__ = ["TD3"]
+__all__ = ["TD3", "TD3BC", "ReBRAC"]
 
 
 class TD3(contract.TD3, Algorithm):
@@ -33,3 +33,24 @@ class TD3(contract.TD3, Algorithm):
         """Return the values `[batch]` that the target is bootstrapped from, of actions in `next_obs`."""
         q1_t, q2_t = self.target_model.value(batch.next_obs, a_t)
         return torch.minimum(q1_t, q2_t).reshape(-1)
+
+
+class TD3BC(contract.TD3BC, TD3):
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        action = self.model.policy(batch.obs)
+        value = self.model.Q1(batch.obs, action).reshape(-1)
+        scale = self.alpha / value.detach().abs().mean()
+        return (action - batch.action).square().mean() - scale * value.mean(), {}
+
+
+class ReBRAC(contract.ReBRAC, TD3):
+    def _next_values(self, batch: Transitions, a_t: Tensor) -> Tensor:
+        penalty: Tensor = (a_t - batch.extra["next_action"]).square().sum(dim=-1)
+        return super()._next_values(batch, a_t) - self.critic_bc * penalty
+
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        action = self.model.policy(batch.obs)
+        value = torch.minimum(*self.model.value(batch.obs, action)).reshape(-1)
+        penalty = (action - batch.action).square().sum(dim=-1)
+        scale = 1.0 / value.detach().abs().mean()
+        return (self.actor_bc * penalty - scale * value).mean(), {}
