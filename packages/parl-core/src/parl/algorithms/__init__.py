@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from parl_core.contracts.apex import ApeX as ApeX
     from parl_core.contracts.awac import AWAC as AWAC
     from parl_core.contracts.bc import BC as BC
-    from parl_core.contracts.bootstrapped_ddpg import BootstrappedDDPG as BootstrappedDDPG
     from parl_core.contracts.c51 import C51 as C51
     from parl_core.contracts.coma import COMA as COMA
     from parl_core.contracts.cql import CQL as CQL
     from parl_core.contracts.ddpg import DDPG as DDPG
+    from parl_core.contracts.ddpg import BootstrappedDDPG as BootstrappedDDPG
     from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
     from parl_core.contracts.discrete_sac import DiscreteSAC as DiscreteSAC
     from parl_core.contracts.dqn import DDQN as DDQN

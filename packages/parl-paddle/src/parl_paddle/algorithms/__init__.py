@@ -4,11 +4,10 @@ from parl_paddle.algorithms.a2c import A2C, A3C
 from parl_paddle.algorithms.apex import ApeX
 from parl_paddle.algorithms.awac import AWAC
 from parl_paddle.algorithms.bc import BC
-from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_paddle.algorithms.c51 import C51
 from parl_paddle.algorithms.coma import COMA
 from parl_paddle.algorithms.cql import CQL
-from parl_paddle.algorithms.ddpg import DDPG
+from parl_paddle.algorithms.ddpg import DDPG, BootstrappedDDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
 from parl_paddle.algorithms.discrete_sac import DiscreteSAC
 from parl_paddle.algorithms.dqn import DDQN, DQN

@@ -1,6 +1,8 @@
-"""DDPG on PaddlePaddle."""
+"""DDPG and bootstrapped DDPG on PaddlePaddle."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -10,7 +12,7 @@ from parl_core.contracts.batches import Transitions
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.value import squared_error, td_error
 
-__all__ = ["DDPG"]
+__all__ = ["DDPG", "BootstrappedDDPG"]
 
 
 class DDPG(contract.DDPG, Algorithm):
@@ -25,3 +27,56 @@ class DDPG(contract.DDPG, Algorithm):
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         return -self.model.value(batch.obs, self.model.policy(batch.obs)).mean(), {}
+
+
+class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
+    def predict(self, obs: Tensor) -> Tensor:
+        with paddle.no_grad():
+            actions: Tensor = self.model.policy(obs)
+            if self.ensemble == "mean":
+                return actions.mean(axis=1)
+            proposals = actions.unbind(axis=1)
+            values = [self.model.value(obs, one.unsqueeze(1).expand_as(actions)).mean(axis=1) for one in proposals]
+            return _picked(actions, paddle.stack(values, axis=1).argmax(axis=1))
+
+    def sample(self, obs: Tensor, *, head: Any = None, noise: float = 0.1) -> Tensor:
+        scale = self._checked_noise(noise)
+        with paddle.no_grad():
+            actions: Tensor = self.model.policy(obs)
+            rows, heads = actions.shape[:2]
+            if head is None:
+                chosen = paddle.randint(0, heads, [rows])
+            else:
+                chosen = self._tensor(self._checked_heads(head, rows, heads))
+            action = _picked(actions, chosen)
+            return (action + scale * self._noise(action)).clip(-1.0, 1.0)
+
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        obs, next_obs, weights, discount = batch.obs, batch.next_obs, batch.weights, batch.discount
+        r_t = batch.reward.reshape([-1, 1])
+        with paddle.no_grad():
+            going_on = 1.0 - batch.terminal.reshape([-1, 1]).astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if discount is None else discount.reshape([-1, 1]))
+            a_t = self.target_model.policy(next_obs)
+            target = r_t + discount_t * self.target_model.value(next_obs, a_t)
+        error = target - self.model.value(obs, batch.action.unsqueeze(1).expand_as(a_t))
+        loss = error.square() if weights is None else weights.reshape([-1, 1]) * error.square()
+        return _masked_mean(loss, _mask(batch)), {"td_error": error.mean(axis=1)}
+
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        return -_masked_mean(self.model.value(batch.obs, self.model.policy(batch.obs)), _mask(batch)), {}
+
+
+def _mask(batch: Transitions) -> Tensor | None:
+    return None if batch.extra is None else batch.extra.get("mask")
+
+
+def _masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over batch and heads, `[batch, heads]`; what is masked counts as 0."""
+    return values.mean() if mask is None else (mask * values).mean()
+
+
+def _picked(actions: Tensor, head: Tensor) -> Tensor:
+    """Return `[batch, act_dim]` of `[batch, heads, act_dim]`: of each row the actions of its head."""
+    picks = paddle.nn.functional.one_hot(head, actions.shape[1]).astype(actions.dtype)
+    return (actions * picks.unsqueeze(-1)).sum(axis=1)

@@ -4,11 +4,10 @@ from parl_torch.algorithms.a2c import A2C, A3C
 from parl_torch.algorithms.apex import ApeX
 from parl_torch.algorithms.awac import AWAC
 from parl_torch.algorithms.bc import BC
-from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.c51 import C51
 from parl_torch.algorithms.coma import COMA
 from parl_torch.algorithms.cql import CQL
-from parl_torch.algorithms.ddpg import DDPG
+from parl_torch.algorithms.ddpg import DDPG, BootstrappedDDPG
 from parl_torch.algorithms.decision_transformer import DecisionTransformer
 from parl_torch.algorithms.discrete_sac import DiscreteSAC
 from parl_torch.algorithms.dqn import DDQN, DQN
