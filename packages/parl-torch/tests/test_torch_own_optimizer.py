@@ -10,9 +10,8 @@ import torch
 from parl_core.errors import HyperparameterError
 from parl_torch.agent import Agent
 from parl_torch.algorithms.a2c import A2C
-from parl_torch.algorithms.dqn import DQN
+from parl_torch.algorithms.dqn import DQN, OfflineQ
 from parl_torch.algorithms.impala import IMPALA
-from parl_torch.algorithms.offline_q import OfflineQ
 from parl_torch.algorithms.policy_gradient import PolicyGradient
 from parl_torch.algorithms.ppo import PPO
 from parl_torch.model import Model

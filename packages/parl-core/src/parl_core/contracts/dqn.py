@@ -1,6 +1,6 @@
-"""The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
+"""The contracts of DQN and its special cases: DDQN, the learner of Ape-X, and Q-learning on logged data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import numpy as np
@@ -14,7 +14,8 @@ from parl_core.contracts.settings import CountingUpdates, Scheduled, check_sched
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
-__all__ = ["DDQN", "DQN", "DistributionalDQN"]
+__all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
+
 
 SyncEvery = int | Literal["loop"] | None
 
@@ -39,14 +40,6 @@ class DDQNSettings(DQNSettings, total=False):
     eps: float
     max_grad_norm: float | None
     value_rescaling: float | None
-
-
-class DistributionSettings(DQNSettings, total=False):
-    """Keywords of `DistributionalDQN`."""
-
-    double: bool
-    eps: float
-    max_grad_norm: float | None
 
 
 def rescaled(values: Any, slope: float) -> Any:
@@ -350,12 +343,41 @@ class DDQN(DQN):
         super().__init__(model, gamma, lr, double=True, **settings)
 
 
-class DistributionalDQN(DQN):
-    """Base of C51 and QR-DQN, whose models return a distribution of returns `[batch, N, act_dim]` for each action."""
+class ApeX(DQN):
+    """The learner of Ape-X DQN (Horgan et al. 2018, arXiv:1803.00933): double Q-learning from prioritised replay.
+
+        part                                   where it is
+        many actors, an epsilon each           of the loop, `parl_core.training.apex.train_apex`
+        priorities that actors compute         likewise
+        prioritised replay, n-step returns     likewise, `ApexSettings(prioritized=..., n_step=3)`
+        double Q-learning                      `double=True`, the default here
+        dueling networks                       of the model: `parl.networks.QNetwork(act_dim, dueling=True)`
+
+    It is `DQN` with these defaults; `train_apex` trains `DQN`, `QRDQN`, `C51` and `Rainbow` as well. Deviations from
+    the paper: Adam instead of RMSProp, and the squared error of DQN is not halved.
+
+    Args:
+        model: the Q network; a target network is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, appendix).
+        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 2.5e-4 / 4 (paper, appendix).
+        act_dim: number of actions; only checked against the model's output.
+        double: double Q-learning; default True.
+        sync_every: as in `DQN` (paper 2,500).
+        tau: as in `DQN`.
+        huber: as in `DQN`.
+        eps: epsilon of Adam, above 0; default 1.5e-7 (paper, of RMSProp).
+        max_grad_norm: clip the gradients' global norm, above 0; default 40 (paper).
+        optimizer: as in `DQN`.
+        hyperparas: as in `DQN`.
+        device, compile, compute_dtype: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, or given twice.
+        ModelContractError: the model implements neither `value` nor `forward`.
+    """
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
-
-    _value_dims = 3
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 6.25e-5}
 
     def __init__(
         self,
@@ -363,23 +385,117 @@ class DistributionalDQN(DQN):
         gamma: float | None = None,
         lr: Scheduled | None = None,
         *,
-        double: bool = False,
-        eps: float = 0.01 / 32,
-        max_grad_norm: float | None = None,
+        double: bool = True,
+        huber: float | None = None,
+        eps: float = 1.5e-7,
+        max_grad_norm: float | None = 40.0,
         **settings: Unpack[DQNSettings],
     ) -> None:
-        super().__init__(model, gamma, lr, double=double, eps=eps, max_grad_norm=max_grad_norm, **settings)
+        super().__init__(model, gamma, lr, double=double, huber=huber, eps=eps, max_grad_norm=max_grad_norm, **settings)
+
+
+class OfflineQ(DQN):
+    """Q-learning on logged data, with several heads a random ensemble mixture (Agarwal et al. 2020, arXiv:1907.04543).
+
+        Q_w(s, a)  = sum_k w_k * Q_k(s, a),  w drawn uniformly, at least 0, divided by their sum, anew for every update
+        target     = reward + discount * (1 - terminal) * max_a Q_w'(next_obs, a)                    (equation 3)
+        loss       = mean(weights * huber(target - Q_w(obs, action)))                                 (equation 4)
+
+    With one head it is DQN with the Huber loss (Mnih et al. 2015), on whatever the log holds. Deviation from the paper:
+    none but the default learning rate.
+
+    The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`, or those
+    of several heads `[batch, heads, act_dim]`; heads may share all layers but the last. The agent acts by their mean.
+
+    Args:
+        model: the Q network; a target network is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 2).
+        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, table 2).
+        heads: number of heads of the model, at least 1; the paper's mixture has 200.
+        act_dim: number of actions; only checked against the model's output.
+        double: pick the next action by the trained network.
+        sync_every: copy the weights into the target network after every so many updates; default 2000 (paper, table 2).
+        huber: error from which the loss grows linearly, above 0.
+        tau: how far each of these moves goes, in (0, 1]; default 1, a copy.
+        eps: epsilon of Adam, above 0; default 1e-8.
+        max_grad_norm: clip the gradients' global norm; by default they are not.
+        optimizer: as in `DQN`.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model implements neither `value` nor `forward`.
+    """
+
+    LEARNS_SEQUENCES: ClassVar[bool] = False
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
+
+    _mixture: Callable[..., Any]
+    """Backend hook: shares of the heads `[heads, 1]` that sum to 1, of the dtype of a tensor."""
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        lr: Scheduled | None = None,
+        *,
+        heads: int = 1,
+        act_dim: int | None = None,
+        double: bool = False,
+        sync_every: int = 2000,
+        tau: float | None = None,
+        huber: float = 1.0,
+        eps: float = 1e-8,
+        max_grad_norm: float | None = None,
+        optimizer: Any = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self.heads = check_int("heads", heads)
+        self._value_dims = 2 if self.heads == 1 else 3
+        super().__init__(
+            model,
+            gamma,
+            lr,
+            act_dim=act_dim,
+            double=double,
+            sync_every=sync_every,
+            tau=tau,
+            huber=check_positive("huber", huber),
+            eps=eps,
+            max_grad_norm=max_grad_norm,
+            optimizer=optimizer,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )
 
     def predict(self, obs: Any) -> Any:
-        """Return Q values `[batch, act_dim]`, the means of the distributions."""
-        return self._means_of(self._values(self.model, obs))
+        """Return Q values `[batch, act_dim]`, the mean of all heads'."""
+        values = self._values(self.model, obs)
+        return values if self.heads == 1 else values.mean(1)
 
-    def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
-        """Return the loss of a batch of tensors, and `td_error` `[batch]`, by which transitions are drawn again."""
+    def loss(self, batch: Transitions, share: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return the loss of a batch, and `td_error`, as `DQN.loss`.
+
+        Args:
+            batch: tensors.
+            share: of the heads `[heads, 1]`; None draws them.
+        """
         raise NotImplementedError
 
-    # Backend hooks
-
-    def _means_of(self, distribution: Any) -> Any:
-        """Return the mean values `[batch, act_dim]` of what the model returns."""
-        raise NotImplementedError
+    @learns_from(
+        Transitions,
+        settings=("learning_rate",),
+        keywords=("weights", "discount"),
+        extra=("next_action_mask",),
+    )
+    def learn(self, batch: Transitions, learning_rate: float | None = None) -> Any:
+        """Take one step: see `DQN.learn`."""
+        share = None if self.heads == 1 else self._mixture(batch.reward)
+        rate = self._now("lr", self.lr, learning_rate, given_as="learning_rate")
+        loss, figures = self.optimizer.descend(self.loss, batch, share, lr=rate)
+        self._after_each_update(self._count_update)
+        return loss if batch.weights is None else (loss, figures["td_error"])

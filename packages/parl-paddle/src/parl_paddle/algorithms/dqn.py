@@ -1,4 +1,4 @@
-"""DQN and DDQN on PaddlePaddle."""
+"""DQN, DDQN, the learner of Ape-X and Q-learning on logged data, on PaddlePaddle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.offline import huber
 from parl_paddle.losses.value import double_q_learning, q_learning, squared_error
 
-__all__ = ["DDQN", "DQN"]
+__all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
 
 
 class DQN(contract.DQN, Algorithm):
@@ -70,3 +70,35 @@ def of_action(distributions: Tensor, action: Tensor) -> Tensor:
     """Return the distribution `[batch, N]` of one action of each row of `[batch, N, act_dim]`."""
     chosen = F.one_hot(action, distributions.shape[2]).astype(distributions.dtype)
     return (distributions * chosen.unsqueeze(1)).sum(2)
+
+
+class ApeX(contract.ApeX, DQN):
+    pass
+
+
+class OfflineQ(contract.OfflineQ, DQN):
+    def loss(self, batch: Transitions, share: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        if share is None and self.heads > 1:
+            share = self._mixture(batch.reward)
+        a_tm1, r_t = batch.action.reshape([-1]), batch.reward
+        obs, next_obs = batch.obs, batch.next_obs
+        mask = mask_of(next_obs, (batch.extra or {}).get("next_action_mask"))
+        q_tm1 = self._mixed(self.model, obs, share)
+        with paddle.no_grad():
+            going_on = 1.0 - batch.terminal.astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
+            q_t = self._mixed(self.target_model, next_obs, share)
+            q_t_selector = self._mixed(self.model, next_obs, share) if self.double else q_t
+            if mask is not None:
+                q_t_selector = q_t_selector.masked_fill(~mask.astype("bool"), -math.inf)
+        error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
+        return self._of_error(error, batch.weights), {"td_error": error}
+
+    def _mixed(self, model: Any, obs: Tensor, share: Tensor | None) -> Tensor:
+        values: Tensor = self._values(model, obs)
+        return values if share is None else (values * share).sum(axis=1)
+
+    def _mixture(self, like: Tensor) -> Tensor:
+        """Return the shares of the heads `[heads, 1]`, which sum to 1."""
+        drawn = paddle.rand([self.heads, 1], dtype=like.dtype)
+        return drawn / drawn.sum()

@@ -1,4 +1,4 @@
-"""DQN and DDQN on PyTorch."""
+"""DQN, DDQN, the learner of Ape-X and Q-learning on logged data, on PyTorch."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import huber
 from parl_torch.losses.value import double_q_learning, q_learning, squared_error
 
-__all__ = ["DDQN", "DQN"]
+__all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
 
 
 def _networks(algorithm: "DQN") -> Networks:
@@ -107,3 +107,35 @@ class DQN(contract.DQN, Algorithm):
 
 class DDQN(contract.DDQN, DQN):
     ON_HOST: ClassVar = DQN.ON_HOST
+
+
+class ApeX(contract.ApeX, DQN):
+    ON_HOST: ClassVar = DQN.ON_HOST
+
+
+class OfflineQ(contract.OfflineQ, DQN):
+    def loss(self, batch: Transitions, share: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        if share is None and self.heads > 1:
+            share = self._mixture(batch.reward)
+        a_tm1, r_t = batch.action.reshape(-1), batch.reward
+        obs, next_obs = batch.obs, batch.next_obs
+        mask = mask_of(next_obs, (batch.extra or {}).get("next_action_mask"))
+        q_tm1 = self._mixed(self.model, obs, share)
+        with torch.no_grad():
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
+            q_t = self._mixed(self.target_model, next_obs, share)
+            q_t_selector = self._mixed(self.model, next_obs, share) if self.double else q_t
+            if mask is not None:
+                q_t_selector = q_t_selector.masked_fill(~mask.bool(), -math.inf)
+        error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
+        return self._of_error(error, batch.weights), {"td_error": error}
+
+    def _mixed(self, model: Any, obs: Tensor, share: Tensor | None) -> Tensor:
+        values: Tensor = self._values(model, obs)
+        return values if share is None else (values * share).sum(dim=1)
+
+    def _mixture(self, like: Tensor) -> Tensor:
+        """Return the shares of the heads `[heads, 1]`, which sum to 1."""
+        drawn = torch.rand(self.heads, 1, dtype=like.dtype, device=like.device)
+        return drawn / drawn.sum()

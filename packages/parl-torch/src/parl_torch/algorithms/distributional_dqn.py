@@ -1,17 +1,18 @@
-"""C51 on PyTorch."""
+"""C51, QR-DQN and Rainbow on PyTorch."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from parl_core.contracts import c51 as contract
+from parl_core.contracts import distributional_dqn as contract
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.batches import Transitions
 from parl_torch.algorithms.dqn import DQN
 from parl_torch.losses.categorical import cross_entropy, project, relative_entropy
+from parl_torch.losses.quantile import quantile_huber
 
-__all__ = ["C51"]
+__all__ = ["C51", "QRDQN", "Rainbow"]
 
 
 class C51(contract.C51, DQN):
@@ -44,3 +45,24 @@ class C51(contract.C51, DQN):
 def _of_action(logits: Tensor, action: Tensor) -> Tensor:
     """Return the logits `[batch, N]` of one action of each row of `[batch, N, act_dim]`."""
     return logits.gather(2, action.reshape(-1, 1, 1).expand(-1, logits.shape[1], 1)).squeeze(2)
+
+
+class QRDQN(contract.QRDQN, DQN):
+    def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        a_tm1, r_t, rows = batch.action.reshape(-1), batch.reward, torch.arange(len(batch.reward))
+        mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
+        theta_tm1 = self._values(self.model, batch.obs)[rows, :, a_tm1]
+        with torch.no_grad():
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
+            theta_t = self._values(self.target_model, batch.next_obs)
+            selector = (self._values(self.model, batch.next_obs) if self.double else theta_t).mean(1)
+            if mask is not None:
+                selector = selector.masked_fill(~mask.bool(), -math.inf)
+            target = r_t.unsqueeze(1) + discount_t.unsqueeze(-1) * theta_t[rows, :, selector.argmax(1)]
+        td_error = target.mean(1) - theta_tm1.detach().mean(1)
+        return quantile_huber(theta_tm1, target, self.kappa, batch.weights), {"td_error": td_error}
+
+
+class Rainbow(contract.Rainbow, C51):
+    pass
