@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from parl_core._nested import map_nested
 from parl_core.contracts.a2c import A2C
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.bc import BC
 from parl_core.contracts.continuous import ContinuousActorCritic
 from parl_core.contracts.discrete_sac import DiscreteSAC
 from parl_core.contracts.dqn import DQN
+from parl_core.contracts.imitation import BC
 from parl_core.contracts.impala import IMPALA
-from parl_core.contracts.iql import IQL
+from parl_core.contracts.offline import IQL
 from parl_core.contracts.policy_gradient import PolicyGradient
 from parl_core.contracts.ppo import PPO
 from parl_core.encoders import SpacePart, parts_of

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from parl_core import encoders, layers, networks, recurrent
 from parl_core._pipeline import Pipeline, box
-from parl_core.contracts.bc import BC
 from parl_core.contracts.distributional_dqn import C51
+from parl_core.contracts.imitation import BC
 from parl_core.encoders import SpacePart
 from parl_core.errors import ModelContractError
 

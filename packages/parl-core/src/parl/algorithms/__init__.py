@@ -7,13 +7,9 @@ from parl._names import names_of, offered
 if TYPE_CHECKING:
     from parl_core.contracts.a2c import A2C as A2C
     from parl_core.contracts.a2c import A3C as A3C
-    from parl_core.contracts.awac import AWAC as AWAC
-    from parl_core.contracts.bc import BC as BC
     from parl_core.contracts.coma import COMA as COMA
-    from parl_core.contracts.cql import CQL as CQL
     from parl_core.contracts.ddpg import DDPG as DDPG
     from parl_core.contracts.ddpg import BootstrappedDDPG as BootstrappedDDPG
-    from parl_core.contracts.decision_transformer import DecisionTransformer as DecisionTransformer
     from parl_core.contracts.discrete_sac import DiscreteSAC as DiscreteSAC
     from parl_core.contracts.distributional_dqn import C51 as C51
     from parl_core.contracts.distributional_dqn import QRDQN as QRDQN
@@ -22,11 +18,15 @@ if TYPE_CHECKING:
     from parl_core.contracts.dqn import DQN as DQN
     from parl_core.contracts.dqn import ApeX as ApeX
     from parl_core.contracts.dqn import OfflineQ as OfflineQ
+    from parl_core.contracts.imitation import BC as BC
+    from parl_core.contracts.imitation import DecisionTransformer as DecisionTransformer
     from parl_core.contracts.impala import IMPALA as IMPALA
-    from parl_core.contracts.iql import IQL as IQL
     from parl_core.contracts.maddpg import MADDPG as MADDPG
     from parl_core.contracts.mappo import IPPO as IPPO
     from parl_core.contracts.mappo import MAPPO as MAPPO
+    from parl_core.contracts.offline import AWAC as AWAC
+    from parl_core.contracts.offline import CQL as CQL
+    from parl_core.contracts.offline import IQL as IQL
     from parl_core.contracts.policy_gradient import PolicyGradient as PolicyGradient
     from parl_core.contracts.ppo import PPO as PPO
     from parl_core.contracts.qmix import QMIX as QMIX

@@ -1,19 +1,16 @@
 """`parl.algorithms` on PaddlePaddle; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_paddle.algorithms.a2c import A2C, A3C
-from parl_paddle.algorithms.awac import AWAC
-from parl_paddle.algorithms.bc import BC
 from parl_paddle.algorithms.coma import COMA
-from parl_paddle.algorithms.cql import CQL
 from parl_paddle.algorithms.ddpg import DDPG, BootstrappedDDPG
-from parl_paddle.algorithms.decision_transformer import DecisionTransformer
 from parl_paddle.algorithms.discrete_sac import DiscreteSAC
 from parl_paddle.algorithms.distributional_dqn import C51, QRDQN, Rainbow
 from parl_paddle.algorithms.dqn import DDQN, DQN, ApeX, OfflineQ
+from parl_paddle.algorithms.imitation import BC, DecisionTransformer
 from parl_paddle.algorithms.impala import IMPALA
-from parl_paddle.algorithms.iql import IQL
 from parl_paddle.algorithms.maddpg import MADDPG
 from parl_paddle.algorithms.mappo import IPPO, MAPPO
+from parl_paddle.algorithms.offline import AWAC, CQL, IQL
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
 from parl_paddle.algorithms.qmix import QMIX, VDN

@@ -1,14 +1,18 @@
-"""Decision Transformer on PyTorch."""
+"""Behaviour cloning and the Decision Transformer on PyTorch."""
 
 import torch
 from torch import Tensor
 
-from parl_core.contracts import decision_transformer as contract
+from parl_core.contracts import imitation as contract
 from parl_core.contracts.batches import Windows
 from parl_torch.algorithm import Algorithm
 from parl_torch.losses.offline import masked_squared_error
 
-__all__ = ["DecisionTransformer"]
+__all__ = ["BC", "DecisionTransformer"]
+
+
+class BC(contract.BC, Algorithm):
+    pass
 
 
 class DecisionTransformer(contract.DecisionTransformer, Algorithm):

@@ -1,17 +1,21 @@
-"""Decision Transformer on PaddlePaddle."""
+"""Behaviour cloning and the Decision Transformer on PaddlePaddle."""
 
 from __future__ import annotations
 
 import paddle
 from paddle import Tensor
 
-from parl_core.contracts import decision_transformer as contract
+from parl_core.contracts import imitation as contract
 from parl_core.contracts.batches import Windows
 from parl_paddle._static_graphs import operand, overwrite
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.offline import masked_squared_error
 
-__all__ = ["DecisionTransformer"]
+__all__ = ["BC", "DecisionTransformer"]
+
+
+class BC(contract.BC, Algorithm):
+    pass
 
 
 class DecisionTransformer(contract.DecisionTransformer, Algorithm):

@@ -1,4 +1,4 @@
-"""CQL on PyTorch."""
+"""CQL, IQL and AWAC on PyTorch."""
 
 import math
 from typing import Any
@@ -7,13 +7,16 @@ import torch
 from torch import Tensor
 
 from parl_core._nested import map_nested
-from parl_core.contracts import cql as contract
+from parl_core.contracts import offline as contract
 from parl_core.contracts.batches import Transitions
+from parl_torch.algorithm import Algorithm
 from parl_torch.algorithms.sac import SAC
+from parl_torch.distributions import DiagGaussianDistribution
+from parl_torch.losses.offline import expectile, weighted_imitation
 from parl_torch.losses.squashed import squashed_gaussian, squashed_log_prob
 from parl_torch.losses.value import squared_error, td_error
 
-__all__ = ["CQL"]
+__all__ = ["AWAC", "CQL", "IQL"]
 
 
 class CQL(contract.CQL, SAC):
@@ -66,3 +69,61 @@ class CQL(contract.CQL, SAC):
 
     def _uniform(self, like: Tensor) -> Tensor:
         return torch.empty(self.samples, *like.shape, dtype=like.dtype, device=like.device).uniform_(-1.0, 1.0)
+
+
+class IQL(contract.IQL, Algorithm):
+    def _policy(self, obs: Tensor) -> Any:
+        """Return a distribution of actions: the model's own, or the Gaussian of its pair."""
+        output = self.model.policy(obs)
+        return output if hasattr(output, "log_prob") else DiagGaussianDistribution(output)
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor) -> Tensor:
+        drawn: Tensor = self._policy(obs).sample().clamp(-1.0, 1.0)
+        return drawn
+
+    @torch.no_grad()
+    def _target_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        return torch.minimum(*self._q_values(self.target_model, obs, action)).reshape(-1)
+
+    def value_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return expectile(q_t - self.model.value(batch.obs).reshape(-1), self.tau), {}
+
+    def actor_loss(self, batch: Transitions, q_t: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        policy = self._policy(batch.obs)
+        if isinstance(policy, DiagGaussianDistribution):
+            log_prob = policy.logp(batch.action)
+        else:
+            log_prob = policy.log_prob(batch.action).reshape(len(batch.action), -1).sum(-1)
+        with torch.no_grad():
+            adv_t = q_t - self.model.value(batch.obs).reshape(-1)
+        return weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT), {}
+
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t = batch.reward
+        with torch.no_grad():
+            discount_t = self.discount * (1.0 - batch.terminal.to(r_t.dtype))
+            v_t = self.model.value(batch.next_obs).reshape(-1)
+        q1_tm1, q2_tm1 = self._q_values(self.model, batch.obs, batch.action)
+        errors = [td_error(q_tm1.reshape(-1), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
+        return squared_error(errors[0]) + squared_error(errors[1]), {}
+
+
+class AWAC(contract.AWAC, Algorithm):
+    def critic_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        r_t = batch.reward
+        with torch.no_grad():
+            discount = self.gamma if batch.discount is None else batch.discount
+            discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
+            a_t = self._drawn(batch.next_obs, noise)
+            v_t = torch.minimum(*self.target_model.value(batch.next_obs, a_t)).reshape(-1)
+        errors = [td_error(q.reshape(-1), r_t, discount_t, v_t) for q in self.model.value(batch.obs, batch.action)]
+        loss = squared_error(errors[0], batch.weights) + squared_error(errors[1], batch.weights)
+        return loss, {"td_error": 0.5 * (errors[0] + errors[1])}
+
+    def actor_loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.no_grad():
+            values = [self.model.value(batch.obs, a) for a in (batch.action, self._drawn(batch.obs, noise))]
+            q_t, v_t = (torch.minimum(*pair).reshape(-1) for pair in values)
+        log_prob = DiagGaussianDistribution(self.model.policy(batch.obs)).logp(batch.action)
+        return weighted_imitation(log_prob, q_t - v_t, 1.0 / self.lam, self.MAX_WEIGHT), {}
