@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parl_core.contracts.base import merge
 from parl_core.contracts.batches import actions_column, floats_column
-from parl_core.contracts.settings import merge
 from parl_core.errors import HyperparameterError
 
 

@@ -23,8 +23,8 @@ from parl_core._nested import holds_tensors, leaves, map_nested, rows_of
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
+from parl_core.contracts.base import OnPolicy
 from parl_core.contracts.batches import Batch, Columns, Rollout
-from parl_core.contracts.on_policy import OnPolicy
 from parl_core.errors import (
     CheckpointError,
     DivergedError,
@@ -351,7 +351,7 @@ class Agent:
         entropy_coef: float | None = None,
         target_kl: float | None = None,
     ) -> dict[str, float]:
-        """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts.on_policy.OnPolicy`.
+        """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts.base.OnPolicy`.
 
         Raises:
             TypeError: the algorithm does not learn from its own policy's experience.

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_non_negative
+from parl_core.contracts.base import Scheduled
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic, NoisyActorCritic
-from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 

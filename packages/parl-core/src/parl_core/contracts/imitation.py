@@ -14,9 +14,9 @@ from parl_core.checks import (
     first_method,
 )
 from parl_core.contracts.actions import ActionKind, mask_of
+from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions, Windows, learns_from, observations
 from parl_core.contracts.continuous import unit_box
-from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.offline import OfflineDataset, SequenceSampler

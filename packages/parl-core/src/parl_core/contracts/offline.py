@@ -15,10 +15,10 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
+from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic, unit_box
 from parl_core.contracts.sac import SAC
-from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int, check_non_negative, check_positive
+from parl_core.contracts.base import Scheduled
 from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.contracts.continuous import ActorCriticSettings, NoisyActorCritic, unit_box
-from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.offline import OfflineDataset

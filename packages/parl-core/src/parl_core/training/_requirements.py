@@ -16,7 +16,7 @@ from parl_core._nested import rows_of
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.checks import for_team_of
-from parl_core.contracts.on_policy import OnPolicy
+from parl_core.contracts.base import OnPolicy
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.spaces import require_one_agent, require_several_agents
 from parl_core.training.acting import Acting, tell_dimensions
