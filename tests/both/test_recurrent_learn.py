@@ -7,8 +7,8 @@ import pytest
 
 import parl
 from conformance.memory_tasks import Bandit, Recall, TMaze
-from parl_core.env.previous_step import PreviousStep
 from parl_core.env.vector import make_vector_env
+from parl_core.env.wrappers import PreviousStep
 from parl_core.schedules import linear
 from parl_core.seeding import seed_everything
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner

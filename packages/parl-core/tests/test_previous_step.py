@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from parl_core.env.goals import BitFlipping
-from parl_core.env.previous_step import PreviousStep
+from parl_core.env.wrappers import PreviousStep
 from parl_core.errors import HyperparameterError
 from parl_core.training.trained import make_standard_env
 

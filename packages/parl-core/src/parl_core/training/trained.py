@@ -39,7 +39,7 @@ from parl_core.env.atari import make_atari
 from parl_core.env.families import make_of_family, register
 from parl_core.env.joint import is_joint, make_joint_env, misnamed
 from parl_core.env.normalize import wrap_rms
-from parl_core.env.previous_step import PreviousStep
+from parl_core.env.wrappers import PreviousStep
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
