@@ -20,8 +20,7 @@ from gymnasium.vector import AutoresetMode
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorFuture, wait_any
 from parl_core.env._group_link import CallLink, SharedLink
-from parl_core.env._group_step import GroupSpaces
-from parl_core.env._step_memory import StepMemory, can_share
+from parl_core.env._steps import GroupSpaces, StepMemory, can_share
 from parl_core.env.vector import VectorEnv, make_vector_env
 from parl_core.errors import ActorProcessLost, ParlError
 

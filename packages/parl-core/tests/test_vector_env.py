@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.actors import InProcessActors
-from parl_core.env._group_step import Ending, GroupStep, Rows
+from parl_core.env._steps import Ending, GroupStep, Rows
 from parl_core.env.vector import VectorEnv, make_vector_env
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from parl_core.actors import ActorFuture, ActorHandle
-from parl_core.env._group_step import GroupSpaces, GroupStep, Rows
-from parl_core.env._step_memory import Answer, StepMemory, can_share
+from parl_core.env._steps import Answer, GroupSpaces, GroupStep, Rows, StepMemory, can_share
 
 __all__ = ["CallLink", "SharedLink", "link_to"]
 

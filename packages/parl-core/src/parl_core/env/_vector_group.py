@@ -26,9 +26,18 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
-from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
 from parl_core.env._recorded import RecordedEnv
-from parl_core.env._step_memory import Answer, StepArrays, StepMemory, StepTicket
+from parl_core.env._steps import (
+    Answer,
+    ArraySpaces,
+    Ending,
+    GroupSpaces,
+    GroupStep,
+    Infos,
+    StepArrays,
+    StepMemory,
+    StepTicket,
+)
 from parl_core.env.compat import as_gymnasium
 from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 

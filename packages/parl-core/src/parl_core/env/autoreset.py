@@ -21,7 +21,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import iterate
 
 from parl_core.checks import check_int
-from parl_core.env._group_step import ArraySpaces
+from parl_core.env._steps import ArraySpaces
 from parl_core.errors import HyperparameterError, ParlError
 
 __all__ = ["SameStep", "Seeds", "chosen_by", "in_same_step", "mode_of", "require_vector", "seeds_of"]

@@ -27,7 +27,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
 from parl_core.env._group_link import CallLink, link_to
-from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env._steps import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env, require_equal_spaces
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError

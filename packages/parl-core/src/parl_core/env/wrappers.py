@@ -2,6 +2,7 @@
 
     ActionMappingWrapper    a policy acts in [-1, 1], the environment in its own bounds
     MonitorEnv              returns and lengths of episodes, inside of wrappers that cut or clip
+    PreviousStep            observations with the previous action and reward
     VectorEnv               of PARL 2.x: several environments as one, in lists
 
 `parl_core.env.compat` has `CompatWrapper` and what the two APIs are.

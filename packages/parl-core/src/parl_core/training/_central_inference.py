@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested, rows_of
-from parl_core.env._group_step import Ending, GroupSpaces, GroupStep, Rows
+from parl_core.env._steps import Ending, GroupSpaces, GroupStep, Rows
 from parl_core.training._environment_workers import Arrival, Call, EnvironmentWorkers
 from parl_core.training._experience import Experience, begun_after
 from parl_core.training._fragment_source import FragmentOrder

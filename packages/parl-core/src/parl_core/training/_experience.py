@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from parl_core._nested import Observations
 from parl_core.contracts import batches
 from parl_core.contracts.actions import ActionKind
-from parl_core.env._group_step import GroupStep
+from parl_core.env._steps import GroupStep
 from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.seeding import make_generator

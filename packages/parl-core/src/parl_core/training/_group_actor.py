@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core._nested import Observations, rows_of
-from parl_core.env._group_step import GroupSpaces, GroupStep, Rows
+from parl_core.env._steps import GroupSpaces, GroupStep, Rows
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts

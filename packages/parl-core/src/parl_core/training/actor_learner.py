@@ -40,7 +40,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
-from parl_core.env._group_step import GroupSpaces
+from parl_core.env._steps import GroupSpaces
 from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.schedules import Scheduled, as_schedule

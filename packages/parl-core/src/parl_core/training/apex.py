@@ -32,7 +32,7 @@ from parl_core.agent import Agent
 from parl_core.checks import check_fraction, check_non_negative
 from parl_core.contracts.actions import mask_of
 from parl_core.contracts.dqn import DQN
-from parl_core.env._group_step import GroupSpaces
+from parl_core.env._steps import GroupSpaces
 from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parl_core._nested import Observations, leaves, map_nested
-from parl_core.env._group_step import GroupStep
+from parl_core.env._steps import GroupStep
 from parl_core.errors import DivergedError
 from parl_core.training.events import Episode
 

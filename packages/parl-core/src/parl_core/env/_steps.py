@@ -1,4 +1,6 @@
-"""Memory in which a group of environments and the process that steps it see each other's arrays, on one host.
+"""Steps of a group of environments: their messages, and the memory in which both ends see them on one host.
+
+    rows of actions  ─>  EnvGroup  ─>  GroupStep: arrays, and an Ending for each episode that ended
 
     the process that steps                               the group's actor
     actions ─────────────> [actions]                     reads them
@@ -8,7 +10,7 @@
 
 The memory is an anonymous file, and the pipes have no names either: the actor opens them by the other process's
 descriptors (`StepTicket`), so nothing can stay behind. Where it cannot, because it is on another host or in another
-container, or the system has no such files, steps travel as messages.
+container, or the system has no such files, steps travel as pickled messages.
 """
 
 import enum
@@ -16,7 +18,7 @@ import mmap
 import os
 import secrets
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -27,10 +29,110 @@ from gymnasium.vector.utils import create_empty_array
 
 from parl_core import shared_memory
 from parl_core._nested import map_nested
-from parl_core.env._group_step import ArraySpaces, Ending, GroupSpaces
 from parl_core.shared_memory import MemoryAddress, MemoryGone, has_shared_memory
 
-__all__ = ["Answer", "StepArrays", "StepMemory", "StepTicket", "can_share"]
+__all__ = [
+    "Answer",
+    "ArraySpaces",
+    "Ending",
+    "GroupSpaces",
+    "GroupStep",
+    "Infos",
+    "Rows",
+    "StepArrays",
+    "StepMemory",
+    "StepTicket",
+    "can_share",
+]
+
+
+ArraySpaces = (
+    gymnasium.spaces.Box,
+    gymnasium.spaces.Discrete,
+    gymnasium.spaces.MultiDiscrete,
+    gymnasium.spaces.MultiBinary,
+)
+"""The spaces whose batches are one numpy array."""
+
+Infos = list[tuple[int, dict[str, Any]]]
+"""Pairs of an environment's index and its info, without the empty ones."""
+
+
+class Ending(NamedTuple):
+    """The end of one environment's episode, in the step that ended it."""
+
+    env_index: int
+    """which environment of the group, from 0"""
+    observation: Any
+    """the last observation, from which a truncated episode bootstraps; None where the step itself returns it"""
+    info: dict[str, Any]
+    """the last info"""
+    episode_return: float
+    """undiscounted sum of the episode's rewards; before wrappers scaled them where one of those tells it in its info"""
+    length: int
+    """steps of the episode"""
+
+
+class GroupSpaces(NamedTuple):
+    """The spaces of a group's environments; fetched once."""
+
+    observation: Any
+    action: Any
+    metadata: dict[str, Any]
+
+
+class GroupStep(NamedTuple):
+    """The answer of one step, arrays over the group's environments."""
+
+    observations: Any
+    """`[count, *obs]`, or a dict or tuple of such; with SAME_STEP the next episode's first one where one ended"""
+    rewards: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    endings: list[Ending]
+    infos: Infos
+    """empty unless the group was made with `with_infos`"""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (self.endings, self.infos, *(_packed(part) for part in self[:4]))
+
+
+class Rows:
+    """Actions `[count, *act]` on their way to a group, which sees them one by one."""
+
+    def __init__(self, actions: npt.NDArray[Any]) -> None:
+        self._actions = actions
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._actions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _array, _packed(self._actions)
+
+
+# numpy spends ten times as long on pickling a few numbers as on copying them: small arrays travel as bytes. Larger
+# ones stay arrays, which parl-remote hands over without a copy.
+_BYTES_WORTH_A_COPY = 8192
+
+_Packed = tuple[Any, ...]
+
+
+def _packed(part: Any) -> _Packed:
+    if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY or part.dtype.hasobject:
+        return (part,)
+    return part.tobytes(), part.dtype.str, part.shape
+
+
+def _array(data: Any, dtype: str = "", shape: tuple[int, ...] = ()) -> Any:
+    if not dtype:
+        return data
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of a bytearray, because arrays of bytes are read-only
+
+
+def _unpack(endings: list[Ending], infos: Infos, *parts: _Packed) -> GroupStep:
+    observations, rewards, terminated, truncated = (_array(*part) for part in parts)
+    return GroupStep(observations, rewards, terminated, truncated, endings, infos)
+
 
 _TOKEN_BYTES = 16
 _ALIGNMENT = 64  # bytes; a cache line
