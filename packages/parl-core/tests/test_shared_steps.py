@@ -19,9 +19,8 @@ from gymnasium.vector import AutoresetMode
 
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorFuture, wait_any
-from parl_core.env._group_link import CallLink, SharedLink
 from parl_core.env._steps import GroupSpaces, StepMemory, can_share
-from parl_core.env.vector import VectorEnv, make_vector_env
+from parl_core.env.vector import CallLink, SharedLink, VectorEnv, make_vector_env
 from parl_core.errors import ActorProcessLost, ParlError
 
 DEADLINE_S = 60.0
@@ -223,7 +222,7 @@ def test_an_interruption_anywhere_in_a_step_changes_no_later_one(
     actors: SubprocessActors, monkeypatch: pytest.MonkeyPatch, through_memory: bool
 ) -> None:
     if not through_memory:
-        monkeypatch.setattr("parl_core.env._group_link.can_share", lambda _: False)
+        monkeypatch.setattr("parl_core.env.vector.can_share", lambda _: False)
     with make_vector_env(Diary, 2, actors=actors, envs_per_actor=1) as envs:
         for lines in itertools.count():
             envs.reset(seed=2)

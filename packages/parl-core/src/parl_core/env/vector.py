@@ -7,6 +7,13 @@
 All calls are sent before the first answer is awaited. Without an actor system there is one group in this process.
 Environment i is seeded with `seed + i` and continues with its own generator, so results do not depend on how many
 actors there are, nor on where they live.
+
+A group is reached in one of two ways. Both promise the same: what is begun is finished by the next `finish`, in which
+every error of the group is raised. An exception such as Ctrl-C may end any of this anywhere: the next `begin` settles
+what was in progress.
+
+    _CallLink     every step is a call: actions in the message, arrays in the answer; between hosts, and in this process
+    _SharedLink   the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
 """
 
 import contextlib
@@ -24,15 +31,200 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
-from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.actors import ActorFuture, ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
-from parl_core.env._group_link import CallLink, link_to
-from parl_core.env._steps import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env._steps import Answer, ArraySpaces, Ending, GroupSpaces, GroupStep, Infos, Rows, StepMemory, can_share
 from parl_core.env._vector_group import EnvGroup, EnvMaker, make_env, require_equal_spaces
 from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
+
+
+# How often a silent actor is asked for elsewhere: one that is stopped, not ended, does not close its pipe.
+_LOOK_S = 1.0
+
+
+class _CallLink:
+    """Steps by calls.
+
+    Args:
+        group: an actor that holds an `EnvGroup`.
+    """
+
+    def __init__(self, group: ActorHandle) -> None:
+        self._group = group
+        self._answer: ActorFuture | None = None
+
+    @property
+    def reuses_arrays(self) -> bool:
+        """True if a step's arrays are overwritten by the next one."""
+        return False
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Send a call of a method."""
+        self._answer = self._group.submit(method, *arguments)
+
+    def begin_step(self, actions: Any) -> None:
+        """Have all environments stepped; an array `[count, *act]`, or a list."""
+        self.begin("step", _sent(actions))
+
+    def finish(self, timeout_s: float | None = None) -> Any:
+        """Wait for the answer of the call.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            Exception: what the method raised, or that the actor was lost.
+        """
+        answer, self._answer = self._answer, None
+        assert answer is not None, "finish follows begin"
+        return answer.result(timeout_s)
+
+    def finish_step(self) -> GroupStep:
+        """Wait for the step that was begun; errors as in `finish`."""
+        step: GroupStep = self.finish()
+        return step
+
+    def step(self, actions: Any) -> GroupStep:
+        """Begin a step and finish it, for a group that is alone; errors as in `finish`."""
+        step: GroupStep = self._group.call("step", _sent(actions))
+        return step
+
+    def begin_close(self) -> None:
+        """Send the call that closes the environments; it comes after a step that is still running."""
+        self.begin("close")
+
+    def begin_end(self) -> None:
+        """Tell the actor to end without waiting for it, where its system can do so."""
+        getattr(self._group, "begin_close", lambda: None)()
+
+    def close(self) -> None:
+        """End the actor."""
+        self._group.close()
+
+
+class _SharedLink(_CallLink):
+    """Steps by bytes, with the arrays in memory that both ends see. Whatever does not fit there goes by calls.
+
+    Args:
+        group: an actor that holds an `EnvGroup` to which the memory is attached.
+        memory: this end of it.
+    """
+
+    def __init__(self, group: ActorHandle, memory: StepMemory) -> None:
+        super().__init__(group)
+        self._memory = memory
+        self._serving: ActorFuture | None = None
+        self._called = False  # from before a call until its answer was taken
+        _, rewards, terminated, truncated, *_ = memory.arrays
+        self._step = GroupStep(memory.arrays.observations, rewards, terminated, truncated, [], [])
+
+    @property
+    def reuses_arrays(self) -> bool:
+        """True if a step's arrays are overwritten by the next one."""
+        return True
+
+    def step(self, actions: Any) -> GroupStep:
+        """See `_CallLink.step`."""
+        self.begin_step(actions)
+        return self.finish_step()
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Send a call of a method, once the actor has left the call in which it serves."""
+        self._leave()
+        super().begin(method, *arguments)
+
+    def begin_step(self, actions: Any) -> None:
+        """See `_CallLink.begin_step`."""
+        self._called = True
+        try:
+            self._called = self._memory.call(actions)
+        except OSError:
+            self._called = True  # the actor is gone or closed, which its call says better
+        if not self._called:
+            super().begin_step(actions)
+        elif self._serving is None:
+            self._serving = self._group.submit("serve")
+
+    def finish_step(self) -> GroupStep:
+        """See `_CallLink.finish_step`."""
+        if not self._called:
+            return super().finish_step()
+        while (answer := self._next_byte()) == Answer.PARKED:  # it had gone before the call came, and must come back
+            self._end_of_serving()
+            self._serving = self._group.submit("serve")
+        self._called = False
+        if answer == Answer.STEPPED:
+            return self._step
+        if answer == Answer.ENDED:
+            return self._step._replace(endings=self._memory.endings())
+        endings, infos = self._end_of_serving()
+        return self._step._replace(endings=endings, infos=infos)
+
+    def begin_close(self) -> None:
+        """See `_CallLink.begin_close`."""
+        with contextlib.suppress(OSError):  # an actor that is gone cannot be asked
+            self._memory.ask_to_leave()
+        super().begin("close")
+
+    def close(self) -> None:
+        """End the actor, and let the memory go."""
+        super().close()
+        self._memory.close()
+        self._called, self._serving = False, None
+
+    def _leave(self) -> None:
+        """Have the actor leave the call in which it serves, and forget calls and answers that no call waited for.
+
+        Those of an interrupted step may or may not have been written and read. Calls run in order, so the actor serves
+        no more when it answers this one, and both pipes are empty then.
+        """
+        if self._called or self._serving is not None:
+            with contextlib.suppress(Exception):  # any: an actor that is lost says so in the call that follows
+                self._memory.ask_to_leave()
+                self._group.call("stop_serving")
+            self._memory.forget()
+            self._called, self._serving = False, None
+
+    def _end_of_serving(self) -> Any:
+        serving, self._serving = self._serving, None
+        assert serving is not None, "only who serves can stop it"
+        return serving.result()
+
+    def _next_byte(self) -> bytes:
+        """The actor's next byte, none at all if there will be none: then its call says why."""
+        answer = self._memory.wait_for_answer(_LOOK_S)
+        while answer is None:
+            # Asked before the last look: what a call has written before it ended is there to be read then.
+            has_ended = self._serving is None or self._serving.done()
+            answer = self._memory.wait_for_answer(0.0 if has_ended else _LOOK_S)
+            if has_ended:
+                return answer or b""
+        return answer
+
+
+def _sent(actions: Any) -> Any:
+    return Rows(actions) if isinstance(actions, np.ndarray) else actions
+
+
+def _link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> _CallLink:
+    """Return the faster of the ways that lead to a group whose environments are open."""
+    if not can_share(spaces):
+        return _CallLink(group)
+    try:
+        memory = StepMemory.create(spaces, count)
+    except OSError:  # no descriptors or no memory left; messages need neither
+        return _CallLink(group)
+    try:
+        if group.call("attach", memory.ticket, spaces):
+            memory.keep_own_ends()
+            return _SharedLink(group, memory)
+    except BaseException:
+        memory.close()
+        raise
+    memory.close()
+    return _CallLink(group)
+
 
 # Seconds to wait for the environments' own `close` before their actors are ended anyway.
 CLOSE_TIMEOUT_S = 1.0
@@ -88,10 +280,10 @@ def make_vector_env(
         require_equal_spaces("observation_space", [each.observation for each in opened])
         require_equal_spaces("action_space", [each.action for each in opened])
         spaces = opened[0]
-        links = [link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
+        links = [_link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
         return VectorEnv(links, counts, spaces, mode, lambda: make_env(env, env_kwargs))
     except BaseException:
-        _end([CallLink(group) for group in groups])
+        _end([_CallLink(group) for group in groups])
         raise
 
 
@@ -106,7 +298,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        groups: Sequence[CallLink],
+        groups: Sequence[_CallLink],
         counts: Sequence[int],
         spaces: GroupSpaces,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
@@ -148,7 +340,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             raise ParlError("call reset() without a reset_mask first: no episode is running, or the last step raised")
         given = passed or (None if options is None or chosen is not None else {})
 
-        def begin(group: CallLink, start: int, stop: int) -> None:
+        def begin(group: _CallLink, start: int, stop: int) -> None:
             group.begin("reset", seeds[start:stop], given, None if chosen is None else chosen[start:stop].tolist())
 
         answers = self._in_all(begin, lambda group: group.finish())
@@ -257,7 +449,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Close the environments and end their actors; called by `close`."""
         _end(self._groups)
 
-    def _in_all(self, begin: Callable[[CallLink, int, int], None], finish: Callable[[CallLink], Any]) -> list[Any]:
+    def _in_all(self, begin: Callable[[_CallLink, int, int], None], finish: Callable[[_CallLink], Any]) -> list[Any]:
         """Begin the same in every group, wait for all answers, then raise the first error if there was one."""
         awaited_reset, self._awaits_reset = self._awaits_reset, True
         for group, (start, stop) in zip(self._groups, self._spans, strict=True):
@@ -313,7 +505,7 @@ def _joined(space: Any, parts: Sequence[Any]) -> Any:
     return tuple(itertools.chain.from_iterable(parts))  # of other spaces Gymnasium makes no arrays
 
 
-def _end(groups: Sequence[CallLink]) -> None:
+def _end(groups: Sequence[_CallLink]) -> None:
     """Close the environments of groups and end their actors, side by side."""
     closing = []
     for group in groups:
