@@ -14,7 +14,7 @@ from parl_core.contracts.batches import Transitions
 from parl_core.errors import HyperparameterError, ModelContractError, SpoiledBatchError
 from parl_core.model import Weights
 from parl_core.schedules import linear, piecewise
-from parl_core.training._targets import TargetWatch
+from parl_core.training._requirements import TargetWatch
 
 __all__ = ["DQNConformance"]
 

@@ -1,4 +1,4 @@
-"""Checks of an agent before a loop begins, so that a wrong choice is not a late or a raw error.
+"""Checks of an agent by a loop: before it begins, so that a wrong choice is not a late or a raw error, and of its target.
 
 Only `parl.Agent` around an algorithm is looked at; an agent with a `learn`, `sample` or `predict` of its own is
 trusted.
@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
+from parl_core import logger
 from parl_core._nested import rows_of
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
@@ -22,6 +23,7 @@ from parl_core.spaces import require_one_agent, require_several_agents
 from parl_core.training.acting import Acting, tell_dimensions
 
 __all__ = [
+    "TargetWatch",
     "check_outputs",
     "refuse_uncarried_state",
     "require_agents",
@@ -30,6 +32,7 @@ __all__ = [
     "require_on_policy",
     "try_out",
 ]
+
 
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask")
@@ -313,3 +316,60 @@ def _parameters(method: Callable[..., Any]) -> list[str] | None:
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return None
     return [parameter.name for parameter in parameters]
+
+
+_PATIENCE = 1_000
+
+
+class TargetWatch:
+    """Moves the target after each update where that is the loop's business, and warns once where it stays behind.
+
+    Args:
+        agent: of the loop; only an algorithm with a `target_model` is looked at.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        algorithm = getattr(agent, "alg", None)
+        self._algorithm: Any = algorithm if isinstance(algorithm, Algorithm) else None
+        self._move: Any = getattr(algorithm, "move_target_in_loop", None)
+        self._updates = 0
+        self._before: Any = None
+        if self._move is not None and getattr(algorithm, "sync_every", 1) is None:
+            logger.warning(
+                "%s was made with sync_every=None: its target stays as it is unless the program calls sync_target(); "
+                "leave sync_every out, and the loop moves it after each update",
+                type(algorithm).__name__,
+            )
+            self._algorithm = None
+        elif self._move is not None or not hasattr(algorithm, "target_model"):
+            self._algorithm = None
+
+    def after_update(self) -> None:
+        """Move the target, if that is the loop's business."""
+        if self._move is not None:
+            self._move()
+        elif self._algorithm is not None:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._updates += 1
+        if self._updates == 1:
+            self._before = self._weights()
+        elif self._updates == _PATIENCE:
+            model, target = self._weights()
+            was_model, was_target = self._before
+            if _equal(target, was_target) and not _equal(model, was_model):
+                logger.warning(
+                    "%s has a target_model that did not change in %d updates: let its learn() move it, for instance by "
+                    "self.model.sync_weights_to(self.target_model, decay=0.995), or call its sync_target()",
+                    type(self._algorithm).__name__,
+                    _PATIENCE,
+                )
+            self._algorithm = self._before = None
+
+    def _weights(self) -> tuple[Any, Any]:
+        return self._algorithm.model.get_weights(), self._algorithm.target_model.get_weights()
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return all(np.array_equal(left[name], right[name]) for name in left)

@@ -42,8 +42,7 @@ from parl_core.training._environment_workers import EnvironmentWorkers
 from parl_core.training._experience import Choice
 from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors
 from parl_core.training._group_actor import CollectingActor
-from parl_core.training._requirements import require_agents, require_off_policy, try_out
-from parl_core.training._targets import TargetWatch
+from parl_core.training._requirements import TargetWatch, require_agents, require_off_policy, try_out
 from parl_core.training.acting import into_space, tell_dimensions
 from parl_core.training.actor_learner import (
     LOOSE,

@@ -46,8 +46,7 @@ from parl_core.replay._hindsight import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, has_goals, kind_of, named_space, with_named_parts
-from parl_core.training._requirements import require_agents, require_off_policy, try_out
-from parl_core.training._targets import TargetWatch
+from parl_core.training._requirements import TargetWatch, require_agents, require_off_policy, try_out
 from parl_core.training.acting import (
     Acting,
     OffPolicyAgent,

@@ -24,8 +24,7 @@ from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
-from parl_core.training._requirements import require_offline
-from parl_core.training._targets import TargetWatch
+from parl_core.training._requirements import TargetWatch, require_offline
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
