@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from parl_core.training.curve import draw_curve
+from parl_core.training.curves import draw_curve
 from parl_core.training.events import Episode, Evaluation
 from parl_evokit import ESAgent, mlp
 from parl_evokit.environments import NamedEpisode

@@ -16,7 +16,7 @@ import paddle
 import parl
 from parl import layers, training
 from parl.utils import calc_discount_norm_reward, logger
-from parl_core.training.curve import draw_curve
+from parl_core.training.curves import draw_curve
 
 OBS_DIM, ACT_DIM, GAMMA = 4, 2, 0.99
 SOLVED = 195.0  # the mean return that CartPole-v0 asked for

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from parl_core.cli._commands import parl
 from parl_core.errors import CheckpointError
-from parl_core.training.comparison import Comparison, read_run
+from parl_core.training.curves import Comparison, read_run
 from parl_core.training.events import Callback, Ended, Evaluation, Update
 from parl_core.training.seeds import FollowedRuns, seeds_of
 

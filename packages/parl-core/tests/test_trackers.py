@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from parl_core.training.events import Ended, Episode, Evaluation, Stop, Update
+from parl_core.training.logs import MLflow, WandB, tracker
 from parl_core.training.run import Run
-from parl_core.training.trackers import MLflow, WandB, tracker
 
 ENDED = Ended(Stop.BUDGET, "10 steps were taken", 10, 1.0)
 

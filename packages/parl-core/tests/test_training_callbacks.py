@@ -26,7 +26,7 @@ from parl_core.training.callbacks import (
     StepBudget,
     TimeBudget,
 )
-from parl_core.training.curve import LearningCurve
+from parl_core.training.curves import LearningCurve
 from parl_core.training.evaluation import RecordVideo
 from parl_core.training.logs import CsvTables, JsonLines, TensorBoard, figures
 

@@ -24,7 +24,7 @@ from parl_core.errors import ParlError
 from parl_core.export import FORMATS, export_run
 from parl_core.importing import import_run
 from parl_core.migration import Program, read, report, rewrite
-from parl_core.training.comparison import Comparison, draw_comparison, write_page
+from parl_core.training.curves import Comparison, draw_comparison, write_page
 from parl_core.training.recipe_run import check_rendering, play
 from parl_core.training.recipes import NETWORKS, RECIPES, read_scores
 from parl_core.training.results import verify

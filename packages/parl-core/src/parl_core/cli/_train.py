@@ -11,13 +11,12 @@ import click
 from parl_core import backends
 from parl_core.cli._request import ENV_OPTION, FILE, SEED, WHAT, asked_by, columns, options, pairs, toml_value
 from parl_core.training.events import Callback
-from parl_core.training.logs import JsonOutput
+from parl_core.training.logs import TRACKERS, JsonOutput, tracker
 from parl_core.training.recipe_run import RecipeRun, preset
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
 from parl_core.training.seeds import seeds_of, summary_of, train_seeds
 from parl_core.training.settings import algorithm_named, as_text, contract_of, settings_of
-from parl_core.training.trackers import TRACKERS, tracker
 from parl_core.training.tuning import default_ranges, read_range, tune
 
 __all__ = ["resume", "settings", "train", "tune_settings"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from parl_core.training.callbacks import standard_callbacks as standard_callbacks
     from parl_core.training.checkpoints import Checkpoints as Checkpoints
     from parl_core.training.course import Course as Course
-    from parl_core.training.curve import LearningCurve as LearningCurve
+    from parl_core.training.curves import LearningCurve as LearningCurve
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
     from parl_core.training.evaluation import EvaluateInActor as EvaluateInActor
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from parl_core.training.offline import train_offline as train_offline
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
-    from parl_core.training.program_run import open_run as open_run
-    from parl_core.training.program_run import parse_settings as parse_settings
-    from parl_core.training.program_run import run_again as run_again
     from parl_core.training.recipes import Recipe as Recipe
     from parl_core.training.recipes import find_recipe as find_recipe
     from parl_core.training.run import Run as Run
+    from parl_core.training.run import open_run as open_run
+    from parl_core.training.run import parse_settings as parse_settings
+    from parl_core.training.run import run_again as run_again
     from parl_core.training.self_play import AgainstOpponents as AgainstOpponents
     from parl_core.training.self_play import Arena as Arena
     from parl_core.training.self_play import Match as Match
@@ -86,7 +86,7 @@ _HOMES = {
     "KeepBest": "parl_core.training.callbacks",
     "KeepLatest": "parl_core.training.callbacks",
     "Learners": "parl_core.backends",
-    "LearningCurve": "parl_core.training.curve",
+    "LearningCurve": "parl_core.training.curves",
     "Match": "parl_core.training.self_play",
     "NoImprovement": "parl_core.training.callbacks",
     "NormalizeVector": "parl_core.env.normalize",
@@ -114,10 +114,10 @@ _HOMES = {
     "join_learners": "parl_core.backends",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
-    "open_run": "parl_core.training.program_run",
-    "parse_settings": "parl_core.training.program_run",
+    "open_run": "parl_core.training.run",
+    "parse_settings": "parl_core.training.run",
     "record_episodes": "parl_core.training.offline",
-    "run_again": "parl_core.training.program_run",
+    "run_again": "parl_core.training.run",
     "run_episode": "parl_core.training.episodes",
     "seed_everything": "parl_core.seeding",
     "standard_callbacks": "parl_core.training.callbacks",

@@ -1,4 +1,4 @@
-"""Checks of an agent by a loop: before it begins, so that a wrong choice is not a late or a raw error, and of its target.
+"""Checks of an agent by a loop: before it begins, so that a wrong choice is not a late error, and of its target.
 
 Only `parl.Agent` around an algorithm is looked at; an agent with a `learn`, `sample` or `predict` of its own is
 trusted.

@@ -47,7 +47,6 @@ from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
 from parl_core.training._central_inference import CentralInference
 from parl_core.training._environment_workers import EnvironmentWorkers
-from parl_core.training._experience import Experience, experience_of
 from parl_core.training._fragment_source import (
     ActorEnvironments,
     AsTheyCome,
@@ -58,7 +57,7 @@ from parl_core.training._fragment_source import (
     InRounds,
     LooseCollector,
 )
-from parl_core.training._group_actor import CollectingActor, GroupActor
+from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
 from parl_core.training._requirements import require_agents
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 
 from parl_core.checks import check_int, check_non_negative, check_positive, check_real
 from parl_core.stats import statistics_of
-from parl_core.training.curve import LearningCurve
+from parl_core.training.curves import LearningCurve
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.logs import CsvTables, JsonLines, TensorBoard
 from parl_core.training.run import Run

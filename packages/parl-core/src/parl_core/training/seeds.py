@@ -19,12 +19,11 @@ from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores
 from parl_core.atomic_write import write_json
 from parl_core.errors import CheckpointError, ParlError
 from parl_core.training.callbacks import Progress
-from parl_core.training.comparison import Comparison, RunGroup, draw_comparison, read_run
+from parl_core.training.curves import Comparison, RunGroup, draw_comparison, read_run
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
-from parl_core.training.logs import JsonLines
+from parl_core.training.logs import JsonLines, tracker
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.run import Run
-from parl_core.training.trackers import tracker
 
 __all__ = ["FollowedRuns", "RunInActor", "seeds_of", "summary_of", "train_seeds"]
 

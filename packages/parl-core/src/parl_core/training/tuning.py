@@ -19,7 +19,7 @@ from parl_core import backends
 from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores, wait_any
 from parl_core.atomic_write import atomic_write
 from parl_core.errors import HyperparameterError, ParlError
-from parl_core.training.comparison import RunCurve, read_run
+from parl_core.training.curves import RunCurve, read_run
 from parl_core.training.events import Callback, Evaluation
 from parl_core.training.logs import JsonLines
 from parl_core.training.recipe_run import RecipeRun

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from parl_core.atomic_write import atomic_write
-from parl_core.training.curve import draw_curve
+from parl_core.training.curves import draw_curve
 from parl_core.training.events import Episode, Evaluation
 from parl_evokit._directories import update_lock
 from parl_evokit._report import UpdateReport
