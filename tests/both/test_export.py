@@ -15,8 +15,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 import parl
 from parl_core import export as exporting
 from parl_core._nested import map_nested
-from parl_core._pipeline import Pipeline
-from parl_core._policy_description import describe
+from parl_core._pipeline import Pipeline, describe
 from parl_core.cli._commands import parl as command
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import HyperparameterError, ModelContractError

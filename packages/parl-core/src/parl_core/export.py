@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from parl_core import _agent_file, backends
 from parl_core._nested import map_nested
-from parl_core._pipeline import Normalization, Pipeline, action_leaves, observation_leaves, state_names
-from parl_core._policy_description import describe
+from parl_core._pipeline import Normalization, Pipeline, action_leaves, describe, observation_leaves, state_names
 from parl_core._version import __version__
 from parl_core.atomic_write import sync
 from parl_core.checks import check_int
