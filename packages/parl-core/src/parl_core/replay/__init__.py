@@ -1,8 +1,7 @@
 """Replay memories of off-policy algorithms: uniform or prioritised, one-step or n-step, in memory or on disk."""
 
 from parl_core.replay._frames import FrameReplayMemory
-from parl_core.replay._hindsight import HindsightReplayMemory, outcome_of
-from parl_core.replay._memory import BootstrapMasks, ReplayMemory
+from parl_core.replay._memory import BootstrapMasks, HindsightReplayMemory, ReplayMemory, outcome_of
 from parl_core.replay._priorities import Prioritized
 from parl_core.replay._sampled_ring import ReplayBatch
 from parl_core.replay._sequences import EpisodeReplayMemory, SequenceReplayMemory

@@ -42,7 +42,7 @@ from parl_core.replay import (
     SequenceReplayMemory,
     outcome_of,
 )
-from parl_core.replay._hindsight import Outcome
+from parl_core.replay._memory import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, has_goals, kind_of, named_space, with_named_parts
