@@ -21,7 +21,7 @@ from parl_core.checks import check_int, check_non_negative, check_positive
 from parl_core.errors import HyperparameterError
 from parl_core.replay import BootstrapMasks, ReplayMemory
 from parl_core.seeding import spawn_seeds
-from parl_core.training._environment_workers import Call, EnvironmentWorkers
+from parl_core.training._fragment_source import Call, EnvironmentWorkers
 from parl_core.training.acting import check_observations, check_rewards
 from parl_core.training.actor_learner import LearnerMetrics
 from parl_core.training.course import Course

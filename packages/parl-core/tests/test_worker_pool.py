@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parl_core.errors import LostActor
-from parl_core.training._environment_workers import Arrival, Call, EnvironmentWorkers
+from parl_core.training._fragment_source import Arrival, Call, EnvironmentWorkers
 from parl_core.worker_pool import Answer, Work, WorkerPool
 
 DEADLINE_S = 60.0

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested, rows_of
 from parl_core.env._steps import Ending, GroupSpaces, GroupStep, Rows
-from parl_core.training._environment_workers import Arrival, Call, EnvironmentWorkers
-from parl_core.training._fragment_source import FragmentOrder
+from parl_core.training._fragment_source import Arrival, Call, EnvironmentWorkers, FragmentOrder
 from parl_core.training._group_actor import Experience, begun_after, stream_seed
 from parl_core.training.acting import acts_in_unit_box, into_space
 from parl_core.training.fragment import FragmentSteps, FragmentWriter, Task

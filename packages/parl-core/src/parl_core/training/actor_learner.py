@@ -46,11 +46,11 @@ from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
 from parl_core.training._central_inference import CentralInference
-from parl_core.training._environment_workers import EnvironmentWorkers
 from parl_core.training._fragment_source import (
     ActorEnvironments,
     AsTheyCome,
     CollectedByActors,
+    EnvironmentWorkers,
     FragmentCollector,
     FragmentOrder,
     FragmentSource,

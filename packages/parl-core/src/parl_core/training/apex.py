@@ -38,8 +38,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
-from parl_core.training._environment_workers import EnvironmentWorkers
-from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors
+from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors, EnvironmentWorkers
 from parl_core.training._group_actor import Choice, CollectingActor
 from parl_core.training._requirements import TargetWatch, require_agents, require_off_policy, try_out
 from parl_core.training.acting import into_space, tell_dimensions
