@@ -18,8 +18,7 @@ import gymnasium
 from parl_core import backends
 from parl_core._version import __version__
 from parl_core.atomic_write import atomic_write
-from parl_core.cli._request import FILE, SEED, columns
-from parl_core.cli._train import resume, settings, train, tune_settings
+from parl_core.cli._train import FILE, SEED, columns, resume, settings, train, tune_settings
 from parl_core.errors import ParlError
 from parl_core.export import FORMATS, export_run
 from parl_core.importing import import_run
