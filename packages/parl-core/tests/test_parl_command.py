@@ -18,10 +18,13 @@ from click.testing import CliRunner, Result
 
 from parl_core import backends, cli
 from parl_core.cli import _commands as commands
+from parl_core.cli import _train
 from parl_core.cli._commands import parl
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training import recipe_run, trained
 from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.recipes import RECIPES
+from parl_core.training.settings import settings_of, with_settings
 from parl_core.training.trained import make_flat_env
 
 
@@ -250,6 +253,18 @@ def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None
     assert written["settings"]["lr"] == "linear(0.0023, 0.0, 100000)"
     asked = RecipeRun("DQN", "CartPole-v1", "torch", given={"lr": written["settings"]["lr"]})
     assert asked.recipe == RecipeRun("DQN", "CartPole-v1", "torch").recipe
+
+
+@pytest.mark.parametrize("algorithm", sorted({name for name, _ in RECIPES}))
+def test_the_listed_settings_of_every_algorithm_are_a_file_that_changes_nothing(algorithm: str, tmp_path: Path) -> None:
+    listed = run("settings", algorithm, "--toml")
+    assert listed.exit_code == 0, listed.output
+    (tmp_path / "run.toml").write_text(listed.output)
+    read = _train._read_config(tmp_path / "run.toml")
+    recipe = recipe_run.preset(algorithm, read["env"])
+    changed = with_settings(algorithm, recipe, read["given"])
+    before, after = settings_of(algorithm, recipe), settings_of(algorithm, changed)
+    assert {name: one.value for name, one in after.items()} == {name: one.value for name, one in before.items()}
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,13 @@ def test_the_best_settings_are_a_file_that_train_reads() -> None:
     assert written.startswith("# trial 3\n")
 
 
+def test_a_part_that_is_searched_in_and_a_choice_of_none_are_in_the_file() -> None:
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", given={"novelty": "rnd"})
+    found = {"novelty.coef": 0.5, "network.memory": None}
+    settings = tomllib.loads(toml_of(asked, found, "trial 3"))["settings"]
+    assert settings == {"novelty": {"coef": 0.5}, "network": {"memory": "none"}}
+
+
 def test_a_search_without_optuna_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -19,7 +19,7 @@ from parl_core.training.recipe_run import ACTING_APART, RecipeRun, preset, with_
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
 from parl_core.training.seeds import seeds_of, summary_of, train_seeds
-from parl_core.training.settings import algorithm_named, as_text, contract_of, read_setting, settings_of
+from parl_core.training.settings import algorithm_named, as_text, contract_of, read_setting, settings_of, toml_lines
 from parl_core.training.tuning import default_ranges, read_range, tune
 
 __all__ = ["FILE", "SEED", "columns", "resume", "settings", "train", "tune_settings"]
@@ -187,13 +187,6 @@ def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def toml_value(value: Any) -> str:
-    """Return a setting as TOML has it; a schedule as the text that `--set` takes."""
-    if isinstance(value, (list, tuple)):
-        return json.dumps(list(value))
-    return json.dumps(as_text(value) if callable(value) else value, ensure_ascii=False)
-
-
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as a table of text; the last column is as wide as it is."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
@@ -340,11 +333,8 @@ def settings(
         click.echo(json.dumps({"algorithm": name, "env": env, "steps": recipe.steps, "settings": told}, indent=2))
     elif toml:
         lines = [f"algorithm = {json.dumps(name)}", f"env = {json.dumps(env)}", f"steps = {recipe.steps}"]
-        lines += [
-            "",
-            "[settings]",
-            *(f"{one.name} = {toml_value(one.value)}" for one in found if one.value is not None),
-        ]
+        values = {one.name: one.value for one in found if one.value is not None}
+        lines += ["", "[settings]", *toml_lines(values)]
         click.echo("\n".join(lines))
     else:
         click.echo(f"{name} on {env}: {recipe.steps} steps; {recipe.source}")

@@ -11,6 +11,7 @@ setting of the same meaning, the one that counts is listed: what a loop passes t
 import ast
 import difflib
 import inspect
+import json
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,16 @@ from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipes import Recipe
 from parl_core.training.trained import model_kind
 
-__all__ = ["Setting", "algorithm_named", "as_text", "contract_of", "read_setting", "settings_of", "with_settings"]
+__all__ = [
+    "Setting",
+    "algorithm_named",
+    "as_text",
+    "contract_of",
+    "read_setting",
+    "settings_of",
+    "toml_lines",
+    "with_settings",
+]
 
 Path = tuple[str, ...]
 
@@ -317,6 +327,23 @@ def as_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return str(value)
+
+
+def toml_lines(values: Mapping[str, Any]) -> list[str]:
+    """Return settings as the lines of a TOML table that `--config` reads.
+
+    A name that has settings of its own (`prioritized` beside `prioritized.alpha`) is left out, because TOML has either
+    a value or a table of a name; its settings turn it on.
+    """
+    parts = {name.rpartition(".")[0] for name in values}
+    return [f"{name} = {_toml_value(value)}" for name, value in values.items() if name not in parts]
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return json.dumps(list(value))
+    is_text_here = value is None or callable(value) or isinstance(value, Mapping)
+    return json.dumps(as_text(value) if is_text_here else value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

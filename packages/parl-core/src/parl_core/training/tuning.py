@@ -24,7 +24,7 @@ from parl_core.training.events import Callback, Evaluation
 from parl_core.training.logs import JsonLines
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.run import Run
-from parl_core.training.settings import as_text, read_setting, settings_of
+from parl_core.training.settings import as_text, read_setting, settings_of, toml_lines
 
 __all__ = ["Range", "TrialInActor", "Tuned", "default_ranges", "read_range", "toml_of", "tune"]
 
@@ -308,7 +308,5 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
     lines += [f"data = {json.dumps(asked.data)}"] if asked.data else []
     if asked.env_options:
         lines += ["", "[env_options]", *(f"{name} = {json.dumps(one)}" for name, one in asked.env_options.items())]
-    lines += ["", "[settings]"]
-    for name, value in {**asked.given, **found}.items():
-        lines.append(f"{name} = {json.dumps(as_text(value) if callable(value) else value, ensure_ascii=False)}")
+    lines += ["", "[settings]", *toml_lines({**asked.given, **found})]
     return "\n".join(lines) + "\n"
