@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from parl_core.cli._commands import parl
 from parl_core.errors import CheckpointError
-from parl_core.training.curves import Comparison, read_run
+from parl_core.training.curves import Comparison, draw_comparison, read_run
 from parl_core.training.events import Callback, Ended, Evaluation, Update
 from parl_core.training.seeds import FollowedRuns, seeds_of
 
@@ -100,6 +100,29 @@ def test_a_page_has_the_figures_of_every_run_inside(tmp_path: Path) -> None:
     assert "plotly.js v" in page  # inside, so that the page needs no network
     assert '"name":"seed-1"' in page.replace(" ", "")
     assert "[1.25,2.5]" in page.replace(" ", "")
+
+
+def test_runs_without_a_return_are_no_part_of_the_mean_and_null_in_json(tmp_path: Path) -> None:
+    log(tmp_path / "group" / "seed-0", [4.0])
+    early = log(tmp_path / "group" / "seed-1", [1.0], seed=1)
+    (early / "metrics.jsonl").write_text('{"event": "end", "step": 50, "seconds": 1.0, "reason": "done"}\n')
+    log(tmp_path / "none" / "seed-0", [1.0])
+    (tmp_path / "none" / "seed-0" / "metrics.jsonl").write_text("")
+    (tmp_path / "none" / "seed-1").mkdir()
+    (tmp_path / "none" / "seed-1" / "metrics.jsonl").write_text("")
+    found = Comparison.read([tmp_path / "group", tmp_path / "none"])
+    assert "group: interquartile mean of 1 runs 4.00" in found.table()
+    assert "none: no run was evaluated, and none has ended an episode" in found.table()
+    rows = json.loads(json.dumps(found.rows(), allow_nan=False))
+    assert [row["last"] for row in rows] == [4.0, None, None, None]
+    draw_comparison(found, tmp_path / "curves.png")
+
+
+def test_a_picture_of_an_unknown_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    log(tmp_path / "a", [1.0])
+    result = CliRunner().invoke(parl, ["plot", str(tmp_path / "a"), "-o", str(tmp_path / "curves.xyz")])
+    assert result.exit_code == 1
+    assert "its name must end in .png, .svg or .pdf, or .html" in result.output
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:

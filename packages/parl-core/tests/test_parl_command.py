@@ -255,6 +255,28 @@ def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None
     assert asked.recipe == RecipeRun("DQN", "CartPole-v1", "torch").recipe
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--cluster", "nonsense"), "'nonsense' is no HOST:PORT"),
+        (("--cluster", "host:"), "'host:' is no HOST:PORT"),
+        (("--jobs", "3"), "--jobs is the number of parallel runs of --seeds"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_with_the_usage(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    result = run("train", "ppo", "CartPole-v1", *arguments, "--runs", str(tmp_path / "runs"))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_logged_data_for_an_algorithm_that_steps_environments_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match=r"PPO learns in the environment.*leave out --data.*bc"):
+        _ = RecipeRun("PPO", "CartPole-v1", "torch", data="log.npz").recipe
+
+
 @pytest.mark.parametrize("algorithm", sorted({name for name, _ in RECIPES}))
 def test_the_listed_settings_of_every_algorithm_are_a_file_that_changes_nothing(algorithm: str, tmp_path: Path) -> None:
     listed = run("settings", algorithm, "--toml")

@@ -47,6 +47,13 @@ def _finite(_context: click.Context, _option: click.Parameter, value: float | No
     return value
 
 
+def _address(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    port = value.rpartition(":")[2]
+    if value and not value.startswith("ray") and not (port != value and port.isascii() and port.isdigit()):
+        raise click.BadParameter(f"{value!r} is no HOST:PORT, such as localhost:8010.")
+    return value
+
+
 def pairs(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
     """Return NAME=VALUE options by name."""
     for one in given:
@@ -215,7 +222,10 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
         "the preset has.",
     ),
     click.option(
-        "--cluster", default="", help="host:port of a running cluster for the actors, or for the runs of --seeds."
+        "--cluster",
+        default="",
+        callback=_address,
+        help="host:port of a running cluster for the actors, or for the runs of --seeds.",
     ),
     click.option(
         "--track", multiple=True, type=click.Choice(TRACKERS), help="Log to this tracker as well. May be repeated."
@@ -249,6 +259,8 @@ def train(
     parl train impala CartPole-v1 --actors 8 --cluster host:8010
     parl train apex CartPole-v1 --actors 8
     """  # noqa: D301 - click's mark of a paragraph that keeps its lines
+    if jobs is not None and seeds is None:
+        raise click.UsageError("--jobs is the number of parallel runs of --seeds: give both.")
     exact = None if run is None else Run.at(run)
     asked = asked_by(**what)
     how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
@@ -290,7 +302,7 @@ def _train_seeds(run: Run, asked: RecipeRun, seeds: Sequence[int], *, as_json: b
     click.option("--steps", type=click.IntRange(1), help="Environment steps at most, from the run's beginning."),
     click.option("--stop-after", type=click.IntRange(1), help="Stop at this step."),
     click.option("--actors", type=click.IntRange(0), help="Remote actors for the environments; 0: this process."),
-    click.option("--cluster", default="", help="host:port of a running cluster for the actors."),
+    click.option("--cluster", default="", callback=_address, help="host:port of a running cluster for the actors."),
     click.option("--backend", help="torch or paddle; default: the one of the run. Another one draws other numbers."),
     click.option("--fresh-episodes", is_flag=True, help="Start new episodes if the old ones cannot be continued."),
     click.option("--videos", type=click.IntRange(1), help="Record a video after each N evaluations."),
@@ -357,7 +369,7 @@ def _usual_env(algorithm: str) -> str:
 @options(
     click.option("--trials", default=20, type=click.IntRange(1), help="Number of additional trials."),
     click.option("--workers", type=click.IntRange(1), help="Number of parallel trials; default: the number of cores."),
-    click.option("--cluster", default="", help="host:port of a running cluster for the trials."),
+    click.option("--cluster", default="", callback=_address, help="host:port of a running cluster for the trials."),
     click.option(
         "--search",
         metavar="NAME=RANGE",

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.errors import CheckpointError
+from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.stats import Interval, bootstrap_interval, interquartile_mean
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.logs import JsonLines
@@ -159,9 +159,14 @@ class RunGroup:
         return Band(steps, middle, np.array([one.low for one in bounds]), np.array([one.high for one in bounds]))
 
     @property
-    def interval(self) -> Interval:
-        """95 % interval of the interquartile mean of the runs' last returns."""
-        return bootstrap_interval([run.last for run in self.runs])
+    def lasts(self) -> list[float]:
+        """The last returns of those runs that have any."""
+        return [run.last for run in self.runs if len(run.returns)]
+
+    @property
+    def interval(self) -> Interval | None:
+        """95 % interval of the interquartile mean of the runs' last returns; None without any."""
+        return bootstrap_interval(self.lasts) if self.lasts else None
 
 
 @dataclass(frozen=True)
@@ -190,15 +195,15 @@ class Comparison:
         return cls(tuple(RunGroup(name, runs) for name, runs in groups.items()))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row a run: group, run, seed, steps, best and last return, seconds, and how it ended."""
+        """Return one row a run: group, run, seed, steps, best and last return (or None), seconds, and how it ended."""
         return [
             {
                 "group": group.name,
                 "run": str(run.path),
                 "seed": run.asked.get("seed"),
                 "steps": int(run.steps[-1]) if len(run.steps) else 0,
-                "best": run.best,
-                "last": run.last,
+                "best": run.best if len(run.returns) else None,
+                "last": run.last if len(run.returns) else None,
                 "seconds": run.seconds,
                 "ended": run.ended,
             }
@@ -215,11 +220,14 @@ class Comparison:
                 steps = int(run.steps[-1]) if len(run.steps) else 0
                 cells = f"{run.asked.get('seed', '')!s:>6}  {steps:>10}  {run.best:>10.2f}  {run.last:>10.2f}"
                 lines.append(f"{name[-32:]:<32}  {cells}  {run.seconds:>8.1f}  {run.ended or 'not yet'}")
-            if len(group.runs) > 1:
-                low, high = group.interval
-                middle = float(interquartile_mean([run.last for run in group.runs]))
+            interval = group.interval
+            if len(group.runs) > 1 and interval is None:
+                lines.append(f"{group.name}: no run was evaluated, and none has ended an episode")
+            elif len(group.runs) > 1 and interval is not None:
+                low, high = interval
+                middle = float(interquartile_mean(group.lasts))
                 lines.append(
-                    f"{group.name}: interquartile mean of {len(group.runs)} runs {middle:.2f}, 95 % interval "
+                    f"{group.name}: interquartile mean of {len(group.lasts)} runs {middle:.2f}, 95 % interval "
                     f"[{low:.2f}, {high:.2f}]"
                 )
         return "\n".join(lines)
@@ -250,10 +258,15 @@ def draw_comparison(comparison: Comparison, path: Path, title: str = "", goal: f
         path: of the picture; its suffix is the format.
         title: above it.
         goal: drawn as a line where given.
+
+    Raises:
+        HyperparameterError: the suffix is of no format that matplotlib writes.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
+    if path.suffix.lower()[1:] not in figure.canvas.get_supported_filetypes():
+        raise HyperparameterError(f"{path} is no picture: its name must end in .png, .svg or .pdf, or .html (a page)")
     axes = figure.add_subplot()
     for number, group in enumerate(comparison.groups):
         band, colour = group.band(), f"C{number % 10}"

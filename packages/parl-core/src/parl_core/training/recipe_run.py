@@ -109,10 +109,17 @@ class RecipeRun:
         """The hyper-parameters, with the steps and settings that were asked for.
 
         Raises:
-            HyperparameterError: there are none, a setting is unknown, or a value is none of it.
+            HyperparameterError: there are none, a setting is unknown, a value is none of it, or logged data are given
+                to an algorithm that learns in the environment.
             ImportError: the module is missing.
         """
         recipe = preset(self.algorithm, self.env, self.module, self.env_options)
+        if self.data and not isinstance(recipe.loop, OfflineSettings):
+            offline = sorted({name for (name, _), one in RECIPES.items() if isinstance(one.loop, OfflineSettings)})
+            raise HyperparameterError(
+                f"{self.algorithm} learns in the environment, not from logged data: leave out --data, or choose one of "
+                f"{', '.join(name.lower() for name in offline)}"
+            )
         if self.steps is not None:
             recipe = recipe.with_steps(self.steps)
         recipe = with_settings(self.algorithm, recipe, self.given)
@@ -362,8 +369,8 @@ class RecipeRun:
         taken = CheckpointStore(folder / "checkpoints").steps()
         if taken and taken[-1] >= self.total_steps:
             raise HyperparameterError(
-                f"the run in {folder} has taken all of its {self.total_steps} steps: continue with "
-                f"parl resume {folder} --steps {2 * self.total_steps}"
+                f"the run in {folder} has taken {taken[-1]} steps, and {self.total_steps} were asked for: continue "
+                f"with parl resume {folder} --steps {2 * taken[-1]}"
             )
 
 

@@ -207,5 +207,5 @@ def summary_of(found: Comparison) -> dict[str, Any]:
     if not found.groups:
         raise CheckpointError("there are no runs to sum up")
     (group, *_) = found.groups
-    low, high = group.interval
-    return {"runs": found.rows(), "interval": [low, high]}
+    interval = group.interval
+    return {"runs": found.rows(), "interval": None if interval is None else list(interval)}
