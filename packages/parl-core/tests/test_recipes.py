@@ -36,6 +36,12 @@ def test_an_environment_has_its_own_recipe_or_that_of_all_or_of_its_kind() -> No
         find_recipe("DQN", "Hopper-v5", lambda: "continuous")
 
 
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("algorithm", ["PPO", "A2C", "A3C", "IMPALA", "PolicyGradient"])
+def test_algorithms_for_choices_and_numbers_have_a_recipe_of_both_kinds(algorithm: str, kind: str) -> None:
+    assert find_recipe(algorithm, "Unknown-v0", lambda: kind).source
+
+
 def test_another_budget_stretches_learning_rates_and_leaves_the_rest() -> None:
     loop = OffPolicySettings(
         total_steps=1_000,

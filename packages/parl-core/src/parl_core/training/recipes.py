@@ -1016,6 +1016,11 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             goal=475.0,
             source="own; rollouts of 20 steps as PARL's example has",
         ),
+        ("A3C", "continuous"): Recipe(
+            replace(_asynchronous(1_000_000), rates={"lr": linear(3e-4, 0.0, 1_000_000), "entropy_coef": 0.0}),
+            sizes=_BOX_SIZES,
+            source="own: as the discrete one's, with a smaller rate and no bonus of entropy",
+        ),
         ("A3C", "atari"): Recipe(
             _asynchronous(10_000_000),
             network="AtariActorCritic",
