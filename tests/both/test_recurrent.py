@@ -138,6 +138,13 @@ def test_an_observation_and_a_batch_of_one_act_alike(algorithm: str, settings: d
     np.testing.assert_array_equal(agent.initial_state()["hidden"], np.zeros(8))
 
 
+def test_options_that_a_memory_does_not_have_are_refused_in_words() -> None:
+    with pytest.raises(HyperparameterError, match="the memory 'gru' has no option reach; it has none"):
+        parl.networks.for_spaces(VECTOR, CHOICES, memory="gru", memory_options={"reach": 8})
+    with pytest.raises(HyperparameterError, match="no option size; it has reach, blocks, heads"):
+        parl.networks.for_spaces(VECTOR, CHOICES, memory="transformer", memory_options={"size": 8})
+
+
 def test_a_state_of_other_rows_or_names_is_refused() -> None:
     agent = made("lstm")
     with pytest.raises(ValueError, match=r"state\['hidden'\] must have shape \[2, 8\] for 2 observations, got"):

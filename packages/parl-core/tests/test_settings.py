@@ -109,6 +109,16 @@ def test_novelty_has_settings_of_its_own_and_none_without_it() -> None:
     assert "novelty" not in settings_of("DQN", preset("DQN", "Acrobot-v1"))
 
 
+def test_the_transformer_that_remembers_has_options_and_the_blocks_of_layers_keep_their_short_name() -> None:
+    recipe = preset("PPO", "CartPole-v1")
+    assert settings_of("PPO", recipe)["network.memory_options.reach"].value is None
+    changed = with_settings("PPO", recipe, {"memory": "transformer", "reach": "32", "blocks": "simba"})
+    assert changed.sizes["memory_options"] == {"reach": 32}
+    assert changed.sizes["blocks"] == "simba"
+    listed = settings_of("PPO", changed)
+    assert (listed["network.memory_options.reach"].value, listed["network.memory_options.heads"].value) == (32, 2)
+
+
 def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
     asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)", "decay": False})
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)

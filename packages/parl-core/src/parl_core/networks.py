@@ -30,6 +30,7 @@ the policy nearly at zero, so that it begins close to uniform.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import accumulate, pairwise
 from math import sqrt
 from types import MappingProxyType, ModuleType
@@ -559,8 +560,13 @@ class _Remembering(_Network):
         if memory not in self._parts.memories:
             known = ", ".join(map(repr, self._parts.memories))
             raise HyperparameterError(f"memory must be one of {known}, got {memory!r}")
+        made = self._parts.memories[memory]
+        own = [name for name, one in signature(made).parameters.items() if one.kind is one.KEYWORD_ONLY]
+        if unknown := sorted(set(options) - set(own)):
+            has = f"it has {', '.join(own)}" if own else "it has none"
+            raise HyperparameterError(f"the memory {memory!r} has no option {', '.join(unknown)}; {has}")
         self.encoder = self._trunk(body)
-        self.memory = self._parts.memories[memory](memory_size, body.act, **options)
+        self.memory = made(memory_size, body.act, **options)
 
     def initial_state(self, rows: int) -> dict[str, Any]:
         """Return the state before the first step of an episode: zeros by name, `[rows, ...]`."""

@@ -27,6 +27,7 @@ from parl_core.contracts.base import OnPolicy
 from parl_core.contracts.rnd import RND
 from parl_core.errors import HyperparameterError
 from parl_core.networks import NoveltyNetwork
+from parl_core.recurrent import CausalTransformer
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import for_spaces
@@ -379,6 +380,7 @@ def _meant(name: str, known: Mapping[str, Setting]) -> str:
         if one in known:
             return one
     ends = [one for one in known if one.endswith(f".{name}") and not one.startswith("novelty.")]
+    ends = [one for one in ends if one.count(".") == min(other.count(".") for other in ends)]
     if len(ends) == 1:
         return ends[0]
     names = {one: one for one in (*known, "network.width", "network.depth")}
@@ -489,9 +491,26 @@ def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
             continue
         if kind not in _NETWORK_KINDS.get(name, (kind,)):
             continue
+        if name == "memory_options":
+            yield from _memory_options(recipe)
+            continue
         kinds, choices = _kinds(parameter.annotation)
         value = recipe.sizes.get(name, parameter.default)
         yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))
+
+
+def _memory_options(recipe: Recipe) -> Iterator[Setting]:
+    """Yield the options of the memory that has some; they have values where it is chosen."""
+    chosen, texts = recipe.sizes.get("memory") == "transformer", _texts(CausalTransformer, "Args")
+    given = recipe.sizes.get("memory_options", {})
+    for name, parameter in inspect.signature(CausalTransformer).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            kinds, _ = _kinds(parameter.annotation)
+            value = given.get(name, parameter.default) if chosen else None
+            text = f"of the transformer: {texts[name]}"
+            yield Setting(
+                f"network.memory_options.{name}", value, kinds, (), text, (("sizes", "memory_options", name),)
+            )
 
 
 def _novelty(contract: type[Algorithm], recipe: Recipe) -> Iterator[Setting]:
