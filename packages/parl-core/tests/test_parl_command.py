@@ -272,6 +272,15 @@ def test_options_that_cannot_be_meant_are_refused_with_the_usage(
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_folder_of_several_seeds_is_no_agent_and_names_those_inside(tmp_path: Path) -> None:
+    (tmp_path / "several" / "seed-3").mkdir(parents=True)
+    (tmp_path / "several" / "seed-3" / "agent.json").write_text("{}")
+    result = run("evaluate", str(tmp_path / "several"))
+    assert result.exit_code == 1
+    assert "give a run inside, such as" in result.output
+    assert "seed-3" in result.output
+
+
 def test_logged_data_for_an_algorithm_that_steps_environments_are_refused() -> None:
     with pytest.raises(HyperparameterError, match=r"PPO learns in the environment.*leave out --data.*bc"):
         _ = RecipeRun("PPO", "CartPole-v1", "torch", data="log.npz").recipe

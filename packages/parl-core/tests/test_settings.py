@@ -162,6 +162,15 @@ def test_algorithms_are_found_however_they_are_written() -> None:
         contract_of("Nothing")
 
 
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [("her", "hindsight=0.8"), ("ppo_lstm", "network.memory=lstm"), ("MaskablePPO", "action_mask"), ("ars", "evokit")],
+)
+def test_the_names_of_other_libraries_lead_to_what_is_here(name: str, here: str) -> None:
+    with pytest.raises(HyperparameterError, match=rf"no algorithm '{name}'; here that is .*{here}"):
+        algorithm_named(name, ("PPO", "SAC"))
+
+
 def test_a_run_is_read_back_with_its_settings(tmp_path: Any) -> None:
     asked = RecipeRun(
         "PPO", "CartPole-v1", "torch", given={"lr": "linear(1e-3, 0)", "network.width": 16, "decay": False}

@@ -74,6 +74,21 @@ _NOVELTY = {
     RND: ("lr", "value_loss_coef"),
     NoveltyNetwork: ("features", "hidden"),
 }
+_RECURRENT, _MASKED = "parl train ppo ENV --set network.memory=lstm", "ppo, for observations with an entry action_mask"
+_ELSEWHERE = {
+    "her": "parl train sac ENV --set hindsight=0.8, of any algorithm with a replay memory",
+    "ppolstm": _RECURRENT,
+    "recurrentppo": _RECURRENT,
+    "r2d2": "parl train dqn ENV --set network.memory=lstm",
+    "maskableppo": _MASKED,
+    "ppomask": _MASKED,
+    "reinforce": "policygradient",
+    "doubledqn": "ddqn",
+    "per": "parl train dqn ENV --set prioritized=true",
+    "ars": "in the package parl-evokit, with the other evolution strategies",
+    "es": "in the package parl-evokit, with the other evolution strategies",
+}
+"""What other libraries call algorithms, and what that is here."""
 _OF_A_RECIPE = {"num_envs": int, "normalize": bool, "reward_scale": float, "evaluate_every": int | None}
 
 
@@ -167,6 +182,8 @@ def algorithm_named(name: str, known: Sequence[str]) -> str:
     for one in known:
         if folded(one) == folded(name):
             return one
+    if here := _ELSEWHERE.get(folded(name)):
+        raise HyperparameterError(f"there is no algorithm {name!r}; here that is {here}")
     near = difflib.get_close_matches(folded(name), [folded(one) for one in known], 1)
     meant = [one for one in known if near and folded(one) == near[0]]
     hint = f"did you mean {meant[0].lower()}?" if meant else f"there are {', '.join(sorted(map(folded, known)))}"

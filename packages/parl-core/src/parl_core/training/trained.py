@@ -319,7 +319,11 @@ class Trained:
             values = json.loads(path.read_text())
             return cls(**{name: read_plain(value) for name, value in values.items()})
         except FileNotFoundError:
-            raise CheckpointError(f"{folder} has no {cls.DESCRIPTION}; give a folder that `parl train` made") from None
+            inside = sorted(folder.glob(f"*/{cls.DESCRIPTION}"))
+            give = (
+                f"one of the runs inside, such as {inside[0].parent}" if inside else "a folder that `parl train` made"
+            )
+            raise CheckpointError(f"{folder} has no {cls.DESCRIPTION}; give {give}") from None
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} does not describe an agent: {error}") from error
 
