@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 import threading
 import traceback
 import weakref
@@ -17,9 +18,16 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, RemoteFuture, ResultTimeout, submit
+from parl_remote import ActorLost, RemoteFuture, ResultTimeout, SerializationError, submit
 
 PATIENCE_S = 60.0
+
+
+class Leaves:
+    """A value whose unpickling ends programs that do not take care."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, (3,)
 
 
 @parl_remote.remote_class(wait=False)
@@ -51,6 +59,9 @@ class Worker:
 
     def big(self) -> bytes:
         return bytes(300_000)
+
+    def leaves(self) -> Leaves:
+        return Leaves()
 
     def take(self, data: bytes) -> int:
         return len(data)
@@ -235,6 +246,65 @@ def test_a_callback_runs_when_the_result_comes(shared_cluster: None, gate: Any) 
     assert not called.is_set()
     gate.open()
     assert called.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_answers_are_read_in_the_background_whatever_a_callback_raises(
+    shared_cluster: None, gate: Any, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    worker = Worker()
+
+    def fail(_: object) -> None:
+        raise kind("of a callback")
+
+    called = [threading.Event() for _ in range(2)]
+    first = future_of(worker.hold(gate.path))
+    first.add_done_callback(fail)
+    first.add_done_callback(functools.partial(_set, called[0]))
+    second = future_of(worker.note(2))
+    second.add_done_callback(functools.partial(_set, called[1]))
+    gate.open()
+    assert all(event.wait(PATIENCE_S) for event in called)
+    assert "of a callback" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
+def test_an_exit_that_a_callback_raises_is_not_raised_by_the_wait_for_another_call(
+    shared_cluster: None, gate: Any, kind: type[BaseException]
+) -> None:
+    worker = Worker()
+
+    def fail(_: object) -> None:
+        raise kind("of a callback")
+
+    first = future_of(worker.hold(gate.path))
+    first.add_done_callback(fail)
+    second = future_of(worker.note(2))
+    gate.open()
+    assert second.result(PATIENCE_S) == 2
+
+
+def test_a_result_whose_unpickling_raises_an_exit_fails_its_call_alone(shared_cluster: None) -> None:
+    worker = Worker()
+    for is_watched in (False, True):
+        future = future_of(worker.leaves())
+        behind = future_of(worker.note(1))
+        if is_watched:
+            called = threading.Event()
+            behind.add_done_callback(functools.partial(_set, called))
+            assert called.wait(PATIENCE_S)
+        with pytest.raises(SerializationError, match="SystemExit"):
+            future.result(PATIENCE_S)
+        assert behind.result(PATIENCE_S) == 1
+
+
+def test_a_failed_call_fails_a_thousand_that_wait_for_one_another(anywhere: str) -> None:
+    workers = [Worker(), Worker()]
+    last = future_of(workers[0].fail())
+    for number in range(1000):
+        last = future_of(workers[number % 2].note(last))
+    with pytest.raises(KeyError):
+        last.result(PATIENCE_S)
 
 
 def test_a_callback_on_a_finished_future_runs_at_once(anywhere: str) -> None:

@@ -19,7 +19,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, LOGGER, PENDING, RUNNING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from parl_remote import _display
@@ -149,6 +149,8 @@ def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], de
 T = TypeVar("T")
 
 _making_condition = threading.Lock()
+_nested = threading.local()  # how many futures' callbacks run in this thread, each within one of the one before
+_DEEPEST = 50  # a failed call fails those that wait for it, and so on; Python's stack has room for some 200
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
 _STATE_NAMES = {
     PENDING: "pending",
@@ -468,4 +470,33 @@ class RemoteFuture(concurrent.futures.Future[T]):
             for waiter in tuple(self._blocked):
                 waiter.wake()
         if condition is not None:
-            self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
+            self._invoke_callbacks()
+
+    def _invoke_callbacks(self) -> None:
+        """Run the callbacks, in a thread of their own if one runs that is a callback of a callback, and so on."""
+        if not self._done_callbacks:
+            return
+        depth = getattr(_nested, "depth", 0)
+        if depth == _DEEPEST:
+            with contextlib.suppress(RuntimeError):  # no thread can be had, or the interpreter ends
+                threading.Thread(target=self._run_callbacks, daemon=True).start()
+                return
+        _nested.depth = depth + 1
+        try:
+            self._run_callbacks()
+        finally:
+            _nested.depth = depth
+
+    def _run_callbacks(self) -> None:
+        """Run the callbacks: whatever one raises, the thread that reads the answers continues, as do the others."""
+        interrupt: KeyboardInterrupt | None = None
+        for callback in self._done_callbacks:
+            try:
+                callback(self)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                    interrupt = error  # Ctrl-C, most likely
+                else:
+                    LOGGER.exception("exception calling callback for %r", self)
+        if interrupt is not None:
+            raise interrupt

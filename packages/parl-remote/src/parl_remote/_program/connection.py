@@ -30,6 +30,7 @@ from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
     ChannelClosed,
     RemoteError,
+    RemoteProtocolError,
 )
 
 if TYPE_CHECKING:
@@ -331,23 +332,35 @@ class Connection(AnswerReader):
         if kind == _RESULT and not flags:  # a value and nothing else to know, as most others
             try:
                 value = loads(frames[0][HEADER_BYTES:], frames[1:])
-            except Exception as error:
-                self._settle(future, None, unreadable(error, future.method))
+            except BaseException as error:
+                self._fail_unread(future, error)
             else:
                 future.settle(value)
                 if self._watched or self._awaited:
                     self._unwatch(future)
             return
-        if flags & _HANDLES:
-            with reading_from(None if self._shares_memory or self._objects is None else self._objects()):
+        try:
+            if flags & _HANDLES:
+                with reading_from(None if self._shares_memory or self._objects is None else self._objects()):
+                    answer = read_answer(frames, future.method)
+                self._confirm(call_id)
+            else:
                 answer = read_answer(frames, future.method)
-            self._confirm(call_id)
-        else:
-            answer = read_answer(frames, future.method)
+        except RemoteProtocolError:
+            raise
+        except BaseException as error:  # an exit, or Ctrl-C: others are part of the answer
+            self._fail_unread(future, error)
+            return
         if answer.names is not None:
             self._names_changed = False  # this is what it was about
             self._on_names(answer.names)
         self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
+
+    def _fail_unread(self, future: RemoteFuture[Any], error: BaseException) -> None:
+        """Fail a call whose answer cannot be unpickled, for whatever reason: it is not read again."""
+        self._settle(future, None, unreadable(error, future.method))
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise error  # Ctrl-C
 
     def _take_unasked(
         self, kind: int, flags: int, call_id: int, frames: list[memoryview], *, dropped: bool = False
