@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
@@ -40,6 +41,10 @@ class Source:
             yield from range(1_000_000)
         finally:
             self.closed = "closed"
+
+    def then_a_lock(self) -> Iterator[Any]:
+        yield from range(10)
+        yield threading.Lock()
 
     def fails(self) -> Iterator[int]:
         yield 1
@@ -100,6 +105,29 @@ class AsyncSource:
 
 
 @parl_remote.remote_class
+class Changing:
+    """Yields one object again and again, with other contents."""
+
+    def changed_rows(self, count: int) -> Iterator[dict[int, int]]:
+        row: dict[int, int] = {}
+        for number in range(count):
+            row[0] = number
+            yield row
+
+    def changed_arrays(self, count: int) -> Iterator[Any]:
+        array = np.zeros(5_000)  # travels outside of the pickle
+        for number in range(count):
+            array[:] = number
+            yield array if number % 3 else array[:5]
+
+    async def changed_rows_async(self, count: int) -> AsyncIterator[dict[int, int]]:
+        row: dict[int, int] = {}
+        for number in range(count):
+            row[0] = number
+            yield row
+
+
+@parl_remote.remote_class
 class Between:
     def __init__(self) -> None:
         self.source: Any = Source()
@@ -125,6 +153,20 @@ def test_a_method_that_yields_gives_an_iterator(anywhere: str) -> None:
     assert list(source) == [0, 1, 2]
     assert list(submit(source.count, 5).result(PATIENCE_S)) == list(range(5))
     assert [int(array[7]) for array in source.arrays()] == list(range(20))
+
+
+@pytest.mark.parametrize("kind", ["changed_rows", "changed_arrays", "changed_rows_async"])
+def test_a_value_arrives_as_it_was_when_it_was_yielded(anywhere: str, kind: str) -> None:
+    source: Any = Changing()
+    assert [int(row[0]) for row in getattr(source, kind)(30)] == list(range(30))
+
+
+def test_values_before_one_that_cannot_be_sent_arrive(anywhere: str) -> None:
+    arrived: list[int] = []
+    numbers = Source().then_a_lock()
+    with pytest.raises(parl_remote.SerializationError, match="what a generator of Source yielded"):
+        arrived += numbers  # those before the error
+    assert arrived == list(range(10))
 
 
 def test_its_value_and_its_error_arrive(anywhere: str) -> None:

@@ -23,14 +23,15 @@ from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from parl_remote import _display
+from parl_remote._data.serialize import FutureTravels
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
-from parl_remote.errors import ResultTimeout, SerializationError, unraised
+from parl_remote.errors import ResultTimeout, unraised
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Carrier", "FutureTravels", "RemoteFuture", "Waiter", "leave_to_parent", "wait_any"]
+__all__ = ["Carrier", "RemoteFuture", "Waiter", "leave_to_parent", "wait_any"]
 
 
 _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
@@ -201,10 +202,6 @@ class _Awaiting:
     def _tell(self) -> None:
         if not self.news.done():
             self.news.set_result(None)
-
-
-class FutureTravels(SerializationError):
-    """A future was pickled; as a call's own argument it is awaited instead, anywhere else this is an error."""
 
 
 class Carrier(Protocol):

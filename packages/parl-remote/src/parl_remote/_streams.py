@@ -23,12 +23,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, NoReturn, Protocol, Self
 
-__all__ = ["RemoteIterator", "can_stream", "open_stream", "stream_method"]
+from parl_remote._data import serialize
+
+__all__ = ["RemoteIterator", "can_stream", "of_part", "open_stream", "stream_method"]
 
 _NEXT, _RESUME, _CLOSE = "__parl_stream_next__", "__parl_stream_resume__", "__parl_stream_close__"
 _MOST = 16  # values in a part
 _FIRST_AHEAD = 2  # values that the next part would have, after a first one
 _PART_S = 0.005  # after which a part goes, however few values it has
+_UNCHANGING = (int, float, str, bytes, bool, type(None))
 
 
 class _Caller(Protocol):
@@ -253,6 +256,7 @@ class _Source:
     def __init__(self, generator: Any) -> None:
         self.generator = generator
         self.turn = threading.Lock()
+        self.next_part: list[Any] = []  # a value that was yielded, and is a part by itself
         self.error: BaseException | None = None
         self.task: Any = None  # in which an asynchronous one runs
 
@@ -279,32 +283,84 @@ def stream_method(name: str) -> Callable[..., Any] | None:
     return _METHODS.get(name)
 
 
+class _Yielded:
+    """A value as it was when it was yielded.
+
+    Args:
+        data: Its pickle.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = bytes(data)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return serialize.loads, (self._data,)
+
+
+class _Part:
+    """Values that are sent together.
+
+    Args:
+        source: Where they come from.
+        most: How many they are at most.
+    """
+
+    def __init__(self, source: _Source, most: int) -> None:
+        self.values = source.next_part
+        source.next_part = []
+        self.is_full = bool(self.values)
+        self._source = source
+        self._most = most
+        self._until = time.perf_counter() + _PART_S
+
+    def add(self, value: Any) -> None:
+        """Add what the generator has yielded."""
+        if self._most == 1 or type(value) in _UNCHANGING:
+            self.values.append(value)
+        else:
+            references: list[object] = []
+            try:
+                frames = serialize.dumps(value, references)
+            except Exception:  # whoever sends the part says why
+                frames = []
+            if len(frames) == 1 and not references:
+                self.values.append(_Yielded(frames[0]))
+            else:
+                self.is_full = True
+                (self._source.next_part if self.values else self.values).append(value)
+                return
+        self.is_full = len(self.values) >= self._most or time.perf_counter() > self._until
+
+
+def of_part(part: Any) -> Any:
+    """Return the value of a part that cannot be sent, for the message: such a value is alone in its part."""
+    values, _, returned = part
+    return values[0] if len(values) == 1 else returned
+
+
 def _next(number: int, most: int) -> Any:
     source = _sources[number]
     if inspect.isasyncgen(source.generator):
         return _in_task(source, _part_async(number, source, most))
-    values: list[Any] = []
     goes_on, returned = True, None
     with source.turn:
+        part = _Part(source, most)
         error, source.error = source.error, None
         if error is not None:
             _sources.pop(number, None)
             raise error
-        until = time.perf_counter() + _PART_S
         try:
-            while len(values) < most:
-                values.append(next(source.generator))
-                if time.perf_counter() > until:
-                    break
+            while not part.is_full:
+                part.add(next(source.generator))
         except StopIteration as end:
             goes_on, returned = False, end.value
             _sources.pop(number, None)
         except BaseException as raised:
-            if not values:
+            if not part.values:
                 _sources.pop(number, None)
                 raise
             source.error = raised  # after the values before it
-    return values, goes_on, returned
+    return part.values, goes_on, returned
 
 
 def _resume(number: int, value: Any, error: BaseException | None) -> Any:
@@ -357,26 +413,23 @@ async def _close_async(source: _Source) -> None:
 
 
 async def _part_async(number: int, source: _Source, most: int) -> Any:
-    values: list[Any] = []
+    part = _Part(source, most)
     error, source.error = source.error, None
     if error is not None:
         _sources.pop(number, None)
         raise error
-    until = time.perf_counter() + _PART_S
     try:
-        while len(values) < most:
-            values.append(await anext(source.generator))
-            if time.perf_counter() > until:
-                break
+        while not part.is_full:
+            part.add(await anext(source.generator))
     except StopAsyncIteration:
         _sources.pop(number, None)
-        return values, False, None
+        return part.values, False, None
     except Exception as raised:
-        if not values:
+        if not part.values:
             _sources.pop(number, None)
             raise
         source.error = raised
-    return values, True, None
+    return part.values, True, None
 
 
 def _close(number: int) -> Any:

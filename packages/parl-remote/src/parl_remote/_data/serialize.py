@@ -32,11 +32,11 @@ from typing import Any
 
 from parl_remote._data.ownership import new_unshared_modules
 from parl_remote._data.tensors import OUT_OF_BAND_BYTES, Reducers, reducers
-from parl_remote._future import FutureTravels
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
 __all__ = [
+    "FutureTravels",
     "Reference",
     "culprit_in",
     "dumps",
@@ -76,6 +76,10 @@ _arrays_expected = [False]
 _registered = [-1]  # how many reducers `copyreg` had when the pickler of arrays was given its own
 _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
+
+
+class FutureTravels(SerializationError):
+    """A future was pickled; as a call's own argument it is awaited instead, anywhere else this is an error."""
 
 
 class Reference:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from parl_remote._data import serialize
 from parl_remote._data.calls import Awaited, Call
 from parl_remote._data.class_spec import ClassSpec
-from parl_remote._future import FutureTravels, RemoteFuture
+from parl_remote._data.serialize import FutureTravels
+from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, Flag, Kind
 from parl_remote._options import ActorOptions
 from parl_remote._program.outbox import Outbox
