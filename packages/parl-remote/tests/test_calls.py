@@ -75,6 +75,28 @@ class Plain:
         self.number = number
 
 
+@parl_remote.remote_class(wait=False)
+class Counting:
+    """Returns an array of its own that it goes on to change."""
+
+    def __init__(self, size: int) -> None:
+        self.array = np.zeros(size, np.int64)
+
+    def up(self) -> Any:
+        self.array += 1
+        return self.array
+
+
+@parl_remote.remote_class(wait=False)
+class CountingAsync:
+    def __init__(self, size: int) -> None:
+        self.array = np.zeros(size, np.int64)
+
+    async def up(self) -> Any:
+        self.array += 1
+        return self.array
+
+
 def test_a_call_returns_what_the_method_returns(anywhere: str) -> None:
     counter = Counter(5)
     assert counter.add(2) == 7
@@ -122,6 +144,14 @@ def test_many_arrays_in_one_call_come_back_equal(shared_cluster: None) -> None:
     sent = [np.full(2_000, i) for i in range(3_000)]
     got = Counter().echo(sent)
     assert all((a == b).all() for a, b in zip(sent, got, strict=True))
+
+
+@pytest.mark.parametrize("size", [10, 2_000, 10_000, 100_000])
+@pytest.mark.parametrize("kind", [Counting, CountingAsync])
+def test_a_result_arrives_as_it_was_when_it_was_returned(anywhere: str, kind: Any, size: int) -> None:
+    counting = kind(size)
+    arrays = [future.result() for future in [counting.up() for _ in range(200)]]
+    assert [(array[0], array[-1]) for array in arrays] == [(number, number) for number in range(1, 201)]
 
 
 def test_an_object_of_a_class_that_no_other_process_can_import_crosses(shared_cluster: None) -> None:

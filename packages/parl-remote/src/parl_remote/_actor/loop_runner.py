@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.runners import Answerer, Job, JobQueue, Process, Runner
@@ -30,13 +30,6 @@ _log = logging.getLogger("parl.remote")
 _PARTING_S = 0.25  # time for tasks to finish once the actor has no holders; half of what an ending program waits
 _TURN_S = 0.001  # ordinary methods run in a row for this long, then replies are sent and tasks run
 _WIND_UP_S = 5.0  # time for tasks to handle their cancellation when the actor ends; the worker waits less
-
-
-class _Outcome(NamedTuple):
-    """The outcome of a task."""
-
-    value: Any
-    error: BaseException | None
 
 
 class LoopRunner:
@@ -62,8 +55,8 @@ class LoopRunner:
         self._tell_idle = idle
         self._waiting = JobQueue()
         self._pumping = False
-        self._tasks: dict[asyncio.Task[_Outcome], tuple[Job, Any]] = {}
-        self._without_reply: set[asyncio.Task[_Outcome]] = set()
+        self._tasks: dict[asyncio.Task[None], tuple[Job, Any]] = {}
+        self._without_reply: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
@@ -129,18 +122,31 @@ class LoopRunner:
         if job.run.stays or not inspect.isawaitable(value):
             self._finish(job, value, None)
             return
-        task = self._loop.create_task(_outcome_of(value), name=f"parl:{job.run.name}")
+        task = self._loop.create_task(self._run(job, value), name=f"parl:{job.run.name}")
         self._tasks[task] = job, value
         task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[_Outcome]) -> None:
+    async def _run(self, job: Job, awaitable: Awaitable[Any]) -> None:
+        """Await a method's result and answer the call, before another task can change what the result refers to."""
+        value, failure = None, None
+        try:
+            value = await awaitable
+        except BaseException as error:  # also what would end the loop
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # else the method itself raised it, or something that it waited for
+            failure = error
+        try:
+            self._finish(job, value, failure)
+        finally:
+            del failure  # its traceback holds this frame
+
+    def _done(self, task: asyncio.Task[None]) -> None:
         job, awaited = self._tasks.pop(task)
         if task.cancelled():
             if inspect.iscoroutine(awaited):
                 awaited.close()  # it may not have begun
             self._drop(job, replies=task not in self._without_reply)
-        else:
-            self._finish(job, *task.result())
         self._without_reply.discard(task)
         self._pump_soon()
         if not self.busy:
@@ -149,19 +155,6 @@ class LoopRunner:
     def _finish(self, job: Job, value: Any, error: BaseException | None) -> None:
         self._host.finish(job.run, value, error, job.caller.answer)
         job.caller.flush()
-
-
-async def _outcome_of(awaitable: Awaitable[Any]) -> _Outcome:
-    """Await a method's result; return its exception as data, including those that would end the loop."""
-    try:
-        return _Outcome(await awaitable, None)
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return _Outcome(None, error)  # raised by the method itself, of something that it waited for
-    except BaseException as error:
-        return _Outcome(None, error)
 
 
 def selecting_loop() -> asyncio.AbstractEventLoop:

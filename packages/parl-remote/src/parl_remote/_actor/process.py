@@ -158,8 +158,8 @@ class _Caller:
         self.on_their_way: dict[int, list[object]] = {}  # what references in answers to this caller lead to, by call
         self.knows_of_change = False
 
-    def answer(self, reply: list[Buffer]) -> None:
-        """Buffer a reply until the next flush."""
+    def answer(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
+        """Buffer a reply until the next flush, as it is now unless that follows before the object can change it."""
         if type(reply) is HoldingReply:
             self.on_their_way[reply.call_id] = reply.references
         if self.sharing is not None and len(reply) > 1:
@@ -168,7 +168,7 @@ class _Caller:
             except (OSError, MemoryError) as error:  # it goes through the socket, whole
                 if not is_shortage(error):
                     raise
-        self.outbox.add(reply)
+        self.outbox.add(reply if leaves_now or len(reply) == 1 else [bytes(frame) for frame in reply])
 
     def flush(self) -> None:
         """Trigger the sending of the buffered replies; for runners of several calls."""
@@ -414,7 +414,8 @@ class ActorProcess:
         """Send a saved state to the owner, before the answer to the caller whose call changed it."""
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
-            owner.outbox.add(frames)  # not through shared memory, which cannot be opened once this process has died
+            # Not through shared memory, which cannot be opened once this process has died.
+            owner.outbox.add([bytes(frame) for frame in frames])
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 self._write_to(owner)
 
@@ -487,7 +488,7 @@ class ActorProcess:
                 self._turn_away(caller, RemoteProtocolError(f"no message of kind {kind} may come now"))
                 return
             try:
-                caller.answer(self._host.handle(frames))
+                caller.answer(self._host.handle(frames), leaves_now=not self._queue)
             except RemoteProtocolError as error:
                 self._turn_away(caller, error)
                 return
