@@ -56,6 +56,27 @@ def deadly_once(number: int, path: str) -> int:
     return number
 
 
+_reused: dict[str, Any] = {"array": np.zeros(5_000), "list": [0], "dict": {0: 0}}
+
+
+def changes_array(number: int) -> Any:
+    _reused["array"][:] = number
+    return _reused["array"]
+
+
+def changes_array_in_a_list(number: int) -> Any:
+    return [0, changes_array(number)][1:]
+
+
+def changes_array_and_returns_a_part(number: int) -> Any:
+    return changes_array(number)[:3]
+
+
+def changes_dict(number: int) -> Any:
+    _reused["dict"][0] = number
+    return _reused["dict"]
+
+
 def hold(path: str) -> str:
     with open(path) as gate:  # a FIFO: opens when the test opens its end
         return gate.read()
@@ -139,6 +160,15 @@ def _end() -> Iterator[None]:
 def executor(shared_cluster: None) -> Iterator[Executor]:
     with Executor(max_workers=4) as executor:
         yield executor
+
+
+@pytest.mark.parametrize(
+    "function", [changes_array, changes_array_in_a_list, changes_array_and_returns_a_part, changes_dict]
+)
+def test_results_of_one_chunk_arrive_as_each_was_returned(shared_cluster: None, function: Callable[[int], Any]) -> None:
+    with Executor(max_workers=1) as executor:
+        found = list(executor.map(function, range(40), chunksize=20))
+    assert [int(np.ravel(one[0])[0]) for one in found] == list(range(40))
 
 
 class TestExecutor:

@@ -283,20 +283,6 @@ def stream_method(name: str) -> Callable[..., Any] | None:
     return _METHODS.get(name)
 
 
-class _Yielded:
-    """A value as it was when it was yielded.
-
-    Args:
-        data: Its pickle.
-    """
-
-    def __init__(self, data: Any) -> None:
-        self._data = bytes(data)
-
-    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return serialize.loads, (self._data,)
-
-
 class _Part:
     """Values that are sent together.
 
@@ -324,7 +310,7 @@ class _Part:
             except Exception:  # whoever sends the part says why
                 frames = []
             if len(frames) == 1 and not references:
-                self.values.append(_Yielded(frames[0]))
+                self.values.append(serialize.Pickled(frames))
             else:
                 self.is_full = True
                 (self._source.next_part if self.values else self.values).append(value)

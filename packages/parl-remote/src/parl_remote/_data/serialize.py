@@ -26,7 +26,7 @@ import threading
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -37,6 +37,7 @@ from parl_remote.errors import SerializationError
 
 __all__ = [
     "FutureTravels",
+    "Pickled",
     "Reference",
     "culprit_in",
     "dumps",
@@ -90,6 +91,23 @@ class Reference:
     def _parl_referent(self) -> object:
         """Return the object that keeps it alive."""
         raise NotImplementedError
+
+
+class Pickled:
+    """A value that was pickled earlier: it is pickled as what the value was then.
+
+    Args:
+        frames: What `dumps` returned; copied.
+    """
+
+    __slots__ = ("_buffers", "_data")
+
+    def __init__(self, frames: Sequence[Buffer]) -> None:
+        self._data = bytes(frames[0])
+        self._buffers = [bytearray(buffer) for buffer in frames[1:]]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return loads, (self._data, [pickle.PickleBuffer(buffer) for buffer in self._buffers])
 
 
 def dumps(value: object, references: list[object] | None = None) -> list[Buffer]:

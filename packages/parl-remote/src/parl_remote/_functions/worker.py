@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import pickle
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -234,16 +235,74 @@ def _function_of(code: Any) -> Callable[..., Any]:
 
 
 def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any]) -> None:
-    append = values.append
+    append, plain = values.append, _UNCHANGING
     if how == How.ITEM:
         for item in rest:
-            append(function(item))
+            value = function(item)
+            if value is not None and type(value) not in plain and value is not item and not _is_own(value, _ALONE):
+                value = _as_it_is(value)
+            append(value)
     elif how == How.ITEMS:
         for item in rest:
-            append(function(*item))
+            value = function(*item)
+            if value is not None and type(value) not in plain and not _is_own(value, _ALONE):
+                value = _as_it_is(value)
+            append(value)
     else:
         for args, kwargs in rest:
             append(function(*args, **kwargs))
+
+
+_UNCHANGING = frozenset({int, float, complex, str, bytes, bool, type(None)})
+
+
+def _is_own(value: Any, count: int) -> bool:
+    """Return whether a function has given away what it returned, so that later items do not change it.
+
+    Args:
+        value: The value.
+        count: How often it is referred to if the function refers to it no more.
+    """
+    kind = type(value)
+    if kind is not tuple and sys.getrefcount(value) > count:
+        return False
+    if kind is list or kind is tuple or kind is dict:
+        for one in value.values() if kind is dict else value:
+            if type(one) not in _UNCHANGING and not _is_own(one, _WITHIN):
+                return False
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and kind is numpy.ndarray and value.base is None and value.dtype.kind != "O"
+
+
+def _as_it_is(value: Any) -> Any:
+    """Return what is pickled as the value is now; the value itself if it cannot be pickled, or has references."""
+    references: list[object] = []
+    try:
+        frames = serialize.dumps(value, references)
+    except Exception:  # reported when the chunk is sent
+        return value
+    return value if references else serialize.Pickled(frames)
+
+
+def _counts() -> tuple[int, int]:
+    """Return how often `_is_own` finds a new value referred to, alone and within another; Pythons differ."""
+
+    def count(value: Any) -> int:
+        return sys.getrefcount(value)
+
+    def new() -> object:
+        return object()
+
+    value = new()
+    alone = count(value)
+    within = 0
+    for one in [new()]:
+        within = count(one)
+    return alone, within
+
+
+_ALONE, _WITHIN = _counts()
 
 
 def _without_unsendable(values: list[Any], failures: dict[int, tuple[Any, ...]], name: str) -> list[Any]:
