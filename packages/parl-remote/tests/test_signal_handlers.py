@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 import parl_remote
+from parl_remote import ActorLost, RemoteError, RemoteFuture, submit
 from parl_remote._system.facilities import is_raised_by_handler
-from parl_remote._transport.unix import UnixChannel
+from parl_remote._transport import Buffer
+from parl_remote._transport.unix import UnixChannel, channel, sockets
 from parl_remote.errors import ChannelClosed
 
 
@@ -57,3 +60,78 @@ def test_the_system_s_own_errors_are_not_taken_for_a_handler_s() -> None:
     with pytest.raises(ChannelClosed):
         channel.receive()
     channel.close()
+
+
+@pytest.fixture
+def handle() -> Iterator[Callable[[Callable[[], object]], list[object]]]:
+    """Call it with what the signal's handler is to do; the returned list gets what came of that."""
+    before = signal.getsignal(signal.SIGUSR1)
+
+    def prepare(act: Callable[[], object]) -> list[object]:
+        outcomes: list[object] = []
+
+        def handler(*_: object) -> None:
+            try:
+                outcomes.append(act())
+            except RemoteError as error:
+                outcomes.append(error)
+
+        signal.signal(signal.SIGUSR1, handler)
+        return outcomes
+
+    yield prepare
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_handler_that_waits_for_the_actor_that_it_interrupted_is_refused(
+    shared_cluster: None, handle: Callable[[Callable[[], object]], list[object]]
+) -> None:
+    sleeper, other = Sleeper(), Sleeper()
+    outcomes = handle(lambda: (other.echo(1), sleeper.echo(2)))
+    assert sleeper.tell_and_wait(os.getpid()) is False
+    assert "signal handler" in str(*outcomes)
+    outcomes = handle(lambda: submit(sleeper.echo, 4))
+    assert sleeper.tell_and_wait(os.getpid()) is False
+    (later,) = outcomes
+    assert isinstance(later, RemoteFuture)
+    assert later.result(60) == 4
+    assert sleeper.echo(3) == 3
+
+
+def test_a_handler_may_end_the_actor_that_it_interrupted(
+    shared_cluster: None, handle: Callable[[Callable[[], object]], list[object]]
+) -> None:
+    sleeper = Sleeper()
+    outcomes = handle(lambda: parl_remote.kill(sleeper))
+    with pytest.raises(ActorLost):
+        sleeper.tell_and_wait(os.getpid())
+    assert outcomes == [None]
+
+
+def test_a_handler_may_disconnect(
+    connect: Callable[..., None], handle: Callable[[Callable[[], object]], list[object]]
+) -> None:
+    connect()
+    sleeper = Sleeper()
+    outcomes = handle(parl_remote.disconnect)
+    with contextlib.suppress(ActorLost):  # the answer may come while the connection ends
+        sleeper.tell_and_wait(os.getpid())
+    assert outcomes == [None]
+    with pytest.raises(ActorLost):
+        sleeper.echo(1)
+
+
+def test_a_finalizer_may_call_the_actor_to_which_a_call_is_being_sent(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeper = Sleeper()
+    nested: list[RemoteFuture[int]] = []
+
+    def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:  # the garbage collector may run where a list is made
+        if not nested:
+            nested.append(submit(sleeper.echo, 5))
+        return sockets.after(parts, sent)
+
+    monkeypatch.setattr(channel, "after", after)
+    assert submit(sleeper.echo, bytearray(20_000)).result(60) == bytearray(20_000)
+    assert nested[0].result(60) == 5

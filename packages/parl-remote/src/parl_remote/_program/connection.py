@@ -132,7 +132,9 @@ class Connection(AnswerReader):
             ChannelClosed: The actor is gone, and the call did not reach it.
             ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
         """
-        if self._is_full or (self._delivery is not None and self._delivery.is_under_way):
+        if self._sending._is_owned():  # type: ignore[attr-defined]  # not in its stub
+            self._is_full = True  # a finalizer or handler calls in the middle of a send; it leaves after that
+        if self.is_full():
             return False
         kind, flags, index, payload, _, owner = call
         call_id = next(self._numbers) % _MOST_CALLS
@@ -177,6 +179,8 @@ class Connection(AnswerReader):
 
     def _tell(self, frames: list[Buffer]) -> None:
         """Send a message that has no answer, without waiting."""
+        if self._sending._is_owned():  # type: ignore[attr-defined]  # as in `send`
+            self._is_full = True
         with self._sending, contextlib.suppress(ChannelClosed):  # then it is not needed any more
             if self._is_full:
                 self._notices.append(frames)
@@ -187,6 +191,8 @@ class Connection(AnswerReader):
 
     def write(self) -> None:
         """Write what the channel takes of what it did not take before."""
+        if self._sending._is_owned():  # type: ignore[attr-defined]  # as in `send`
+            return
         with self._sending:
             if not self._is_full:
                 return

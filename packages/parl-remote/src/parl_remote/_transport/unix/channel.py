@@ -34,7 +34,7 @@ from parl_remote._transport.unix.sockets import (
     unread_bytes,
     widen,
 )
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
 __all__ = ["UnixChannel"]
 
@@ -64,8 +64,8 @@ class UnixChannel:
         self._socket = connection
         self._reader = FrameReader(max_bytes, allocate) if reader is None else reader
         self._inbox: deque[list[memoryview]] = deque()
-        self._send_lock = threading.Lock()
-        self._receive_lock = threading.Lock()
+        # Re-entrant, because a signal handler may close the channel while this thread is in here.
+        self._send_lock, self._receive_lock = threading.RLock(), threading.RLock()
         self._unsent: list[Buffer] = []  # the rest of what `post` took
         self._closed = False
         abandoned_in_children(self)
@@ -235,7 +235,7 @@ class UnixChannel:
 
     def _wait_for_room(self, deadline: float | None) -> bool:
         """Wait until the socket accepts data, reading meanwhile; return False once the deadline has passed."""
-        if self._receive_lock.acquire(blocking=False):  # otherwise another thread is reading anyway
+        if self._may_read():  # otherwise another thread is reading anyway
             try:
                 ready = wait_once(self._socket, OUT | IN, _milliseconds(deadline))
                 if ready & IN:
@@ -261,6 +261,7 @@ class UnixChannel:
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
+        self._refuse_in_handler()
         with self._receive_lock:
             if self._inbox:
                 return self._inbox.popleft()
@@ -268,12 +269,28 @@ class UnixChannel:
 
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
         """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
+        self._refuse_in_handler()
         with self._receive_lock:
             if self._inbox:
                 messages = list(self._inbox)
                 self._inbox.clear()
                 return messages + self._reader.all()
             return self._reader.all() or self._read(timeout_s)
+
+    def _is_reading_here(self) -> bool:
+        """Return whether this thread is within a read, which a signal handler has interrupted."""
+        return bool(self._receive_lock._is_owned())  # type: ignore[attr-defined]  # not in its stub
+
+    def _may_read(self) -> bool:
+        """Begin to read unless another thread reads, or this one does; who got True releases the lock."""
+        return not self._is_reading_here() and self._receive_lock.acquire(blocking=False)
+
+    def _refuse_in_handler(self) -> None:
+        if self._is_reading_here():
+            raise RemoteError(
+                "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
+                "make the call without waiting, or set a flag that the program looks at"
+            )
 
     def _first(self, timeout_s: float | None) -> list[memoryview]:
         """Return the next message, reading if necessary; others that come with it are kept."""
@@ -362,7 +379,7 @@ class UnixChannel:
         """Return whether messages were read ahead."""
         if self._inbox:
             return True
-        if not self._receive_lock.acquire(blocking=False):
+        if not self._may_read():
             return False
         try:
             frames = self._reader.next()
@@ -397,7 +414,7 @@ class UnixChannel:
     def abandon(self) -> None:
         """Close this process's copy of the descriptor, in the child of a fork, and leave the connection alone."""
         self._closed = True
-        self._send_lock, self._receive_lock = threading.Lock(), threading.Lock()  # their holders were not copied
+        self._send_lock, self._receive_lock = threading.RLock(), threading.RLock()  # their holders were not copied
         self._socket.close()
 
     def _hang_up(self) -> None:
