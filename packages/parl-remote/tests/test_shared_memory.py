@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import parl_remote
+from parl_remote._data import large_frames
 from parl_remote._data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share, give_back_unused
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
@@ -77,6 +78,38 @@ def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None
     del kept
     mappings.open(place(segments, frame(LARGE, 2)))
     assert part.tolist() == [1] * 5
+
+
+def test_a_forked_child_keeps_the_frames_that_it_was_forked_with(segments: Segments) -> None:
+    mappings = Mappings()
+    before = len(segments_here())
+    for _ in range(100):
+        view = open_one(mappings, place(segments, frame(LARGE, 1)))
+        may_look, look = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(look)
+            os.read(may_look, 1)
+            os._exit(view[0] + view[-1])
+        os.close(may_look)
+        del view
+        for _ in range(3):
+            mappings.open(place(segments, frame(LARGE, 2)))
+        os.close(look)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert len(segments_here()) <= before + 6
+
+
+def test_a_message_of_any_size_has_a_segment_if_it_is_the_only_one(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_frames, "_MOST_BYTES", 2 * LARGE)
+    mappings = Mappings()
+    kept = open_one(mappings, place(segments, frame(10 * LARGE, 1)))
+    assert segments.place([frame(LARGE)]) is None
+    assert bytes(kept) == frame(10 * LARGE, 1)
+    del kept
+    assert bytes(open_one(mappings, place(segments, frame(20 * LARGE, 2)))) == frame(20 * LARGE, 2)
 
 
 def test_frames_that_find_no_memory_are_refused_not_lost(segments: Segments) -> None:

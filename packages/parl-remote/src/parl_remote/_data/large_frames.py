@@ -5,7 +5,8 @@
 
     sender    Segments.place(frames) --> a ticket, which goes through the socket in the frames' stead
     receiver  Mappings.open(ticket) --> views of the same memory, without a copy
-              when its last user lets the views go, the state byte says FREE, and the sender uses the segment again
+              when its last user lets the views go, the state byte says FREE, and the sender uses the segment again;
+              RETIRED instead if the receiver has forked since, because its children see the memory, too
 
     segment   offset 0     state: FREE, BUSY, RETIRED
               offset 4096  the frames, each at a multiple of 64 bytes
@@ -152,6 +153,7 @@ class Segments:
         if os.getpid() != self._pid:
             return False
         with self._lock:
+            self._drop_retired()
             for segment in self._segments[:]:
                 if segment.used_at < unused_since and segment.state() == _FREE:
                     self._segments.remove(segment)
@@ -170,6 +172,12 @@ class Segments:
                 segment.drop()
             self._segments.clear()
 
+    def _drop_retired(self) -> None:
+        """Drop the segments that the receiver does not give back."""
+        for segment in [segment for segment in self._segments if segment.state() == _RETIRED]:
+            self._segments.remove(segment)
+            segment.drop()
+
     def _find(self, size: int) -> _Segment | None:
         """Return the smallest free segment that fits; drop those that were not used for long."""
         best: _Segment | None = None
@@ -182,6 +190,7 @@ class Segments:
         return best
 
     def _make(self, size: int) -> _Segment | None:
+        self._drop_retired()
         whole = _FRAMES_AT + shared_memory.whole_size(size)
         if not self._make_room(whole):
             return None
@@ -194,7 +203,8 @@ class Segments:
     def _make_room(self, size: int) -> bool:
         """Return whether one more segment is within the limits, after dropping free ones that did not fit."""
         free = sorted((s for s in self._segments if s.state() == _FREE), key=lambda s: s.last_use, reverse=True)
-        while len(self._segments) >= _MOST_SEGMENTS or size + sum(s.size for s in self._segments) > _MOST_BYTES:
+        most = max(_MOST_BYTES, size)  # a message of any size, if it is the only one
+        while len(self._segments) >= _MOST_SEGMENTS or size + sum(s.size for s in self._segments) > most:
             if not free:
                 return False
             oldest = free.pop()
@@ -295,7 +305,7 @@ class Mappings:
             memory = self._map(pid, descriptor, inode, size)
         content = np.frombuffer(memory, np.uint8, whole, _FRAMES_AT)
         # The memory must not be unmapped before the frames are gone; the callback sees to both.
-        weakref.finalize(content, _give_back, memory, os.getpid()).atexit = False
+        weakref.finalize(content, _give_back, memory, os.getpid(), _forks[0]).atexit = False
         view, frames, at = content.data, [], 0
         for length in lengths:
             frames.append(view[at : at + length])
@@ -327,10 +337,21 @@ class Mappings:
         self._memory = {key: memory for key, memory in self._memory.items() if memory[0] != _RETIRED}
 
 
-def _give_back(memory: mmap.mmap, pid: int) -> None:
-    """Mark a segment as free once its frames' last user is gone; not in a forked copy of the process."""
+_forks = [0]  # how often this process was forked
+
+
+def _note_fork() -> None:
+    _forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(before=_note_fork)
+
+
+def _give_back(memory: mmap.mmap, pid: int, forks: int) -> None:
+    """Let a segment go once its frames' last user is gone; not in a forked copy of the process."""
     if os.getpid() == pid:
-        memory[0] = _FREE
+        memory[0] = _FREE if forks == _forks[0] else _RETIRED
 
 
 TICKETS = int(Flag.TICKETS)
