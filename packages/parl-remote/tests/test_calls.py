@@ -259,6 +259,16 @@ def test_keyword_arguments_may_have_any_name(anywhere: str) -> None:
     assert submit(Taker().take, **names).result() == names
 
 
+def test_arguments_of_the_constructor_may_have_any_name(anywhere: str) -> None:
+    @parl_remote.remote_class
+    class Taker:
+        def __init__(self, cls: int, cls_: int, options: int, wait: int, n_cpu: int) -> None:
+            self.taken = cls, cls_, options, wait, n_cpu
+
+    assert Taker(1, cls_=2, options=3, wait=4, n_cpu=5).taken == (1, 2, 3, 4, 5)
+    assert list(inspect.signature(Taker).parameters) == ["cls", "cls_", "options", "wait", "n_cpu"]
+
+
 def test_an_undecorated_subclass_is_an_ordinary_class() -> None:
     class Child(Counter):
         pass

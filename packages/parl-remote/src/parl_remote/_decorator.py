@@ -128,7 +128,10 @@ def _new_signature(cls: type) -> inspect.Signature:
         signature = inspect.signature(cls)
     except (TypeError, ValueError):
         return inspect.Signature([inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)])
-    first = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)
+    name = "cls"
+    while name in signature.parameters:  # users give keyword arguments any name
+        name += "_"
+    first = inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY)
     return signature.replace(parameters=[first, *signature.parameters.values()])
 
 
