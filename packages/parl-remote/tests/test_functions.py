@@ -500,6 +500,7 @@ class TestWait:
             assert parl_remote.wait([held], timeout=0.01) == ([], [held])
             (tmp_path / "gate").write_text("")
             assert parl_remote.wait(futures, num_returns=4) == (futures, [])
+            assert parl_remote.wait([]) == ([], [])
 
     def test_it_refuses_what_makes_no_sense(self) -> None:
         future: RemoteFuture[int] = RemoteFuture(None)

@@ -141,7 +141,7 @@ def test_who_looks_for_an_actor_whose_program_gives_up_is_told_so() -> None:
     state.lease_ended("n", held, KILLED)
     state.find_requested("d", FindActor(5, "boss"))
     (failed,) = to_client(state.client_lost("c"), Failed, "d")
-    assert failed == Failed(5, "there is no actor called 'boss'; the cluster has 0 named actors (`xparl list`)")
+    assert failed == Failed(5, "there is no actor called 'boss'; named actors of the cluster: 0 (`xparl list`)")
 
 
 def test_a_name_that_nobody_has_is_refused_with_a_near_one() -> None:

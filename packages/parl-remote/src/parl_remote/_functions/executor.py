@@ -545,7 +545,7 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
         timeout: Seconds to wait at most; None waits without limit.
 
     Returns:
-        At most `num_returns` settled futures, and the others.
+        At most `num_returns` settled futures, and the others; two empty lists if there are no futures.
 
     Raises:
         TypeError: An element is not a future.
@@ -559,8 +559,10 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
             raise TypeError(f"wait takes futures, not {one!r}")
     if len({id(one) for one in futures}) != len(futures):
         raise ValueError("wait takes each future once")
+    if not futures:
+        return [], []
     if not 0 < num_returns <= len(futures):
-        raise ValueError(f"num_returns must be from 1 to the number of futures, {len(futures)}, not {num_returns!r}")
+        raise ValueError(f"num_returns must be from 1 to {len(futures)}, the number of futures, not {num_returns!r}")
     waiter = _Countdown(num_returns)
     for one in futures:
         with one._condition:

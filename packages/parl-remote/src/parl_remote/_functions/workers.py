@@ -561,19 +561,17 @@ def _pieces(chunk: Chunk, count: int) -> list[Chunk]:
 
 
 def _given_up(chunk: Chunk, error: BaseException, overdue: bool) -> BaseException:
+    what = f"a call of {chunk.code.name}()" if chunk.how is How.CALL else f"item {chunk.start} of {chunk.code.name}()"
     if overdue:
-        late: BaseException = ResultTimeout(
-            f"item {chunk.start} of {chunk.code.name}() ran longer than {chunk.source.timeout_s} s, and was ended"
-        )
+        late: BaseException = ResultTimeout(f"{what} ran longer than {chunk.source.timeout_s} s, and was ended")
     elif isinstance(error, ActorLost) and chunk.deaths:
         late = ItemLost(
-            f"item {chunk.start} of {chunk.code.name}() was given up: {chunk.deaths} workers died while they worked on "
-            f"it alone; the last one: {error}",
+            f"{what} was given up: {chunk.deaths} workers died while they worked on it alone; the last one: {error}",
             index=chunk.start,
             attempts=chunk.deaths,
         )
     else:
-        late = ActorError(f"item {chunk.start} of {chunk.code.name}() could not be done: {error}")
+        late = ActorError(f"{what} could not be done: {error}")
     late.__cause__ = error
     return late
 

@@ -209,7 +209,7 @@ class ActorFinders:
     def _not_found(self, sought: str) -> str:
         names = self._tables.names.all()
         near = difflib.get_close_matches(sought, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the cluster has {len(names)} named actors (`xparl list`)"
+        hint = f"did you mean {near[0]!r}?" if near else f"named actors of the cluster: {len(names)} (`xparl list`)"
         return f"there is no actor called {sought!r}; {hint}"
 
 
