@@ -24,6 +24,7 @@ from parl_remote import _current
 from parl_remote._config import Environment, environment
 from parl_remote._files.places import Places
 from parl_remote._links.call_messages import ClusterReach
+from parl_remote._options import check_count, check_flag, check_number
 from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
 from parl_remote._system.facilities import cpu_count
 from parl_remote._transport.addresses import Address
@@ -224,16 +225,19 @@ def connect(
     """
     if not isinstance(master_address, str | None):
         raise TypeError(f"master_address must be text such as 'localhost:8037', not {master_address!r}")
-    if not isinstance(lease_timeout_s, int | float | None):
-        raise TypeError(f"lease_timeout_s must be a number or None, not {lease_timeout_s!r}")
+    if lease_timeout_s is not None:
+        lease_timeout_s = check_number("lease_timeout_s", lease_timeout_s)
+    if cpu_num is not None:
+        cpu_num = check_count("cpu_num", cpu_num, 1)
     if isinstance(preload, str):
         raise TypeError(f"preload is a list of names; did you mean {[preload]}?")
-    if lease_timeout_s is not None and not 0 <= lease_timeout_s < float("inf"):
-        raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait forever, not {lease_timeout_s!r}")
-    if cpu_num is not None and (not isinstance(cpu_num, int) or cpu_num < 1):
-        raise ValueError(f"cpu_num must be a whole number of 1 or more, not {cpu_num!r}")
-    if not isinstance(logs, bool):
-        raise TypeError(f"logs must be True or False, not {logs!r}")
+    if unnamed := [name for name in preload if not isinstance(name, str)]:
+        raise TypeError(f"preload is a list of names of modules, not of {unnamed[0]!r}")
+    for name, path in (("key_file", key_file), ("log_dir", log_dir)):
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name} must be a path, not {path!r}")
+    check_flag("debug", debug)
+    check_flag("logs", logs)
     address = _normal(master_address, debug)
     if environment().debug:
         write_debug_log()

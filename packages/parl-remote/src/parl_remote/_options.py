@@ -1,17 +1,18 @@
-"""Options of a remote class or one of its objects, validated on construction."""
+"""Options of a remote class or one of its objects, validated on construction, and the checks of other arguments."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from parl_remote._resources import Placement, Resources
 
-__all__ = ["RECORD_VARIABLE", "ActorOptions"]
+__all__ = ["RECORD_VARIABLE", "ActorOptions", "check_count", "check_flag", "check_number"]
 
 RECORD_VARIABLE = "PARL_RECORD"  # tells an actor's process the folder of its journal
 
@@ -69,20 +70,20 @@ class ActorOptions:
     lease_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_flag("wait", self.wait)
-        _check_flag("detached", self.detached)
+        check_flag("wait", self.wait)
+        check_flag("detached", self.detached)
         for name in ("n_cpu", "n_gpu", "memory"):
-            _check_amount(name, getattr(self, name))
+            self._set(name, check_number(name, getattr(self, name)))
         if self.n_gpu > 1 and self.n_gpu != int(self.n_gpu):
             raise ValueError(f"n_gpu above 1 must be a whole number, not {self.n_gpu!r}")
         if self.max_memory is not None:
-            _check_amount("max_memory", self.max_memory)
+            self._set("max_memory", check_number("max_memory", self.max_memory))
             if self.max_memory == 0:
                 raise ValueError("max_memory is in MiB and must be above 0; leave it out for no limit")
         for name in ("memory", "max_memory"):
             if (getattr(self, name) or 0) > _MOST_MIB:  # most likely given in bytes
                 raise ValueError(f"{name} is in MiB, and no node has {getattr(self, name)!r} of them")
-        _check_labels(self.labels)
+        self._set("labels", _checked_labels(self.labels))
         if self.placement not in _PLACEMENTS:
             raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}, not {self.placement!r}")
         for name in ("name", "node", "record"):
@@ -90,14 +91,17 @@ class ActorOptions:
                 raise TypeError(f"{name} must be text, not {getattr(self, name)!r}")
         if len(self.name) > _LONGEST_NAME or not self.name.isprintable():
             raise ValueError(f"name must be up to {_LONGEST_NAME} printable characters, not {self.name[:80]!r}")
-        _check_count("max_restarts", self.max_restarts, -1)
+        self._set("max_restarts", check_count("max_restarts", self.max_restarts, -1))
         for name in ("max_concurrency", "max_pending_calls"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), 1)
+                self._set(name, check_count(name, getattr(self, name), 1))
         if self.when_full not in _WHEN_FULL:
             raise ValueError(f"when_full must be one of {', '.join(_WHEN_FULL)}, not {self.when_full!r}")
         if self.lease_timeout_s is not None:
-            _check_amount("lease_timeout_s", self.lease_timeout_s)
+            self._set("lease_timeout_s", check_number("lease_timeout_s", self.lease_timeout_s))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ActorOptions:
@@ -119,7 +123,7 @@ class ActorOptions:
                 import difflib  # here, because most programs never need it
 
                 near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")
         return dataclasses.replace(self, **given)
 
@@ -139,30 +143,55 @@ class ActorOptions:
         return None if self.max_memory is None else int(self.max_memory * _MIB)
 
 
-def _check_amount(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def check_count(name: str, value: Any, least: int) -> int:
+    """Return a whole number, also one of numpy's, that is `least` or more.
+
+    Raises:
+        TypeError: It is not a whole number.
+        ValueError: It is smaller.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}")
+    return number
+
+
+def check_number(name: str, value: Any) -> float:
+    """Return a finite number of 0 or more, as an int if it is one.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is negative or not finite.
+    """
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {value!r}")
-    if not math.isfinite(value) or value < 0:
+    number = value if isinstance(value, int) else float(value)
+    if not math.isfinite(number) or number < 0:
         raise ValueError(f"{name} must be a finite number of 0 or more, not {value!r}")
+    return number
 
 
-def _check_flag(name: str, value: object) -> None:
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is not True or False.
+
+    Raises:
+        TypeError: It is neither.
+    """
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
-def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be {least} or more, not {value!r}")
-
-
-def _check_labels(labels: object) -> None:
+def _checked_labels(labels: object) -> Mapping[str, float]:
     if not isinstance(labels, Mapping):
         raise TypeError(f'labels must be amounts by name, for example {{"license": 1}}, not {labels!r}')
-    for name, amount in labels.items():
+    for name in labels:
         if not isinstance(name, str) or not name:
             raise TypeError(f"a label's name must be text, not {name!r}")
-        _check_amount(f"label {name!r}", amount)
-    Resources(labels={name: round(amount, 3) for name, amount in labels.items()})  # refuses names that have a meaning
+    checked = {name: check_number(f"label {name!r}", amount) for name, amount in labels.items()}
+    Resources(labels={name: round(amount, 3) for name, amount in checked.items()})  # refuses names that have a meaning
+    return checked

@@ -27,6 +27,7 @@ from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote._links.identity import host_id, new_id, versions
+from parl_remote._options import check_count
 from parl_remote._program.proxy import make_proxy, reference_of, served_object
 from parl_remote._program.rendezvous import find_manager_key
 from parl_remote._transport import Buffer, Channel
@@ -79,8 +80,8 @@ def as_remote(
         ValueError: The address is invalid, or a number is out of its range.
     """
     address = Address.parse(server_ip if server_port is None else f"{server_ip}:{server_port}")
-    if max_concurrency is not None and (not isinstance(max_concurrency, int) or max_concurrency < 1):
-        raise ValueError(f"max_concurrency must be a whole number of 1 or more, not {max_concurrency!r}")
+    if max_concurrency is not None:
+        max_concurrency = check_count("max_concurrency", max_concurrency, 1)
     return Serving(served_object(obj), address, key_file, max_concurrency, timeout_s=timeout_s, reconnect_s=reconnect_s)
 
 

@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from parl_remote._display import progress_bar
 from parl_remote._future import RemoteFuture
+from parl_remote._options import check_count
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
 from parl_remote.errors import ActorError, ResultTimeout
@@ -72,15 +73,15 @@ class ActorPool:
         retries: int = 3,
     ) -> None:
         self._dispatcher: Dispatcher | None = None
-        _check("per_actor", per_actor, 1)
-        _check("retries", retries, 0)
+        per_actor = check_count("per_actor", per_actor, 1)
+        retries = check_count("retries", retries, 0)
         self._per_actor = per_actor
         self._numbers = itertools.count()
         make: Callable[[], Any] | None = None
         if callable(actors) and reference_of(actors) is None:
             if size is None:
                 raise ValueError("say how many actors the pool is to make: ActorPool(Worker, 4)")
-            _check("size", size, 1)
+            size = check_count("size", size, 1)
             make = _Maker(actors, tuple(args), dict(kwargs or {}))
             members = [make() for _ in range(size)]
         else:
@@ -247,7 +248,7 @@ class ActorPool:
     ) -> Results:
         self._open()
         if ahead is not None:
-            _check("ahead", ahead, 1)
+            ahead = check_count("ahead", ahead, 1)
         call = _call_of(work, self.actors)
         return Results(
             items,
@@ -400,10 +401,3 @@ def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
         if ref is not None and name and getattr(ref.spec.cls, name, None) is work:
             return str(name)
     return None
-
-
-def _check(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be {least} or more, not {value!r}")

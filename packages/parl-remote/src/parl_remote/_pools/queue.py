@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from parl_remote import _current
 from parl_remote._connecting import connect, get_actor, kill
 from parl_remote._decorator import remote_class, submit, with_options
+from parl_remote._options import check_count
 from parl_remote.errors import QueueClosed
 
 __all__ = ["Queue"]
@@ -155,8 +156,7 @@ class Queue(Generic[Item]):
     """
 
     def __init__(self, maxsize: int = 0, **options: Any) -> None:
-        if not isinstance(maxsize, int) or maxsize < 0:
-            raise ValueError(f"maxsize must be 0 or more, not {maxsize!r}")
+        maxsize = check_count("maxsize", maxsize, 0)
         if _current.peek() is None and not _current.inside_actor():
             connect()
         made: Callable[..., Any] = with_options(QueueActor, **options) if options else QueueActor
