@@ -3,10 +3,12 @@
     python tools/suites.py all ARGUMENTS     every suite through hatch, then a line for each; fails if any of them did
     python tools/suites.py base ARGUMENTS    one suite, in the environment that this Python belongs to
 
-Arguments go to pytest. Paths among them replace the suite's own, and then run in one process. Tests marked `slow` are
-left out, unless `--slow` asks for them alone or a test is named by `file::test`.
+Arguments go to pytest. Paths among them replace the suite's own, and then run in one process; `--lf` does the same with
+the files of the tests that failed. Tests marked `slow` are left out, unless `--slow` asks for them alone, a test is
+named by `file::test`, or it failed and `--lf` repeats it.
 """
 
+import json
 import os
 import re
 import shutil
@@ -28,6 +30,8 @@ OPTIONS = {"install": ("-n", "0", "-o", "timeout=900", "-o", "pythonpath=../test
 MOST_WORKERS = 8
 _PASSED, _NOTHING_CHOSEN = 0, 5  # exit codes of pytest
 _WITH_VALUE = {"-c", "-k", "-m", "-n", "-o", "-p"}  # a word behind one of these is no path
+_LAST_FAILED = {"--lf", "--last-failed"}
+_NAMES_A_FILE = re.compile(r"/|\.py(::|$)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -36,13 +40,26 @@ def one(suite: str, arguments: list[str]) -> int:
     slow = "--slow" in arguments
     arguments = [argument for argument in arguments if argument != "--slow"]
     behind = zip(arguments, ["", *arguments], strict=False)
-    paths = [word for word, option in behind if option not in _WITH_VALUE and _is_path(word)]
-    command = [sys.executable, "-m", "pytest", "-c", "tools/pytest.ini", "--rootdir", ".", "--durations", "20"]
-    command += ["-o", f"cache_dir={ROOT / '.pytest_cache' / suite}", *OPTIONS.get(suite, ())]
-    if {"--lf", "--last-failed"} & {*arguments}:
+    words = [word for word, option in behind if option not in _WITH_VALUE and not word.startswith("-")]
+    paths = [word for word in words if _is_path(word)]
+    if missing := [word for word in words if word not in paths and _NAMES_A_FILE.search(word)]:
+        sys.exit(f"no such file or folder: {', '.join(missing)}")
+    again = bool(_LAST_FAILED & {*arguments})
+    all_that_failed = again and not paths
+    if all_that_failed:
+        if not (paths := _failed_files(suite)):
+            print(f"{suite}: no test failed the last time")
+            return _PASSED
+        arguments = [*arguments, *paths]
+    command = [sys.executable, "-m", "pytest", "-c", "tools/pytest.ini", "--rootdir", "."]
+    command += ["-o", f"cache_dir={_cache(suite)}", *OPTIONS.get(suite, ())]
+    if again:
         command += ["--last-failed-no-failures", "none"]
-    if not any("::" in path for path in paths) and not any(argument.startswith("-m") for argument in arguments):
+    marked = any(argument.startswith("-m") for argument in arguments)
+    if not (all_that_failed or marked or any("::" in path for path in paths)):
         command += ["-m", "slow" if slow else "not slow"]
+    if not paths:
+        command += ["--durations", "20", *SUITES[suite]]
     if not paths and "-n" not in [*command, *arguments]:
         # A file stays in one worker, which shares its clusters and models. Tests wait now and then: two workers more.
         command += ["-n", str(min((os.cpu_count() or 1) + 2, MOST_WORKERS)), "--dist", "loadfile"]
@@ -50,8 +67,20 @@ def one(suite: str, arguments: list[str]) -> int:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Tests start thousands of processes; each would compile our sources anew where an image forbids to keep bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    command += arguments if paths else [*arguments, *SUITES[suite]]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return subprocess.run([*command, *arguments], cwd=ROOT, check=False).returncode
+
+
+def _cache(suite: str) -> Path:
+    return ROOT / ".pytest_cache" / suite
+
+
+def _failed_files(suite: str) -> list[str]:
+    """Return the files, sorted, with tests that failed when they were last run."""
+    try:
+        failed = json.loads((_cache(suite) / "v" / "cache" / "lastfailed").read_text())
+    except FileNotFoundError:
+        return []
+    return sorted({path for path in (name.partition("::")[0] for name in failed) if _is_path(path)})
 
 
 def _is_path(word: str) -> bool:

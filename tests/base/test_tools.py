@@ -145,3 +145,52 @@ def test_a_release_of_a_clone_has_a_commit_and_a_tag_and_leaves_the_checkout(too
     assert release.last_tag(clone, "parl-core") == f"parl-core-v{release.version_in(clone, 'parl-core')[1]}"
     with pytest.raises(release.ReleaseError, match="exists: choose another version"):
         done.run(release.version_in(clone, "parl-core")[1])
+
+
+def test_a_path_that_does_not_exist_is_refused(tool: Any) -> None:
+    with pytest.raises(SystemExit, match=r"no such file or folder: packages/parl-core/tests/test_calls_\.py"):
+        tool("suites").one("base", ["packages/parl-core/tests/test_calls_.py", "-k", "a/b"])
+
+
+def test_tests_that_failed_are_repeated_without_collecting_the_suite(
+    tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = tool("suites")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(suites.subprocess, "run", run)
+    assert suites.one("base", ["--lf"]) == 0
+    assert (commands, capsys.readouterr().out) == ([], "base: no test failed the last time\n")
+    (tmp_path / "test_here.py").touch()
+    cache = tmp_path / ".pytest_cache" / "base" / "v" / "cache"
+    cache.mkdir(parents=True)
+    (cache / "lastfailed").write_text('{"test_here.py::test_one": true, "test_gone.py::test_two": true}')
+    assert suites.one("base", ["--lf"]) == 0
+    [command] = commands
+    assert command[-2:] == ["--lf", "test_here.py"]
+    assert "-n" not in command
+    assert "not slow" not in command  # a slow test that failed is repeated as well
+
+
+def test_every_check_runs_and_a_failed_one_shows_what_it_printed(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks = tool("checks")
+    say = (sys.executable, "-c")
+    monkeypatch.setitem(
+        checks.CHECKS,
+        "lint",
+        {"first": (*say, "print('found'); raise SystemExit(1)"), "second": (*say, "print('quiet')")},
+    )
+    assert checks.main(["lint"]) == 1
+    printed = capsys.readouterr().out
+    assert "found\nFAILED  first (" in printed
+    assert "passed  second (" in printed
+    assert "quiet" not in printed
+    with pytest.raises(SystemExit, match="name one of: all, lint, torch, paddle; not lnt"):
+        checks.main(["lnt"])
