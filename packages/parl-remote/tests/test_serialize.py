@@ -55,6 +55,14 @@ def test_an_array_in_fortran_s_order_and_a_strided_one_come_back_equal() -> None
     np.testing.assert_array_equal(got[1], strided)
 
 
+@pytest.mark.parametrize("code", "?bhilqBHILQefdFD")
+def test_arrays_without_axes_and_with_a_single_number_keep_their_value(code: str) -> None:
+    values = [np.array(1, code), np.array(100 if code != "?" else 0, code), np.ones((1, 1), code), np.ones(0, code)]
+    for value, got in zip(values, round_trip([np.arange(3), *values])[1:], strict=True):
+        assert (got.dtype, got.shape, got.flags.writeable) == (value.dtype, value.shape, True)
+        np.testing.assert_array_equal(got, value)
+
+
 def test_a_nameless_function_with_what_it_holds_comes_back() -> None:
     offset = 5
     assert round_trip(lambda x: x + offset)(1) == 6

@@ -68,7 +68,8 @@ def _array_reducer(numpy: Any) -> Callable[[Any], Any]:
         if kind is None or not flags.c_contiguous or not array.ndim:  # `bytearray` takes an integer for a length
             return array.__reduce_ex__(5)
         if array.nbytes < OUT_OF_BAND_BYTES and flags.writeable:
-            return ndarray, (array.shape, kind, bytearray(array))  # saves asking whether it goes out of band
+            # It saves asking whether it goes out of band. bytearray(array) takes a whole number without axes as a size.
+            return ndarray, (array.shape, kind, bytearray(array.data))
         return ndarray, (array.shape, kind, buffer(array))
 
     return reduce
