@@ -10,7 +10,7 @@ from conformance.adapter import FLOAT32, Conformance, Precision, assert_weights_
 from conformance.complex_step import gradient, layers
 from conformance.models import ACT_DIM, OBS_DIM, WINDOW_SHAPES, of_windows
 from conformance.reference import Adam, clip_by_global_norm
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.offline import OfflineDataset
 from parl_core.schedules import piecewise
@@ -206,6 +206,19 @@ class DecisionTransformerConformance(Conformance):
             agent.learn(**batch | {"mask": 0 * batch["mask"]})
         with pytest.raises(ValueError, match="timestep must hold whole numbers"):
             agent.learn(**batch | {"timestep": batch["timestep"] + 0.5})
+
+    def test_a_model_of_parl_2_is_told_what_is_different_here(self) -> None:
+        class OfParl2(self.backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+            def forward(self, states: Any, actions: Any, rewards: Any, returns: Any, timesteps: Any) -> Any:
+                raise NotImplementedError
+
+            def get_action(self, *columns: Any) -> Any:
+                raise NotImplementedError
+
+        with pytest.raises(
+            ModelContractError, match=r"PARL 2\.x.*forward\(obs, action, return_to_go, timestep, mask\)"
+        ):
+            self.algorithm("DecisionTransformer", OfParl2())
 
     def test_a_width_that_the_heads_do_not_divide_is_refused(self) -> None:
         with pytest.raises(HyperparameterError, match="hidden must be a multiple of heads=3, got 8"):

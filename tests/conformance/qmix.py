@@ -250,6 +250,49 @@ class QMIXConformance(Conformance):
             assert action.tolist() == [best]
         assert state["hidden"][0, :, 0].tolist() == [2.0, -2.0]
 
+    def test_an_agent_of_parl_2_keeps_the_hidden_states_and_moves_the_target_itself(self) -> None:
+        parl_layers: Any = self.backend.layers
+
+        class Recurrent(self.backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+            def __init__(inner) -> None:  # noqa: N805
+                inner.fc = parl_layers.fc(size=2)
+
+            def init_hidden(inner) -> Any:  # noqa: N805
+                return parl_layers.create_parameter([1, 2], is_bias=True)
+
+            def forward(inner, obs: Any, hidden: Any) -> Any:  # noqa: N805
+                after = hidden.reshape([-1, 2]) + inner.fc(obs)
+                return after, after
+
+        mixer = self.backend.networks.QMixer(3, 4)
+        mixer.n_agents = 3
+        algorithm = self.backend.algorithms.QMIX(Recurrent(), mixer, device="cpu", sync_every=None)
+        algorithm._init_hidden_states(1)
+        assert tuple(algorithm.hidden_states.shape) == (1, 3, 2)
+        obs = algorithm._tensor(np.ones((3, 4), np.float32))
+        q, algorithm.hidden_states = algorithm.predict_local_q(obs, algorithm.hidden_states)
+        assert tuple(q.shape) == (3, 2)
+        rng = np.random.default_rng(0)
+        n, steps = 2, 4
+        columns = [
+            rng.normal(size=(n, steps, 4)),
+            rng.integers(0, 2, (n, steps, 3)),
+            rng.normal(size=(n, steps, 1)),
+            np.zeros((n, steps, 1)),
+            rng.normal(size=(n, steps, 3, 4)),
+            np.ones((n, steps, 3, 2)),
+            np.zeros((n, steps, 1)),
+        ]
+        algorithm.learn(*(algorithm._tensor(np.asarray(column)) for column in columns))
+        pairs = (
+            (algorithm.agent_model, algorithm.target_agent_model),
+            (algorithm.qmixer_model, algorithm.target_qmixer_model),
+        )
+        for model, target in pairs:
+            model.sync_weights_to(target)
+            for name, array in model.get_weights().items():
+                np.testing.assert_array_equal(target.get_weights()[name], array)
+
     def test_it_explores_each_agent_by_itself_among_what_is_possible(self) -> None:
         weights = random_weights(np.random.default_rng(1), _TEAM_SHAPES)
         agent = self.backend.Agent(

@@ -98,6 +98,16 @@ def test_the_compat_wrapper_gives_gyms_old_api() -> None:
         _ = env.nothing
 
 
+def test_the_compat_wrapper_counts_choices_with_a_python_integer_as_gym_did() -> None:
+    inner = gymnasium.make("CartPole-v1")
+    env: Any = CompatWrapper(inner)
+    assert type(env.action_space.n) is int
+    assert env.action_space == inner.action_space
+    env.action_space.seed(1)
+    assert {int(env.action_space.sample()) for _ in range(20)} == {0, 1}
+    assert type(inner.action_space.n) is not int  # the environment keeps its own space
+
+
 def test_a_time_limit_is_told_apart_from_the_end_of_the_task() -> None:
     env = CompatWrapper(gymnasium.wrappers.TimeLimit(Counter(length=9), 2))
     env.reset()

@@ -91,6 +91,26 @@ def test_one_file_makes_what_another_one_steps() -> None:
     assert rewrite([steps, wrapped, makes]) == {}
 
 
+def test_environments_of_several_agents_get_a_wrapper_as_well() -> None:
+    text = """\
+        from parl.env.multiagent_env import MAenv
+        env = MAenv("simple_spread")
+        obs_n, reward_n, done_n, _ = env.step(0)
+        """
+    assert 'env = CompatWrapper(MAenv("simple_spread"))' in changed(dedent(text))
+    assert lines_of(program(text)) == [("train.py", 3, True)]
+
+
+def test_ids_of_atari_name_the_package_that_has_them() -> None:
+    text = "config = {'env': 'PongNoFrameskip-v4', 'other': r\"\"\"PongDeterministic-v4\"\"\"}\n"
+    new = changed(text)
+    assert new == text.replace("Pong", "ale_py:Pong")
+    assert lines_of(program(text)) == [("train.py", 1, True)] * 2
+    assert changed(new) == new
+    text = "name = '\\x50ongNoFrameskip-v4', 'Pong-v4'\n"
+    assert changed(text) == text
+
+
 def test_programs_of_gymnasium_stay_as_they_are() -> None:
     text = "import gymnasium as gym\nenv = gym.make('A')\nobs, _ = env.reset()\no, r, te, tr, i = env.step(0)\n"
     assert changed(text) == text

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.env.compat import CompatWrapper, api_of
 from parl_core.env.multi_agent import SCENARIOS, MAenv, ParallelAgents
 from parl_core.errors import HyperparameterError, ParlError
 
@@ -131,6 +132,28 @@ def test_continuous_actions_are_mapped_from_minus_one_to_one() -> None:
     np.testing.assert_array_equal(taken[0]["speaker_0"], np.zeros(3))
     np.testing.assert_array_equal(taken[0]["listener_0"], np.full(5, 0.5, np.float32))
     env.close()
+
+
+def test_a_compat_wrapper_gives_the_lists_of_parl_2() -> None:
+    env: Any = CompatWrapper(ParallelAgents(Leaving()))
+    assert (env.api, api_of(env), api_of(env.unwrapped)) == ("gym", "gym", "gymnasium")
+    assert (env.n, env.agents_name, env.act_shape_n) == (2, ["a", "b"], [4, 4])
+    assert isinstance(env.action_space, list)
+    inner = ParallelAgents(Leaving())
+    seen, _ = inner.reset(seed=1)
+    env.seed(1)
+    assert [row.tolist() for row in env.reset()] == [row.tolist() for row in seen]
+    over = False
+    while not over:
+        after, rewards, terminated, truncated, _ = inner.step([0, 1])
+        obs, same, done, infos = env.step([[0.9, 0.1, 0.0, 0.0], [0.1, 0.9, 0.0, 0.0]])  # scores of the choices
+        assert [row.tolist() for row in obs] == [row.tolist() for row in after]
+        assert same == rewards
+        assert done == [one or other for one, other in zip(terminated, truncated, strict=True)]
+        assert [info.get("TimeLimit.truncated") for info in infos] == [
+            not one if end else None for one, end in zip(terminated, done, strict=True)
+        ]
+        over = all(done)
 
 
 def test_the_documented_name_is_importable_and_an_unknown_scenario_is_refused() -> None:

@@ -91,6 +91,8 @@ _METHODS: Mapping[str, str] = MappingProxyType(
 
 _OLD_STEP = 4
 _WRAPPER = "CompatWrapper"
+_MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
+_ATARI = re.compile(r"\w+(NoFrameskip|Deterministic)-v[04]")  # ids that gym had; Gymnasium asks ale_py for them
 
 
 @dataclass(frozen=True, order=True)
@@ -132,7 +134,7 @@ class Program:
         source: its text.
         findings: what has to change in it, whatever the others do.
         edits: the mechanical ones of them.
-        makes: edits that put `CompatWrapper` around the calls of `gym.make` that have none.
+        makes: edits that put `CompatWrapper` around the calls of `gym.make` and `MAenv` that have none.
         imports_at: the line before which an import may stand.
         old_steps: lines that unpack four values from `step`, as gym's API had them.
         has_wrapper: whether it imports `CompatWrapper`.
@@ -184,7 +186,9 @@ def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
     if not any(program.has_wrapper for program in programs):
         wraps = any(program.makes for program in programs)
         message = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() obs, info: " + (
-            f"{_WRAPPER} around gym.make(...) keeps the form of gym" if wraps else f"put {_WRAPPER} around environments"
+            f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps the form of gym"
+            if wraps
+            else f"put {_WRAPPER} around environments"
         )
         for program in programs:
             found[program.path] += [Finding(line, message, mechanical=wraps) for line in program.old_steps]
@@ -239,7 +243,7 @@ class _Reader(ast.NodeVisitor):
             self.has_wrapper |= alias.name == _WRAPPER
             if not gone and not self._module(alias, full):
                 self._name(alias, full)
-            if full == "paddle.fluid" or module == "gym":
+            if full in ("paddle.fluid", *_MAKERS) or module == "gym":
                 self._modules[alias.asname or alias.name] = full
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -270,13 +274,20 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id == _WRAPPER and node.args:
             self._wrapped.add(node.args[0])
-        if self._path(node.func) in ("gym.make", "gymnasium.make") and node not in self._wrapped:
+        if self._path(node.func) in _MAKERS and node not in self._wrapped:
             end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
             self.makes += [
                 Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
                 Edit(end_line, end, end, ")"),
             ]
         self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and _ATARI.fullmatch(node.value):
+            start = self._bytes(node.lineno).find(node.value.encode(), node.col_offset)
+            if start >= 0:  # it is, unless it is written with escapes
+                message = f"Atari's environments are those of ale_py: 'ale_py:{node.value}'"
+                self._change_part(node.lineno, start, start, message, "ale_py:")
 
     def _module(self, node: ast.stmt | ast.alias, name: str) -> bool:
         """Note whether this is a program of PARL at all; note and return whether the module is gone."""

@@ -17,7 +17,7 @@ from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions, Windows, learns_from, observations
 from parl_core.contracts.continuous import unit_box
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 from parl_core.offline import OfflineDataset, SequenceSampler
 
@@ -153,7 +153,7 @@ class DecisionTransformer(CountingUpdates):
 
     Raises:
         HyperparameterError: a setting is out of range.
-        ModelContractError: the model has no `forward`.
+        ModelContractError: the model has no `forward`, or is one of PARL 2.x.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
@@ -180,6 +180,12 @@ class DecisionTransformer(CountingUpdates):
         self.context = check_int("context", context)
         self.return_scale = check_positive("return_scale", return_scale)
         first_method(model, ("forward",), type(self).__name__)
+        if model.implements("get_action"):
+            raise ModelContractError(
+                f"{type(model).__name__} has get_action(), as models of PARL 2.x have: here "
+                "forward(obs, action, return_to_go, timestep, mask) returns the predicted actions alone, learn and "
+                "predict take these columns, and get_action() is not needed; or use the backend's TrajectoryTransformer"
+            )
         super().__init__(model, device=device)
         limit = check_positive("max_grad_norm", max_grad_norm)
         self.optimizer = self._adam(self.model, lr=self._at_start(self.learning_rate), max_grad_norm=limit)

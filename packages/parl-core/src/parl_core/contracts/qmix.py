@@ -223,6 +223,20 @@ class QMIX(DQN):
         """The mixing network."""
         return self.model.mixer
 
+    @property
+    def target_agent_model(self) -> Any:
+        """The agents' network of the target."""
+        return self.target_model.agents
+
+    @property
+    def target_qmixer_model(self) -> Any:
+        """The mixing network of the target."""
+        return self.target_model.mixer
+
+    def _init_hidden_states(self, batch_size: int) -> None:
+        """Set `hidden_states` to those before an episode, `[batch_size, agents, size]`, as agents of PARL 2.x ask."""
+        self.hidden_states = self._tensor(self.model.initial_state(batch_size)["hidden"])
+
     def predict_local_q(self, obs: Any, hidden: Any) -> Any:
         """Return what an agents' network of PARL 2.x gives: action values `[n, act_dim]`, and the hidden state after.
 

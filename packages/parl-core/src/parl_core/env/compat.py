@@ -9,6 +9,7 @@ in their attribute `api`: with a Gymnasium environment inside, Gymnasium's; arou
 of the old kind, gym's. `as_gymnasium` leads back.
 """
 
+import copy
 import re
 import sys
 from typing import Any, Literal
@@ -139,10 +140,10 @@ class ApiWrapper(AnyWrapper):
         if self.api == "gymnasium":
             return self._step(action)
         obs, reward, terminated, truncated, info = self._step(action)
-        done = terminated or truncated
-        if done:
-            info = {**info, "TimeLimit.truncated": not terminated}
-        return obs, reward, done, info
+        if not isinstance(terminated, list):
+            return obs, reward, *_one_end(terminated, truncated, info)
+        ends = [_one_end(*of_agent) for of_agent in zip(terminated, truncated, info, strict=True)]
+        return obs, reward, [done for done, _ in ends], [info for _, info in ends]
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seed the next episode, as gym's API does; later episodes continue with the same generator."""
@@ -169,9 +170,16 @@ class ApiWrapper(AnyWrapper):
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         return self.env.reset(seed=seed, options=options)
 
-    def _step(self, action: Any) -> Step:
+    def _step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
+        if isinstance(terminated, list):  # an entry for each agent
+            return obs, reward, terminated, truncated, info
         return obs, float(reward), bool(terminated), bool(truncated), info
+
+
+def _one_end(terminated: bool, truncated: bool, info: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    done = terminated or truncated
+    return done, {**info, "TimeLimit.truncated": not terminated} if done else info
 
 
 class CompatWrapper(ApiWrapper):
@@ -186,7 +194,8 @@ class CompatWrapper(ApiWrapper):
     `info["TimeLimit.truncated"]` of the last step says it here. A seed is used once, not at each reset.
 
     Args:
-        env: of either API.
+        env: of either API; of a `ParallelAgents` or `MAenv` `reset` and `step` return lists with an entry for each
+            agent, with one list of ends.
     """
 
     api: Api = "gym"
@@ -194,6 +203,11 @@ class CompatWrapper(ApiWrapper):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self.api = "gym"
+        if isinstance(self.action_space, gymnasium.spaces.Discrete):
+            # Agents of PARL 2.x assert that `n` is an int, as gym's was; Gymnasium's is numpy's.
+            space: Any = copy.copy(self.action_space)
+            space.n = int(space.n)
+            self.action_space = space
 
 
 class _FromGym(AnyWrapper):
@@ -271,8 +285,10 @@ class _Foreign(AnyEnv):
         return getattr(self._env, name)
 
 
-def _space(space: Any) -> gymnasium.Space[Any]:
-    """Return a space of Gymnasium's for one of gym's, by the name of its class and its attributes."""
+def _space(space: Any) -> Any:
+    """Return a space of Gymnasium's for one of gym's, by the name of its class and its attributes; of a list, each."""
+    if isinstance(space, list):
+        return [_space(part) for part in space]
     if isinstance(space, gymnasium.Space):
         return space
     made = gymnasium.spaces

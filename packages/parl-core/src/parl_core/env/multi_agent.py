@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from parl_core.env.compat import Api
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.policy_outputs import action_mapping
 
@@ -43,10 +44,14 @@ class ParallelAgents:
 
     (Environments in which agents take turns become parallel by `pettingzoo.utils.aec_to_parallel`.)
 
+    `CompatWrapper(ParallelAgents(env))` has the forms of PARL 2.x: `reset` returns the observations, and `step` one
+    list of ends.
+
     Args:
         env: has `possible_agents`, `observation_space(agent)`, `action_space(agent)`, `reset` and `step`.
 
     Attributes:
+        api: "gymnasium", see `parl_core.env.compat`.
         n: number of agents.
         agents_name: their names, in the order of all lists.
         observation_space: one per agent.
@@ -57,6 +62,8 @@ class ParallelAgents:
     Raises:
         HyperparameterError: it is no such environment.
     """
+
+    api: Api = "gymnasium"
 
     def __init__(self, env: Any) -> None:
         wanted = ("possible_agents", "observation_space", "action_space", "reset", "step")
@@ -87,7 +94,8 @@ class ParallelAgents:
         """Take one step of all agents; actions of agents that have left are ignored.
 
         Args:
-            actions: one per agent.
+            actions: one per agent; of discrete ones the index, or a score of each, of which the highest counts (as
+                MADDPG acts).
 
         Returns:
             observations, rewards, terminated, truncated, infos.
@@ -129,7 +137,9 @@ class ParallelAgents:
 
     def _action(self, index: int, action: Any) -> Any:
         space = self.action_space[index]
-        return int(action) if isinstance(space, gymnasium.spaces.Discrete) else np.asarray(action, space.dtype)
+        if isinstance(space, gymnasium.spaces.Discrete):
+            return int(np.argmax(action)) if np.size(action) > 1 else int(action)
+        return np.asarray(action, space.dtype)
 
     def _observations(self, found: dict[str, Any]) -> list[Any]:
         return [
