@@ -1,6 +1,6 @@
 """Pages of the site that something else in the repository writes, and the folders of the navigation.
 
-The tables of `benchmarks`, the gallery of the examples' pictures, the course's notebooks, and the Python reference.
+The tables of `benchmarks`, the pictures of the examples, the course's notebooks, and the Python reference.
 """
 
 import logging
@@ -47,13 +47,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _add_gallery(files: Files, config: Any) -> None:
-    """Add a page with the pictures of the examples, in which their programs wrote how they learned."""
-    lines = ["# Gallery", "", "Each picture was made by the example beside it, as its page in the repository says.", ""]
+    """Add to the gallery's videos the pictures of the examples, in which their programs wrote how they learned."""
+    own = files.get_file_from_path("gallery.md")
+    assert own is not None
+    lines = [own.content_string, "## Pictures of the examples", "", "Each picture was made by the example below it.", ""]
     for picture in sorted(_EXAMPLES.glob("*/*.png")):
         folder = picture.parent.name
         title = (picture.parent / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         files.append(File.generated(config, f"gallery/{folder}-{picture.name}", abs_src_path=str(picture)))
-        lines += [f"## {title}", "", f"`examples/{folder}`", "", f"![{title}](gallery/{folder}-{picture.name})", ""]
+        lines += [f"### {title}", "", f"![{title}](gallery/{folder}-{picture.name})", "", f"`examples/{folder}`", ""]
+    files.remove(own)
     files.append(File.generated(config, "gallery.md", content="\n".join(lines)))
 
 
