@@ -50,7 +50,7 @@ def _add_gallery(files: Files, config: Any) -> None:
     """Add to the gallery's videos the pictures of the examples, in which their programs wrote how they learned."""
     own = files.get_file_from_path("gallery.md")
     assert own is not None
-    lines = [own.content_string, "## Pictures of the examples", "", "Each picture was made by the example below it.", ""]
+    lines = [own.content_string, "## Pictures of the examples", "", "Each was made by the example below it.", ""]
     for picture in sorted(_EXAMPLES.glob("*/*.png")):
         folder = picture.parent.name
         title = (picture.parent / "README.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

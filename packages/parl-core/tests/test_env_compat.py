@@ -99,7 +99,7 @@ def test_the_compat_wrapper_gives_gyms_old_api() -> None:
 
 
 def test_the_compat_wrapper_counts_choices_with_a_python_integer_as_gym_did() -> None:
-    inner = gymnasium.make("CartPole-v1")
+    inner: Any = gymnasium.make("CartPole-v1")
     env: Any = CompatWrapper(inner)
     assert type(env.action_space.n) is int
     assert env.action_space == inner.action_space

@@ -70,6 +70,28 @@ def test_a_program_that_sets_up_logging_gets_the_messages_instead(tmp_path: Path
     assert lines[1:] == ["MINE after", "MINE other"]
 
 
+def test_the_handler_that_importing_paddle_gives_the_root_logger_does_not_count(tmp_path: Path) -> None:
+    done = run_program(
+        "import logging\n"
+        "from parl_core import logger\n"
+        "of_paddle = logging.StreamHandler()\n"
+        "of_paddle.setFormatter(logging.Formatter("
+        "'[%(asctime)-15s] [%(levelname)8s] %(filename)s:%(lineno)s - %(message)s'))\n"
+        "logger.info('before')\n"
+        "logging.getLogger().addHandler(of_paddle)\n"
+        "logger.info('beside')\n"
+        "own = logging.StreamHandler()\n"
+        "own.setFormatter(logging.Formatter('own: %(message)s'))\n"
+        "logging.getLogger().addHandler(own)\n"
+        "logger.info('chosen')\n",
+        tmp_path,
+    )
+    before, beside, *chosen = done.stderr.splitlines()
+    assert before.endswith("@program.py:5] before")
+    assert beside.endswith("@program.py:7] beside")
+    assert chosen[-1] == "own: chosen"
+
+
 def test_a_level_that_the_program_chose_stays(tmp_path: Path) -> None:
     done = run_program(
         "import logging\n"

@@ -10,7 +10,8 @@
 
 Importing this module does nothing. The first message prepares the logger "parl": level INFO unless the program chose
 one, and a console handler that keeps silent while the root logger has handlers, so that nothing appears twice. The
-root logger is never touched. All functions can be called from any thread.
+root logger is never touched; the handler that importing paddle gives it does not count, and gets no message of this
+one. All functions can be called from any thread.
 """
 
 import logging
@@ -47,6 +48,7 @@ __all__ = [
 LOG_FILE = "log.log"
 _COLOURS = {WARNING: "\x1b[33m", ERROR: "\x1b[31m", CRITICAL: "\x1b[31;1m"}
 _MARKS = {WARNING: "WRN ", ERROR: "ERR ", CRITICAL: "CRITICAL ", DEBUG: "DBG "}
+_OF_PADDLE = "[%(asctime)-15s] [%(levelname)8s] %(filename)s:%(lineno)s - %(message)s"
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[0m"
 
 
@@ -70,9 +72,18 @@ class _Format(logging.Formatter):
 class _Console(logging.Handler):
     """Writes to whatever standard error is at that moment, unless the root logger has handlers that will."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._keeps = False  # messages from the root logger, which has paddle's handler alone
+
     def emit(self, record: logging.LogRecord) -> None:
         stream: TextIO | None = sys.stderr
-        if logging.getLogger().handlers or stream is None:
+        handlers = logging.getLogger().handlers
+        chosen = any(getattr(handler.formatter, "_fmt", None) != _OF_PADDLE for handler in handlers)
+        if self._keeps != (bool(handlers) and not chosen):
+            self._keeps = not self._keeps
+            _run.logger.propagate = not self._keeps  # which is read after this handler
+        if chosen or stream is None:
             return
         try:
             stream.write(_Format(coloured=stream.isatty()).format(record) + "\n")

@@ -171,7 +171,8 @@ class ApiWrapper(AnyWrapper):
         return self.env.reset(seed=seed, options=options)
 
     def _step(self, action: Any) -> Any:
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        env: Any = self.env
+        obs, reward, terminated, truncated, info = env.step(action)
         if isinstance(terminated, list):  # an entry for each agent
             return obs, reward, terminated, truncated, info
         return obs, float(reward), bool(terminated), bool(truncated), info
