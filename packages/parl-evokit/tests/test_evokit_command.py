@@ -222,3 +222,94 @@ def test_the_built_in_environment_says_which_extra_it_wants(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(EvolutionError, match=r"pip install parl-evokit\[loop\]"):
         NamedEpisode("cartpole").open()
+
+
+USERS_CODE = """
+def raises(): raise RuntimeError("first\\nsecond")
+def no_function(): return 5
+def no_number(): return lambda agent, seed: "x"
+def fails(): return lambda agent, seed: {}["inside"]
+def too_large(): return lambda agent, seed: 10**400
+def nothing(): return lambda agent, seed: float("nan")
+def wants_more(more): ...
+"""
+
+
+@pytest.fixture
+def users_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    mlp([4, 20, 2], activation="linear", seed=1).save(tmp_path / "model")
+    (tmp_path / "config.prototxt").write_text("solver { update { min_samples: 2 } }", encoding="utf-8")
+    (tmp_path / "users_code.py").write_text(USERS_CODE, encoding="utf-8")
+    (tmp_path / "users_slip.py").write_text("def f(:", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    evokit("init-solver", "--model_dir=model", "--config_path=config.prototxt")
+    return tmp_path
+
+
+SAMPLING = ["online-sampling", "--log_path=log", "--model_dir=model", "--config_path=config.prototxt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("users_code:raises", "users_code:raises raised RuntimeError: first second ("),
+        ("users_code:no_function", "users_code:no_function raised TypeError: "),
+        ("users_code:no_number", "users_code:no_number raised ValueError: "),
+        ("users_code:fails", "users_code:fails raised KeyError: 'inside' ("),
+        ("users_code:too_large", "users_code:too_large raised OverflowError: "),
+        ("users_slip:f", "users_slip:f cannot be imported: invalid syntax"),
+    ],
+)
+def test_an_environment_that_fails_is_one_line_that_says_where(users_code: Path, name: str, message: str) -> None:
+    (line,) = evokit(*SAMPLING, f"--env={name}", expect=2).stderr.splitlines()
+    assert line.startswith(f"error: {message}")
+    if message.endswith("("):
+        assert "users_code.py, line " in line
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("users_code:raises", "users_code:raises raised RuntimeError: first second ("),
+        ("users_code:wants_more", "users_code:wants_more raised TypeError: "),
+        ("users_slip:f", "users_slip:f cannot be imported: invalid syntax"),
+        ("mlp:99999999-99999999", "mlp:99999999-99999999 raised "),
+    ],
+)
+def test_a_model_that_fails_is_one_line_that_says_where(users_code: Path, name: str, message: str) -> None:
+    result = evokit("init-solver", "--model_dir=model", "--config_path=config.prototxt", f"--model={name}", expect=2)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {message}")
+
+
+def test_json_has_null_for_a_mean_that_is_no_number(users_code: Path) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    told = json.loads(evokit(*SAMPLING, "--env=users_code:nothing", "--json").stdout, parse_constant=refuse)
+    assert told["mean_reward"] is None
+    assert told["rewards"] == [None] * 10
+    for line in evokit("log", "show", "log").stdout.splitlines():
+        assert json.loads(line, parse_constant=refuse)["reward"] is None
+
+
+def test_blocks_without_end_are_no_configuration(tmp_path: Path) -> None:
+    for name in ("deep.json", "deep.toml"):
+        (tmp_path / name).write_text("a=" * name.endswith("toml") + "[" * 100_000, encoding="utf-8")
+        assert "too many blocks" in evokit("config", "check", str(tmp_path / name), expect=2).stderr
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    for arguments in ([], ["log"]):
+        shown = CliRunner().invoke(main, arguments).output.splitlines()
+        assert shown[0].startswith("Usage: ")
+        assert "Commands:" in shown
+
+
+def test_a_loop_whose_picture_has_no_place_does_not_begin(users_code: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    for picture, reason in (("nowhere/curve.png", "there is no directory nowhere"), ("model", "it is a directory")):
+        settings = ["--rounds=1", "--env=users_code:nothing", f"--picture={picture}"]
+        assert reason in evokit("loop", "--config_path=config.prototxt", *settings, expect=2).stderr
+    assert not (users_code / "sampling_log").exists()

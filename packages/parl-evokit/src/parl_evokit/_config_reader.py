@@ -238,6 +238,8 @@ def load_settings(kind: type[T], source: T | Mapping[str, Any] | str | PathLike[
         return _build(kind, _nested(readers[path.suffix](text)), "the configuration", at_top=True)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: there are too many blocks within each other") from error
 
 
 def to_prototxt(settings: Any) -> str:

@@ -3,14 +3,16 @@
 An environment here is a function (agent, seed) -> return of one episode; the same seed begins the same episode.
 """
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from parl_evokit.errors import EvolutionError
 from parl_evokit.models.adapter import Predictor
 
-__all__ = ["Episode", "NamedEpisode", "cartpole", "load_object"]
+__all__ = ["Episode", "NamedEpisode", "cartpole", "load_object", "users_code"]
 
 Episode = Callable[[Predictor, int], float]
 """A function that plays one episode with a model's `predict` and a seed, and returns its reward."""
@@ -55,16 +57,23 @@ class NamedEpisode:
         """Make the environment now.
 
         Raises:
-            EvolutionError: There is no such function, or gymnasium is missing.
+            EvolutionError: There is no such function, it raised, or gymnasium is missing.
         """
-        self._play = cartpole() if self._name == "cartpole" else load_object(self._name)()
+        make = cartpole if self._name == "cartpole" else load_object(self._name)
+        with users_code(self._name):
+            self._play = make()
 
     def __call__(self, agent: Predictor, seed: int) -> float:
-        """Return the return of one episode."""
+        """Return the return of one episode.
+
+        Raises:
+            EvolutionError: The episode raised, or its return is no number.
+        """
         if self._play is None:
             self.open()
         assert self._play is not None
-        return float(self._play(agent, seed))
+        with users_code(self._name):
+            return float(self._play(agent, seed))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_name": self._name, "_play": None}
@@ -74,12 +83,30 @@ def load_object(name: str) -> Any:
     """Return what `package.module:name` means.
 
     Raises:
-        EvolutionError: It is not of this form, or there is no such thing.
+        EvolutionError: It is not of this form, there is no such thing, or its module raised.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise EvolutionError(f"{name!r} is not of the form package.module:function")
+    with users_code(name):
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise EvolutionError(f"{name} cannot be imported: {error}") from error
+
+
+@contextlib.contextmanager
+def users_code(name: str) -> Iterator[None]:
+    """Have code of the user's, which goes by this name, fail with an error that says where in one line.
+
+    Raises:
+        EvolutionError: The code raised something else than that.
+    """
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise EvolutionError(f"{name} cannot be imported: {error}") from error
+        yield
+    except EvolutionError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{name} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+        raise EvolutionError(text) from error

@@ -6,7 +6,6 @@ Exit codes: see `options`.
 """
 
 import importlib.util
-import json
 import sys
 import time
 from pathlib import Path
@@ -43,6 +42,7 @@ from parl_evokit.cli._options import (
     option,
     print_result,
     report_fields,
+    to_json,
 )
 from parl_evokit.config import Config
 from parl_evokit.environments import NamedEpisode
@@ -258,6 +258,9 @@ def loop(
     drawing = str(picture) != "-"
     if drawing and importlib.util.find_spec("matplotlib") is None:
         raise EvolutionError("the picture needs matplotlib: pip install parl-evokit[loop], or give --picture=-")
+    if drawing and (picture.is_dir() or not picture.parent.is_dir()):
+        reason = "it is a directory" if picture.is_dir() else f"there is no directory {picture.parent}"
+        raise EvolutionError(f"{picture} cannot be the picture: {reason}")
     episode = NamedEpisode(env)
     episode.open()  # what is missing is said before anything is written
     with update_lock(warehouse, wait_s, _say):
@@ -314,10 +317,10 @@ def log_show(paths: tuple[Path, ...], as_json: bool) -> None:
         for info, reward in zip(contents.infos, contents.rewards, strict=True)
     ]
     if as_json:
-        click.echo(json.dumps({"samples": samples, "pending": contents.pending, "damaged": contents.damaged_bytes}))
+        click.echo(to_json({"samples": samples, "pending": contents.pending, "damaged": contents.damaged_bytes}))
         return
     for sample in samples:
-        click.echo(json.dumps(sample))
+        click.echo(to_json(sample))
     if contents.damaged_bytes:
         click.echo(f"{contents.damaged_bytes} damaged bytes were left out", err=True)
 

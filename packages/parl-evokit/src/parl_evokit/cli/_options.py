@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,7 +19,7 @@ from parl_evokit import _solver_dir
 from parl_evokit._directories import read_unchanged
 from parl_evokit._report import UpdateReport
 from parl_evokit.agent import ESAgent
-from parl_evokit.environments import load_object
+from parl_evokit.environments import load_object, users_code
 from parl_evokit.errors import (
     EvaluationFailed,
     EvolutionError,
@@ -55,6 +56,7 @@ __all__ = [
     "option",
     "print_result",
     "report_fields",
+    "to_json",
 ]
 
 
@@ -69,6 +71,7 @@ CODES: dict[type[Exception], int] = {
     RecordError: DAMAGED,
     SolverError: DAMAGED,
 }
+NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 shows the help by itself
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,6 +127,9 @@ class Commands(click.Group):
         try:
             code = super().main(args, prog_name, complete_var, False, **extra)
         except click.ClickException as error:
+            if isinstance(error, NO_ARGUMENTS):
+                error.show()
+                sys.exit(error.exit_code)
             where = getattr(error, "ctx", None)
             name = f" ({where.command_path} --help says more)" if where is not None else ""
             click.echo(f"error: {' '.join(error.format_message().split())}{name}", err=True)
@@ -159,7 +165,7 @@ def exits(command: Callable[P, None]) -> Callable[P, None]:
             else:
                 click.echo(f"error: {_one_line(error)}", err=True)
             if kwargs.get("as_json"):
-                click.echo(json.dumps({"error": type(error).__name__, "message": str(error), "exit": code} | more))
+                click.echo(to_json({"error": type(error).__name__, "message": str(error), "exit": code} | more))
             sys.exit(code)
 
     return wrapped
@@ -174,7 +180,23 @@ def _one_line(error: BaseException) -> str:
 
 def print_result(as_json: bool, fields: dict[str, Any], text: str) -> None:
     """Print what a command has done, for programs or for people."""
-    click.echo(json.dumps(fields) if as_json else text)
+    click.echo(to_json(fields) if as_json else text)
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON, which has null where a number is not finite."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not isfinite(value):
+            return None
+        case dict():
+            return {name: _finite(part) for name, part in value.items()}
+        case list() | tuple():
+            return [_finite(part) for part in value]
+    return value
 
 
 def report_fields(report: UpdateReport) -> dict[str, Any]:
@@ -213,7 +235,8 @@ def open_solver(model_dir: Path, config_path: Path, model: str | None) -> ESAgen
 
 def _model(directory: Path, name: str | None) -> ModelAdapter:
     if name is not None:
-        return built_in(name) or _users(name)
+        with users_code(name):
+            return built_in(name) or _users(name)
     found = model_in(directory)
     if found is not None:
         return found
