@@ -26,6 +26,7 @@ __all__ = [
     "SamplingInfo",
     "decision",
     "encode_sample",
+    "halves_of",
     "read_fields",
     "read_varint",
     "sampling_infos",
@@ -208,12 +209,18 @@ class SamplingInfo:
         )
 
 
-def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
-    """Return records of many samples of one model; the keys `[n]` are good ones."""
+def halves_of(noise_keys: NDArray[np.uint64]) -> list[list[int]]:
+    """Return good keys `[n]` as records have them."""
     halves = np.empty((len(noise_keys), 2), np.int64)
     halves[:, 0], halves[:, 1] = noise_keys >> np.uint64(HALF_BITS), noise_keys & np.uint64(HALF_MASK)
-    infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(halves))))
-    for info, key in zip(infos, halves.tolist(), strict=True):
+    numbers: list[list[int]] = halves.tolist()
+    return numbers
+
+
+def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
+    """Return records of many samples of one model; the keys `[n]` are good ones."""
+    infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(noise_keys))))
+    for info, key in zip(infos, halves_of(noise_keys), strict=True):
         info.key = key
         info.model_iter_id = model_iter_id
         info.fingerprint = fingerprint

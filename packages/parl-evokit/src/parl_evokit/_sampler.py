@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import ConfigError, EvolutionError
-from parl_evokit.noise._gaussian import GaussianNoise
+from parl_evokit.noise._gaussian import GaussianNoise, Prepared
 from parl_evokit.noise._keys import CONTROL_KEY
 from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
@@ -204,11 +204,13 @@ class Sampler:
         assert self.parents is not None
         return splitmix64(key >> 1, PARENT_INDEX) % len(self.parents)
 
-    @property
-    def takes_windows(self) -> bool:
-        """Whether a sample is the parameters plus windows of the table, see `GaussianNoise.perturb_at`."""
-        plain = self.transform is None and self.parents is None and self.bounds is None
-        return plain and self.integers is None and self.noise.spec.cached and not isinstance(self.std, np.ndarray)
+    def prepared(self, keys: NDArray[np.uint64]) -> Prepared | None:
+        """Return `GaussianNoise.prepared`, if a sample is nothing but the parameters plus windows of the table."""
+        std = self.std
+        plain = self.transform is None and self.parents is None and self.bounds is None and self.integers is None
+        if not plain or not self.noise.spec.cached or isinstance(std, np.ndarray):
+            return None
+        return self.noise.prepared(self.parameters, keys, std)
 
     def perturb(self, key: int, out: FlatVector) -> None:
         """Write the parameters with this key's noise into `out` `[n]`."""

@@ -11,9 +11,11 @@ never a mixture; the sampling path has no lock.
 """
 
 import copy
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import fsum, inf, isfinite, sqrt
 from typing import Any
 
@@ -21,15 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit._records import SamplingInfo, sampling_infos
+from parl_evokit._records import SamplingInfo, halves_of, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import Advance, Best, Sampler, Transform
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Guard, Verdict, shortened
-from parl_evokit.noise._gaussian import GaussianNoise
-from parl_evokit.noise._keys import HALF_BITS, HALF_MASK, CounterKeys, KeySource, RandomKeys
+from parl_evokit.noise._gaussian import GaussianNoise, Prepared
+from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
 from parl_evokit.optimizers import StepDiverged
 
 __all__ = ["Strategy", "length_of"]
@@ -37,6 +39,7 @@ __all__ = ["Strategy", "length_of"]
 PIECE = 2**16
 AHEAD = 2**16  # numbers of candidates that are made at once: well within a second-level cache
 FEWEST_AHEAD = 16  # candidates from which making them at once beats one after the other
+FEWEST_AHEAD_OF_TABLE = 128  # the same where one after the other is a window of the table plus the parameters
 NEXT_KEY = "next_key"  # of counted keys, in the state
 
 
@@ -436,7 +439,7 @@ class _Ahead:
     """Candidates of the last `ask`, prepared for many of them at once, which costs a fraction of a call for each.
 
     Candidates of small models are made a few at a time, when the first of them is wanted. Of larger ones it is known
-    where their noise lies in the table. A sample that is wanted in another order, or once more, is not found here.
+    where their noise lies in the table. Only the next sample in the order of `ask` is found here.
 
     Args:
         sampler: Their model.
@@ -446,42 +449,42 @@ class _Ahead:
     def __init__(self, sampler: Sampler, keys: NDArray[np.uint64]) -> None:
         self.sampler = sampler
         self._keys = keys
-        self._first = 0  # of the keys, whose candidate is not prepared yet
+        self._next = 0
         size = len(sampler.parameters)
-        self._at_once = 0 if sampler.parents is not None else AHEAD // size // 2 * 2
-        self._made: dict[tuple[int, ...], FlatVector] = {}
-        self._windows: dict[tuple[int, ...], list[int]] = {}
-        if self._at_once < FEWEST_AHEAD:
-            self._at_once = 0
-            if sampler.takes_windows:
-                self._windows = dict(zip(_halves(keys), sampler.noise.windows_of(keys, size), strict=True))
+        at_once = 0 if sampler.parents is not None else AHEAD // size // 2 * 2
+        self._few = at_once < FEWEST_AHEAD_OF_TABLE
+        self._at_once = at_once if at_once >= FEWEST_AHEAD else 0
+        self._made: dict[int, FlatVector] = {}
+
+    @functools.cached_property
+    def _halves(self) -> list[list[int] | None]:
+        """The keys as records have them, and what no record has after the last one."""
+        return [*halves_of(self._keys), None]
+
+    @functools.cached_property
+    def _prepared(self) -> Prepared | None:
+        return self.sampler.prepared(self._keys) if self._few else None
 
     def take(self, key: list[int], out: FlatVector | None) -> FlatVector | None:
         """Return the candidate with this key, in `out` or in an array of its own; None if it is not prepared."""
-        wanted, sampler = tuple(key), self.sampler
-        if self._windows:
-            windows = self._windows.get(wanted)
-            if windows is None:
-                return None
-            return sampler.noise.perturb_at(sampler.parameters, windows, key[1] & 1, sampler.std, out)
-        made = self._made.pop(wanted, None)
+        place = self._next
+        if self._halves[place] != key:
+            return None
+        if self._prepared is not None:
+            self._next = place + 1
+            return self._prepared(place, out)
+        made = self._made.pop(place, None)
         if made is None:
-            first = self._first
-            keys = self._keys[first : first + self._at_once]
-            if not len(keys) or wanted != _halves(keys[:1])[0]:
+            if not self._at_once:
                 return None
-            self._made = dict(zip(_halves(keys), sampler.perturb_many(keys), strict=True))
-            self._first = first + len(keys)
-            made = self._made.pop(wanted)
+            rows = dict(enumerate(self.sampler.perturb_many(self._keys[place : place + self._at_once]), place))
+            made = rows.pop(place)
+            self._made = rows
+        self._next = place + 1
         if out is None:
             return made
         np.copyto(out, made)
         return out
-
-
-def _halves(keys: NDArray[np.uint64]) -> list[tuple[int, ...]]:
-    """Return the keys as records have them."""
-    return list(zip((keys >> np.uint64(HALF_BITS)).tolist(), (keys & np.uint64(HALF_MASK)).tolist(), strict=True))
 
 
 def _report(
@@ -494,17 +497,15 @@ def _report(
     rolled_back: str = "",
     rejected: str = "",
 ) -> UpdateReport:
-    rewards: list[float] = []
-    for group in intake.groups:
-        rewards += group.rewards.tolist()
+    rewards = [group.rewards for group in intake.groups]
     control = intake.control
     return UpdateReport(
         model_iter_id=before.model_iter_id + 1,
         used=used,
         pairs=intake.pairs,
         repeated=intake.repeated,
-        mean_reward=fsum(rewards) / len(rewards) if rewards else 0.0,
-        best_reward=max(rewards, default=0.0),
+        mean_reward=fsum(chain.from_iterable(own.tolist() for own in rewards)) / intake.used if rewards else 0.0,
+        best_reward=max((float(own.max()) for own in rewards), default=0.0),
         control=len(control),
         control_mean=fsum(control) / len(control) if control else None,
         stale={group.age: len(group.keys) for group in intake.groups if group.age},

@@ -34,8 +34,9 @@ UPPER_SHIFT = 24  # so many weights below 2**24 as there can be records add up t
 MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
 COLUMNS = 2**14  # coordinates summed at a time
 ENTRIES = 2**18  # of noise held at a time: about a second-level cache
+LONG_ROW = 2**12  # coordinates from which noise is copied into memory that is kept
+SHORT_ENTRIES = 2**17  # of rows below that: memory up to this size the allocator has at hand
 SQUARES_BUDGET = 2**34  # of the sizes of weights, for no sum of their squares' to reach 2**63
-SMALLEST_ROOM = 2**15  # entries: below that the allocator has memory at hand
 FLOAT64_SUM, FLOAT64_BUDGET = 2**53 // LARGEST_UNIT, 2**53 // LARGEST_UNIT**2  # the same in float64, and for squares
 Keys = Sequence[int] | NDArray[np.uint64]
 _Number = TypeVar("_Number", np.int64, np.float64)
@@ -116,7 +117,8 @@ class ExactSum:
             return out
         total: NDArray[Any] = np.empty(count, np.int64) if out is None else out
         columns = min(self._row_chunk, COLUMNS)
-        at_once = min(MOST_RUNS, max(1, ENTRIES // max(1, self._run * min(count, columns))))
+        row = min(count, columns)
+        at_once = min(MOST_RUNS, max(1, _entries(row) // max(1, self._run * row)))
         for chunk in chunks(count, columns, start):
             size, here = chunk.stop - chunk.start, total[chunk.start - start : chunk.stop - start]
             sums: list[NDArray[Any]] = []
@@ -155,7 +157,7 @@ class ExactSum:
     def _products(self, first: int, run_count: int, start: int, size: int) -> list[NDArray[Any]]:
         """Yield for each digit the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
         line, count = first * self._run, run_count * self._run
-        fitting = max(1, ENTRIES // size)
+        fitting = max(1, _entries(size) // size)
         if count <= fitting:
             rows = self._rows_of(slice(line, line + count), start, size, self._room_for(count, size))
             rows = rows.reshape(run_count, self._run, size)
@@ -170,12 +172,17 @@ class ExactSum:
         return sums
 
     def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
-        """Return memory for large rows: the same memory each time, for new memory costs more than what is put there."""
-        if lines * size < SMALLEST_ROOM:
+        """Return memory for long rows: the same memory each time, for new memory costs more than what is put there."""
+        if size < LONG_ROW:
             return None
         if self._room.size < lines * size:
             self._room = np.empty(lines * size, np.float32)
         return self._room[: lines * size].reshape(lines, size)
+
+
+def _entries(size: int) -> int:
+    """Return how many entries of noise to hold at a time, in rows of this size."""
+    return ENTRIES if size >= LONG_ROW else SHORT_ENTRIES
 
 
 def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[Any]:

@@ -39,8 +39,6 @@ CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache hold
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
 LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
-LONG_ROW = 2**12  # coordinates from which copying windows one by one beats gathering a few at a time
-PIECE = 2**14  # entries of these few: little enough for the allocator to have memory at hand
 FEW = 4  # samples from which pairs are gathered together
 FEW_WINDOWS = 16  # up to which integers find them sooner than arrays
 GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
@@ -54,6 +52,12 @@ class RowsOf(Protocol):
     def __call__(
         self, run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]: ...
+
+
+class Prepared(Protocol):
+    """See `GaussianNoise.prepared`."""
+
+    def __call__(self, place: int, out: FlatVector | None, /) -> FlatVector: ...
 
 
 class GaussianNoise:
@@ -189,43 +193,48 @@ class GaussianNoise:
                 bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
                 combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
         else:
-            self.perturb_at(parameters, self._block_starts(pair, range(-(-size // self._block))), key & 1, std, out)
+            starts = self._block_starts(pair, range(-(-size // self._block)))
+            self._combine_windows(combine, parameters, self._scaled_by(float(std)), starts, out)
         return out
 
-    def windows_of(self, keys: NDArray[np.uint64], size: int) -> list[list[int]]:
-        """Return where in the table the windows of each key begin, one a block of `size` coordinates."""
-        blocks = np.arange(-(-size // self._block), dtype=np.uint64)
-        starts: list[list[int]] = self._window_starts((keys >> np.uint64(1))[:, None], blocks).tolist()
-        return starts
-
-    def perturb_at(
-        self, parameters: FlatVector, windows: Sequence[int], odd: int, std: float | FlatVector, out: FlatVector | None
-    ) -> FlatVector:
-        """Return parameters plus noise of a table, where its windows are known; see `perturb`.
+    def prepared(self, parameters: FlatVector, keys: NDArray[np.uint64], std: float) -> Prepared:
+        """Return a function that does `perturb` for one of several samples, whose windows of the table are known then.
 
         Args:
             parameters: `[n]`.
-            windows: One number a block of coordinates, see `windows_of`.
-            odd: Whether the noise is negated: the lowest bit of the key.
+            keys: The samples' keys, none of which is the control key, `[k]`.
             std: Standard deviation, one for all.
-            out: Where the result goes, `[n]`. Default: a new array.
+
+        Returns:
+            A function from a sample's place in `keys` and `out` of `perturb`.
         """
-        kept, scaled = self._scaled
-        if kept != std or not scaled.size:
-            scaled = self._scaled_by(float(std))
-        combine = np.subtract if odd else np.add
+        size, block, scaled = len(parameters), self._block, self._scaled_by(std)
+        blocks = np.arange(-(-size // block), dtype=np.uint64)
+        starts: list[list[int]] = self._window_starts((keys >> np.uint64(1))[:, None], blocks).tolist()
+        combine = [np.subtract if odd else np.add for odd in (keys & np.uint64(1)).tolist()]
+        if size > block:
+            return lambda place, out: self._combine_windows(combine[place], parameters, scaled, starts[place], out)
+        windows = _all_windows(scaled, size)
+        return lambda place, out: combine[place](parameters, windows[starts[place][0]], out)
+
+    def _combine_windows(
+        self,
+        combine: np.ufunc,
+        parameters: FlatVector,
+        scaled: FlatVector,
+        starts: Sequence[int],
+        out: FlatVector | None,
+    ) -> FlatVector:
+        """Return parameters plus or minus the scaled table's windows from these places on, one a block of them."""
         size, block = len(parameters), self._block
-        if size <= block:
-            start = windows[0]
-            return combine(parameters, scaled[start : start + size], out)
         out = np.empty_like(parameters) if out is None else out
         whole = size // block
         shape = (whole, block)
         rows = parameters[: whole * block].reshape(shape), out[: whole * block].reshape(shape)
         window_at = _all_windows(scaled, block).__getitem__
-        deque(map(combine, rows[0], map(window_at, windows), rows[1]), maxlen=0)  # a loop without the interpreter
+        deque(map(combine, rows[0], map(window_at, starts), rows[1]), maxlen=0)  # a loop without the interpreter
         if left := size - whole * block:
-            start = windows[whole]
+            start = starts[whole]
             combine(parameters[-left:], scaled[start : start + left], out[-left:])
         return out
 
@@ -306,8 +315,8 @@ class GaussianNoise:
 
         Returns:
             A function from a slice of the pairs, a first coordinate and their number to an array
-            `[pairs in it, coordinates]`, a new one unless one in row order is given; the coordinates lie within one
-            multiple of `row_chunk`.
+            `[pairs in it, coordinates]`, a new one or the one in row order that is given; the coordinates lie within
+            one multiple of `row_chunk`.
         """
         if not self.spec.cached:
 
@@ -331,13 +340,9 @@ class GaussianNoise:
             if number != present:  # many calls have the same block
                 present, starts = number, self._window_starts(pairs, number)
             places = starts[run] + offset
-            if out is not None and count >= LONG_ROW:
-                _copy_windows(table, places, out)
-                return out
             if out is None:
                 return _windows_at(table, places, count)
-            for part in chunks(len(places), max(1, PIECE // count)):
-                out[part] = _windows_at(table, places[part], count)
+            _copy_windows(table, places, out)
             return out
 
         return from_table
