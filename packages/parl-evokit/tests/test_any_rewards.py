@@ -191,6 +191,14 @@ def test_rewards_that_no_float_holds_are_set_aside_by_name() -> None:
     assert str(report.set_aside) == "3 not finite"
 
 
+def test_rewards_beyond_float64_in_a_wider_type_are_set_aside_without_a_warning() -> None:
+    es = ES(np.ones(4, np.float32))
+    widest = np.finfo(np.longdouble).max
+    report = es.tell(es.ask(4), np.array([1.0, widest, -widest, 2.0], np.longdouble))
+    assert report.used + report.set_aside.not_finite == 4
+    assert report.used == (2 if widest > np.finfo(np.float64).max else report.used)
+
+
 def test_one_sample_is_enough_where_the_settings_say_so() -> None:
     es = ES(np.ones(4, np.float32), {"solver": {"update": {"min_samples": 1}}})
     assert es.tell(es.ask(1), [5.0]).used == 1

@@ -3,13 +3,14 @@
 import json
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from parl_evokit import AsyncESAgent, InvalidToken, LogError, LogWriter, Tokens, read_log
+from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogError, LogWriter, Tokens, mlp, read_log
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
 from parl_evokit.log._segments import compact, prune
@@ -160,6 +161,15 @@ def test_the_page_is_one_file_and_begins_with_the_alarm_when_updates_have_stoppe
     assert "have stopped" in out.read_text(encoding="utf-8")
     assert "have stopped" in page(model, time.time(), 10.0)
     assert "evokit_last_update_timestamp_seconds 1\n" in exposition(model)
+
+
+def test_a_page_that_is_kept_says_of_which_time_it_is(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    ESAgent({"solver": {}}, mlp([4, 2])).save(model)
+    moment = datetime(2026, 3, 1, 12, 0, tzinfo=UTC).timestamp()
+    os.utime(model / "solver.json", (moment, moment))
+    text = page(model, moment + 5400.0, 1e9)
+    assert "the last one at 2026-03-01 12:00 UTC, 1.5 hours before this page (2026-03-01 13:30 UTC)" in text
 
 
 def test_a_directory_without_a_model_is_said_in_a_line(tmp_path: Path) -> None:

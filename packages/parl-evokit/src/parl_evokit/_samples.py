@@ -88,7 +88,8 @@ class Samples:
         if n != len(rewards):
             raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
         try:
-            numbers = np.asarray(rewards, np.float64)
+            with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
+                numbers = np.asarray(rewards, np.float64)
         except OverflowError:
             numbers = np.array([_as_float(reward) for reward in rewards])
         except (TypeError, ValueError) as error:

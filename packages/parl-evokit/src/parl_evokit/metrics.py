@@ -10,6 +10,7 @@ was written, whatever has happened since.
 import html
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         EvolutionError: There is no solver.
     """
     lines = [json.loads(line) for line in read_history(model_dir)]
-    since = now - last_update(model_dir)
+    last = last_update(model_dir)
+    since = now - last
     ages = [str(age) for age in sorted({int(age) for line in lines for age in line["stale"]})]
     reasons = sorted({reason for line in lines for reason in line.get("refused", {})})
     aside = sorted({reason for line in lines for reason, count in line["set_aside"].items() if count})
@@ -165,16 +167,21 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         _plot("refused tokens", _deeper(lines, "refused", reasons), _same(reasons)),
         _plot("set aside", _deeper(lines, "set_aside", aside), _same(aside)),
     ]
-    stopped = f'<p class="alarm">The updates have stopped: the last one was {since / 3600:.1f} hours ago.</p>'
+    stopped = f'<p class="alarm">The updates have stopped: the last one was {since / 3600:.1f} hours before this page.</p>'
     rollbacks = [f"<li>model {line['model_iter_id']}: {html.escape(line['rolled_back'])}</li>"
                  for line in lines if line.get("rolled_back")]  # fmt: skip
     return (
         "<!doctype html><meta charset=utf-8><title>evokit</title><style>body{font:14px sans-serif;margin:2em}"
         ".alarm{background:#d62728;color:#fff;padding:.6em}svg{display:block}</style>"
         f"<h1>{html.escape(str(model_dir))}</h1>{stopped if since > stale_after_s else ''}"
-        f"<p>{len(lines)} updates; the last one {since / 3600:.1f} hours ago.</p>{''.join(plots)}"
+        f"<p>{len(lines)} updates; the last one at {_utc(last)}, {since / 3600:.1f} hours before this page "
+        f"({_utc(now)}).</p>{''.join(plots)}"
         f"<h2>rollbacks</h2><ul>{''.join(rollbacks) or '<li>none</li>'}</ul>\n"
     )
+
+
+def _utc(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _deeper(lines: Sequence[Mapping[str, Any]], field: str, names: Sequence[str]) -> list[dict[str, Any]]:
