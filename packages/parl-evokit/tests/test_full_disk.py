@@ -1,5 +1,6 @@
 """A full disk while saving or logging: a clear error, what was there stays, and it works again when there is room."""
 
+import errno
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parl_evokit import LogWriter, SamplingInfo, StorageError, read_log
+from parl_evokit import InvalidToken, LogWriter, SamplingInfo, StorageError, Tokens, read_log
 from parl_evokit.agent import ESAgent
 from parl_evokit.errors import LogError
 
@@ -71,6 +72,32 @@ def test_a_log_that_does_not_fit_says_so_and_keeps_what_is_in_it(small_disk: Pat
     infos = read_log(small_disk / "log", max_damage=1.0).infos
     assert infos[0] == SamplingInfo([1, 2], 0, 9)
     assert infos[-1] == SamplingInfo([3, 4], 0, 9)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_log_that_cannot_be_ended_well_holds_neither_its_file_nor_the_lock_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    log = LogWriter(tmp_path / "log", tokens=Tokens([bytes(32)], lifetime_s=60))
+    log.sampled(SamplingInfo([1, 2], 0, 9))
+    for _ in range(2):  # the second within a second is counted when the log ends
+        with pytest.raises(InvalidToken):
+            log.reward("no token", 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails)
+        with pytest.raises(LogError):
+            log.close()
+    (segment,) = (tmp_path / "log").iterdir()
+    with segment.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    log.sampled(SamplingInfo([3, 4], 0, 9))
+    log.close()
+    assert read_log(tmp_path / "log").pending == 2
 
 
 def test_a_limit_on_files_is_as_good_as_a_full_disk(tmp_path: Path) -> None:

@@ -220,15 +220,27 @@ class Strategy(ABC):
             step = self._advance(intake, before)
         except StepDiverged as error:
             return self._not_taken(intake, before, guard, str(error))
-        parameters = shortened(
-            before.parameters, step.parameters, self.config.solver.guard.max_update_ratio, before.std
-        )
-        parameters.flags.writeable = False
+        parameters = self._take(step, before, guard, state_before)
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._rejected = ""
         self._note_best(intake, before)
-        guard.updated(before.model_iter_id, before.parameters, state_before)
+        report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
+        return self._with_comparison(report, compared, arms[1])
+
+    def _take(self, step: Advance, before: Sampler, guard: Guard, state: Mapping[str, NDArray[Any]]) -> FlatVector:
+        """Put the model after a step in the place of the one before, and return its parameters.
+
+        Args:
+            step: What the algorithm has made of the samples.
+            before: The model that it started from.
+            guard: What is known of the arms by then.
+            state: The algorithm's, before the step: for a guard to go back to.
+        """
+        ratio = self.config.solver.guard.max_update_ratio
+        parameters = shortened(before.parameters, step.parameters, ratio, before.std)
+        parameters.flags.writeable = False
+        guard.updated(before.model_iter_id, before.parameters, state)
         self.guard = guard
         self._sampler = replace(
             before,
@@ -240,8 +252,7 @@ class Strategy(ABC):
             trusted=guard.trusted,
         )
         self.keys.start_pair()
-        report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
-        return self._with_comparison(report, compared, arms[1])
+        return parameters
 
     def _arms(self, intake: Intake, before: Sampler) -> tuple[list[float], list[float]]:
         """Return the rewards without noise of the models since the trusted one, and of that one."""
@@ -285,19 +296,7 @@ class Strategy(ABC):
             step = self._advance_reverted(intake, reverted, children)
         except StepDiverged as error:
             return self._not_taken(intake, reverted, self.guard, str(error), reason)
-        ratio = self.config.solver.guard.max_update_ratio
-        parameters = shortened(reverted.parameters, step.parameters, ratio, reverted.std)
-        parameters.flags.writeable = False
-        self.guard.updated(reverted.model_iter_id, reverted.parameters, state)
-        self._sampler = replace(
-            reverted,
-            parameters=parameters,
-            std=step.std,
-            transform=step.transform,
-            parents=step.parents,
-            model_iter_id=reverted.model_iter_id + 1,
-            trusted=self.guard.trusted,
-        )
+        parameters = self._take(step, reverted, self.guard, state)
         norm = _distance(parameters, before.parameters)
         return _report(intake, reverted, intake.used, step.gradient_norm, norm, parameters, rolled_back=reason)
 

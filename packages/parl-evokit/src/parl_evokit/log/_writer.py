@@ -166,16 +166,24 @@ class LogWriter:
             self._unsynced = 0
 
     def close(self) -> None:
-        """Sync and end the segment; a later call begins a new one."""
-        if self._refused:
-            self._tally()
-        self._end()
+        """Sync and end the segment; a later call begins a new one.
+
+        Raises:
+            LogError: The end could not be written; the segment has ended all the same.
+        """
+        try:
+            if self._refused:
+                self._tally()
+        finally:
+            self._end()
 
     def _end(self) -> None:
-        self.sync()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        try:
+            self.sync()
+        finally:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
 
     def __enter__(self) -> "LogWriter":
         return self
