@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogError, LogWriter, Tokens, mlp, read_log
+from parl_evokit import (
+    AsyncESAgent,
+    ESAgent,
+    InvalidToken,
+    LogError,
+    LogWriter,
+    StorageError,
+    Tokens,
+    mlp,
+    off_policy,
+    read_log,
+)
 from parl_evokit.cli import main
 from parl_evokit.log import _segments
 from parl_evokit.log._segments import compact, prune
@@ -73,6 +84,94 @@ def test_segments_that_are_used_can_be_archived_as_one(agent: AsyncESAgent, tmp_
     assert (both.infos, both.rewards, both.refused) == (before.infos, before.rewards, before.refused)
     with pytest.raises(LogError, match="the log itself"):
         compact([log], {}, log)
+
+
+def used_log(place: Path, segments: int) -> tuple[Path, dict[str, int]]:
+    """Return a log of so many segments of two records, and the ledger of one who has used them."""
+    clone = agent_of(place).clone()
+    for _ in range(segments):
+        with LogWriter(place / "log") as log:
+            for number in range(2):
+                log.reward(clone.add_noise(), float(number))
+    return place / "log", read_log(place / "log").ledger
+
+
+def test_two_who_archive_at_once_write_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, ledger = used_log(tmp_path, 6)
+    rename, seen = Path.rename, []
+
+    def other_first(path: Path, target: Path) -> Path:
+        if path.suffix == ".evl" and not seen:
+            seen.append(path)
+            assert compact([log], ledger, tmp_path / "archive").records == 12
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", other_first)
+    assert compact([log], ledger, tmp_path / "archive").records == 0
+    assert len(read_log(tmp_path / "archive").samples) == 12
+    assert list(log.iterdir()) == []
+
+
+def test_an_archive_whose_writer_was_killed_has_each_record_once_after_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, ledger = used_log(tmp_path, 6)
+    unlink, gone = Path.unlink, []
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if len(gone) == 2:
+            raise KeyboardInterrupt
+        gone.append(path)
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact([log], ledger, tmp_path / "archive")
+    done = compact([log], ledger, tmp_path / "archive")
+    assert (len(done.segments), done.records) == (4, 0)
+    assert len(read_log(tmp_path / "archive").samples) == 12
+    assert list(log.iterdir()) == []
+
+
+def test_an_archive_that_cannot_be_written_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, ledger = used_log(tmp_path, 3)
+    before = {path.name: path.read_bytes() for path in log.iterdir()}
+    (tmp_path / "archive").write_text("a file", encoding="utf-8")
+    with pytest.raises(StorageError, match="nothing has been removed"):
+        compact([log], ledger, tmp_path / "archive")
+    assert {path.name: path.read_bytes() for path in log.iterdir()} == before
+
+
+def test_copies_of_a_segment_are_archived_once(tmp_path: Path) -> None:
+    log, ledger = used_log(tmp_path, 1)
+    (segment,) = log.iterdir()
+    (log / "copy.evl").write_bytes(segment.read_bytes())
+    assert compact([log], ledger, tmp_path / "archive").records == 2
+    assert len(read_log(tmp_path / "archive").samples) == 2
+
+
+@pytest.mark.parametrize("read", ["read_log", "prune", "read_decisions"])
+def test_what_is_pruned_while_a_log_is_read_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    log, ledger = used_log(tmp_path, 3)
+    files, real = sorted(log.iterdir()), _segments.stretch_of
+
+    def pruned(path: Path, start: int, stop: int) -> bytes:
+        files[1].unlink(missing_ok=True)
+        return real(path, start, stop)
+
+    for module in (_segments, off_policy):
+        monkeypatch.setattr(module, "stretch_of", pruned)
+    if read == "read_log":
+        assert len(read_log(log).samples) == 4
+    elif read == "prune":
+        assert len(prune([log], ledger).segments) == 2
+    else:
+        assert len(off_policy.read_decisions(log).rewards) == 0
 
 
 def test_a_segment_that_is_written_to_stays(agent: AsyncESAgent, tmp_path: Path) -> None:

@@ -167,7 +167,9 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
         _plot("refused tokens", _deeper(lines, "refused", reasons), _same(reasons)),
         _plot("set aside", _deeper(lines, "set_aside", aside), _same(aside)),
     ]
-    stopped = f'<p class="alarm">The updates have stopped: the last one was {since / 3600:.1f} hours before this page.</p>'
+    stopped = (
+        f'<p class="alarm">The updates have stopped: the last one was {since / 3600:.1f} hours before this page.</p>'
+    )
     rollbacks = [f"<li>model {line['model_iter_id']}: {html.escape(line['rolled_back'])}</li>"
                  for line in lines if line.get("rolled_back")]  # fmt: skip
     return (

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from parl_evokit._records import Record
 from parl_evokit.errors import EvolutionError, RecordError
 from parl_evokit.log._frames import is_header, scan
-from parl_evokit.log._segments import files_of, stretch_of
+from parl_evokit.log._segments import FileGone, files_of, stretch_of
 
 __all__ = ["Decisions", "Estimate", "Evaluation", "evaluate", "read_decisions"]
 
@@ -112,7 +112,11 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
     served: dict[tuple[int, ...], Record] = {}
     rewards: dict[tuple[int, ...], tuple[int, float]] = {}
     for file in files_of([paths] if isinstance(paths, str | PathLike) else paths):
-        for payload in scan(stretch_of(file.path, 0, file.size)).payloads:
+        try:
+            data = stretch_of(file.path, 0, file.size)
+        except FileGone:
+            continue
+        for payload in scan(data).payloads:
             if is_header(payload):
                 continue
             try:

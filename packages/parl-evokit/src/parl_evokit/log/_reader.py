@@ -49,6 +49,7 @@ from parl_evokit.log._frames import SUFFIX, Header
 from parl_evokit.log._segments import (
     DIGITS,
     Batch,
+    FileGone,
     LogFile,
     SegmentReport,
     files_of,
@@ -225,10 +226,15 @@ def read_log(
         LogError: A path does not exist, a file is neither form, or what was left out is all that is new.
     """
     known = dict(ledger or {})
-    files = files_of([paths] if isinstance(paths, str | PathLike) else paths)
+    logs = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    files = files_of(logs)
     left_out: dict[Path, SegmentReport] = {}
     while True:
-        reading = _Reading([file for file in files if file.path not in left_out], known, until)
+        try:
+            reading = _Reading([file for file in files if file.path not in left_out], known, until)
+        except FileGone:  # begin again without it
+            files = files_of(logs)
+            continue
         reports = reading.reports
         left_out.update((report.path, report) for report in reports if report.problem and not report.records)
         worst = _too_damaged([report for report in reports if report.path not in left_out], max_damage)

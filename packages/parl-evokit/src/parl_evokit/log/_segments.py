@@ -10,9 +10,15 @@ with its size; records of many small segments are decoded together.
 
 A segment may go once all of it has been used and no writer has it open. Those that go are removed, or first written
 into an archive: one segment for each fingerprint and run, instead of thousands of small ones. The ledger forgets what
-is gone by itself.
+is gone by itself. On their way into an archive segments are in a folder of the log that has the archive's name:
+
+    log/*.evl ─► rename ─► log/archiving-N/ ─► archive-N.evl, whole or not at all ─► remove the folder
+
+Two processes share the segments among each other, and a later run ends what one that was killed has begun, so that an
+archive has each record once.
 """
 
+import contextlib
 import os
 import secrets
 import time
@@ -21,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +41,7 @@ from parl_evokit.log._frames import FORMAT_TAG, HEAD, SUFFIX, Frames, Header, fi
 __all__ = [
     "QUARANTINE",
     "Batch",
+    "FileGone",
     "LogFile",
     "Removed",
     "SegmentReport",
@@ -51,9 +59,14 @@ HEADERS = 1024  # bytes within which a segment's two headers lie
 PIECE = 4 * 2**20  # bytes read at a time: some 100 000 records
 BATCH = 4 * 2**20  # bytes decoded at a time
 QUARANTINE = "quarantine"
+STAGED = "archiving-"  # folder of segments that are on their way into an archive, and the archive's name
 DIGITS = 12  # of a segment's name at the end of its file's name
 IDLE_S = 60.0  # without a change, after which a file without a whole header is not one that is just being begun
 DAY_S = 86400.0
+
+
+class FileGone(LogError):
+    """A file that was there when the log was listed is not there any more: it has been pruned or archived."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +99,9 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
         try:
             if path.is_dir():
                 with os.scandir(path) as entries:
-                    found = [(entry.name, entry.stat().st_size) for entry in entries if entry.name.endswith(SUFFIX)]
-                files += [LogFile(path / name, size) for name, size in sorted(found)]
+                    for name in sorted(entry.name for entry in entries if entry.name.endswith(SUFFIX)):
+                        with contextlib.suppress(FileNotFoundError):  # it has gone since
+                            files.append(LogFile(path / name, os.stat(path / name).st_size))
                 continue
             if path.is_file():
                 files.append(LogFile(path, os.stat(path).st_size))
@@ -102,13 +116,21 @@ def stretch_of(path: Path, start: int, stop: int) -> bytes:
     """Return a file's bytes from `start` to before `stop`.
 
     Raises:
+        FileGone: It is not there.
         LogError: It cannot be read.
     """
+    with _reading(path) as descriptor:
+        return _read(descriptor, start, stop)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[int]:
     try:
         with path.open("rb", buffering=0) as file:
-            return _read(file.fileno(), start, stop)
+            yield file.fileno()
     except OSError as error:
-        raise LogError(f"{path} cannot be read: {error}") from error
+        kind = FileGone if isinstance(error, FileNotFoundError) else LogError
+        raise kind(f"{path} cannot be read: {error}") from error
 
 
 def _read(descriptor: int, start: int, stop: int) -> bytes:
@@ -128,6 +150,7 @@ def read_header(file: LogFile) -> tuple[Header | None, str]:
         text where nothing is whole yet, and for a file in the raw form.
 
     Raises:
+        FileGone: It is not there.
         LogError: It cannot be read.
     """
     beginning = stretch_of(file.path, 0, min(file.size, HEADERS))
@@ -382,24 +405,21 @@ def _pieces(path: Path, start: int, limit: int) -> Iterator[tuple[bytes, int, Fr
     """Yield pieces of a file with their good frames; a frame that a piece cuts off is in the next one whole."""
     if limit <= start:
         return
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = PIECE
-            while start < limit:
-                data = _read(file.fileno(), start, min(limit, start + size))
-                if not data:
+    with _reading(path) as descriptor:
+        size = PIECE
+        while start < limit:
+            data = _read(descriptor, start, min(limit, start + size))
+            if not data:
+                return
+            found = find_frames(data)
+            last = start + len(data) >= limit
+            if found.end or last:
+                yield data, start, found
+                if last:
                     return
-                found = find_frames(data)
-                last = start + len(data) >= limit
-                if found.end or last:
-                    yield data, start, found
-                    if last:
-                        return
-                    start, size = start + found.end, PIECE
-                else:
-                    size *= 2  # nothing holds in all of it: look further
-    except OSError as error:
-        raise LogError(f"{path} cannot be read: {error}") from error
+                start, size = start + found.end, PIECE
+            else:
+                size *= 2  # nothing holds in all of it: look further
 
 
 @dataclass
@@ -427,9 +447,12 @@ def used_files(
     """Yield all segments of logs; with its header one that may go, with None one that has to stay."""
     latest = time.time() - older_than_days * DAY_S
     for file in files_of(paths):
-        header, _ = read_header(file) if file.path.suffix == SUFFIX else (None, "")
+        try:
+            header, _ = read_header(file) if file.path.suffix == SUFFIX else (None, "")
+        except FileGone:
+            continue
         used = header is not None and ledger.get(header.segment, -1) >= file.size
-        yield file, header if used and os.stat(file.path).st_mtime <= latest and not _in_use(file.path) else None
+        yield file, header if used and _at_rest(file.path, latest) else None
 
 
 def prune(
@@ -482,56 +505,126 @@ def compact(
         LogError: A log cannot be read, or the archive is one of them.
         StorageError: The archive cannot be written, or a file cannot be removed.
     """
-    logs = list(paths)
+    logs = list(map(Path, paths))
     target = Path(archive)
     if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
         raise LogError(f"{target} is the log itself: its records would be new again; choose another directory")
     result = Removed()
-    by_print: dict[int, list[LogFile]] = {}
+    for folder in logs:
+        for staged in sorted(folder.glob(f"{STAGED}*")):
+            with _mine(staged) as mine:
+                if mine:
+                    _into_archive(staged, target, result)
+    together: dict[tuple[Path, int], list[Path]] = {}
     for file, header in used_files(logs, ledger, older_than_days):
         if header is None:
             result.kept += 1
         else:
-            by_print.setdefault(header.fingerprint, []).append(file)
-    for fingerprint, files in by_print.items():
-        name = secrets.token_hex(16)
-        path = target / f"archive-{time.strftime('%Y%m%d', time.gmtime())}-{name[:12]}{SUFFIX}"
+            together.setdefault((file.path.parent, header.fingerprint), []).append(file.path)
+    for (folder, _), files in together.items():
+        staged = folder / f"{STAGED}{secrets.token_hex(16)}"
+        with _making(staged):
+            staged.mkdir()
+        with _mine(staged) as mine:
+            if mine:
+                with _making(staged):
+                    for path in files:
+                        with contextlib.suppress(FileNotFoundError):  # another process was faster
+                            path.rename(staged / path.name)
+                _into_archive(staged, target, result)
+    return result
+
+
+@contextlib.contextmanager
+def _making(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _mine(staged: Path) -> Iterator[bool]:
+    """Yield whether no other process is archiving these files; then none will until the end."""
+    try:
+        descriptor = os.open(staged, os.O_RDONLY)
+    except OSError:  # it is done
+        yield False
+        return
+    try:
+        try:
+            mine = try_lock(descriptor) and staged.exists()
+        except OSError:  # a file system without locks
+            mine = True
+        yield mine
+    finally:
+        os.close(descriptor)
+
+
+def _into_archive(staged: Path, target: Path, result: Removed) -> None:
+    """Write a folder of files into one segment, unless that has been done, and remove the folder."""
+    name = staged.name.removeprefix(STAGED)
+    path = target / f"archive-{name[:DIGITS]}{SUFFIX}"
+    files = sorted(staged.iterdir())
+    size = sum(file.stat().st_size for file in files)
+    if files and not path.exists():
         try:
             target.mkdir(parents=True, exist_ok=True)
             with atomic_write(path) as out:
-                head = frame(Header(name, fingerprint, time_us=time.time_ns() // 1000).encode())
-                out.write(head + head)
+                result.records += _write_together(out, name, files)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # a later run finds what stays
                 for file in files:
-                    payloads = scan(stretch_of(file.path, 0, file.size)).payloads
-                    records = [frame(payload) for payload in payloads if not is_header(payload)]
-                    out.write(b"".join(records))
-                    result.records += len(records)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error}; nothing has been removed for it") from error
+                    file.rename(staged.parent / file.name)
+                staged.rmdir()
+            if isinstance(error, OSError):
+                raise StorageError(f"{path} cannot be written: {error}; nothing has been removed for it") from error
+            raise
         result.archives.append(path)
-        for file in files:
-            _remove(file.path)
-            result.segments.append(file.path)
-            result.size += file.size
-    return result
+    for file in files:
+        _remove(file)
+    with _making(staged):
+        staged.rmdir()
+    result.segments += [staged.parent / file.name for file in files]
+    result.size += size
+
+
+def _write_together(out: IO[bytes], name: str, files: Sequence[Path]) -> int:
+    """Write a segment of this name that has the records of all files, copies of a segment once; return their number."""
+    headers = [read_header(LogFile(file, file.stat().st_size))[0] for file in files]
+    head = frame(Header(name, headers[0].fingerprint if headers[0] else 0, time_us=time.time_ns() // 1000).encode())
+    out.write(head + head)
+    count = 0
+    written: dict[str, set[int]] = {}
+    for file, header in zip(files, headers, strict=True):
+        places = written.setdefault(header.segment if header else file.name, set())
+        data = stretch_of(file, 0, file.stat().st_size)
+        found = find_frames(data)
+        for place, end in zip(found.places, found.ends, strict=True):
+            payload = data[place + HEAD.size : end]
+            if place not in places and not is_header(payload):
+                out.write(frame(payload))
+                places.add(place)
+                count += 1
+    return count
 
 
 def _remove(path: Path) -> None:
     try:
-        path.unlink()
+        path.unlink(missing_ok=True)  # two may prune at once
     except OSError as error:
         raise StorageError(f"{path} cannot be removed: {error}") from error
 
 
-def _in_use(path: Path) -> bool:
-    """Return whether a writer has the segment open; one that cannot be opened counts as in use."""
+def _at_rest(path: Path, latest: float) -> bool:
+    """Return whether a segment was not written to after that time, and no writer has it open."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
-        return True
-    try:
-        return not try_lock(descriptor)
-    except OSError:  # a file system without locks
         return False
+    try:
+        return os.fstat(descriptor).st_mtime <= latest and try_lock(descriptor)
+    except OSError:  # a file system without locks
+        return True
     finally:
         os.close(descriptor)
