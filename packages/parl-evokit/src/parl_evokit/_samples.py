@@ -229,8 +229,13 @@ def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
 
 def _column(numbers: list[int], kind: type[_Number]) -> NDArray[_Number]:
     if numbers and numbers.count(numbers[0]) == len(numbers):  # the usual case, and several times as fast
-        return np.full(len(numbers), index(numbers[0]), kind)
-    return np.array(list(map(index, numbers)), kind)  # numpy's own conversion would cut off fractions
+        column = np.full(len(numbers), index(numbers[0]), np.int64)
+    else:
+        column = np.array(list(map(index, numbers)), np.int64)  # numpy's own conversion would cut off fractions
+    cut = column.astype(kind, copy=False)
+    if (cut != column).any():  # numpy 1 makes a uint32 of any number
+        raise OverflowError(f"a number is beyond {kind.__name__}")
+    return cut
 
 
 def distinct(column: NDArray[np.int64]) -> list[int]:
