@@ -140,7 +140,7 @@ class Traveller:
             "PARL_RUN_DIR": str(home / ".parl"),  # parl-remote asks the system, not HOME, where the home is
             "PATH": f"{self._environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "PIP_CONSTRAINT": str(ROOT / "tools" / "constraints.txt"),
-            "PIP_FIND_LINKS": str(wheels),
+            "PIP_FIND_LINKS": f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip(),
             "PIP_CACHE_DIR": _pip_cache(),
             "PIP_QUIET": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",

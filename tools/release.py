@@ -397,7 +397,8 @@ def _digest(file: Path) -> str:
 
 def _clean(python: Path) -> dict[str, str]:
     """Return the variables of a process in a new environment, which must not find anything of this one."""
-    dropped = ("PYTHONPATH", "PARL_BACKEND", "PARL_DEVICE", "PIP_CONSTRAINT")
+    dropped = {"PYTHONPATH", "PARL_BACKEND", "PARL_DEVICE", "PIP_CONSTRAINT"}
+    dropped.add("PYTHONDONTWRITEBYTECODE")  # thousands of processes of the tests would compile the package anew
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {"VIRTUAL_ENV": str(python.parents[1]), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
 
