@@ -74,7 +74,28 @@ _PACKAGES = ("parl.core", "parl.remote")
 _GONE = re.compile(r"parl\.(core|env|remote|utils)\.")
 
 _OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
-_RENAMED = {"a3c": "a2c", "ddqn": "dqn", "dt": "decision_transformer", "impala.impala": "impala"}
+_OF_CLASSES = {
+    "a2c": "A2C",
+    "a3c": "A3C",
+    "coma": "COMA",
+    "cql": "CQL",
+    "ddpg": "DDPG",
+    "ddqn": "DDQN",
+    "dqn": "DQN",
+    "dt": "DecisionTransformer",
+    "impala": "IMPALA",
+    "impala.impala": "IMPALA",
+    "iql": "IQL",
+    "maddpg": "MADDPG",
+    "mappo": "MAPPO",
+    "oac": "OAC",
+    "policy_gradient": "PolicyGradient",
+    "ppo": "PPO",
+    "qmix": "QMIX",
+    "sac": "SAC",
+    "td3": "TD3",
+}
+"""The modules of algorithms that PARL 1.x and 2.x had, and the class whose module each stands for."""
 _CORE = {"agent": "agent", "algorithm": "algorithm", "model": "model", "policy_distribution": "distributions"}
 
 _OLD_DISTRIBUTION = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
@@ -255,13 +276,14 @@ def _alias_backend(path: str, part: str, framework: str) -> None:
     backend = backends().current() if framework == "fluid" else backends().load(framework)
     if part == "algorithms":
         package = backend.algorithms
-        names = {module.name: module.name for module in iter_modules(package.__path__)} | _RENAMED
+        names = {module.name: f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)}
+        names |= {old: getattr(package, name).__module__ for old, name in _OF_CLASSES.items()}
         losses = f"{package.__name__.rpartition('.')[0]}.losses"
         sys.modules[f"{path}.impala.vtrace"] = import_module(f"{losses}.vtrace")
     else:
         package = import_module(backend.Model.__module__.rpartition(".")[0])
-        names = _CORE
+        names = {old: f"{package.__name__}.{new}" for old, new in _CORE.items()}
         sys.modules[f"{path}.layers"] = backend.layers
     for old, new in names.items():
-        sys.modules[f"{path}.{old}"] = import_module(f"{package.__name__}.{new}")
+        sys.modules[f"{path}.{old}"] = import_module(new)
     sys.modules[path] = package
