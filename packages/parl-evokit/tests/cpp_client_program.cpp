@@ -186,7 +186,7 @@ int feedback(char **given) {
     evokit_log *log = evokit_log_open(given[0], tokens, 0);
     if (!log) return failed();
     std::string token;
-    for (std::string reward; std::cin >> token >> reward;)
+    for (std::string reward; std::cin >> token >> reward; std::fflush(stdout))
         std::printf("%d\n", evokit_log_reward_token(log, token.c_str(), std::strtof(reward.c_str(), nullptr)));
     return evokit_log_close(log) ? failed() : 0;
 }

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from parl_evokit import AsyncESAgent, ESAgent, InvalidToken, LogWriter, SamplingInfo, Tokens, mlp, read_log
+from parl_evokit.log._segments import prune
 from parl_evokit.tokens import create_secret
 
 HERE = Path(__file__).parent
@@ -469,6 +470,24 @@ def test_rewards_for_bad_tokens_are_refused_and_counted_in_the_log(cpp: Command,
     assert said(cpp, "feedback", tmp_path / "log", secret, given=given) == ["0", "3", "5", "5", "1", "0"]
     contents = read_log(tmp_path / "log")
     assert sorted(contents.samples.rewards.tolist()) == [1.5, 2.5]
+
+
+def test_a_segment_that_a_cpp_service_has_open_is_not_pruned(cpp: Command, tmp_path: Path) -> None:
+    secret = create_secret(tmp_path / "secret")
+    first, second = (Tokens.load(secret).issue(info) for info in infos(3)[1:])
+    command = [*cpp, "feedback", str(tmp_path / "log"), str(secret)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdin is not None and service.stdout is not None
+        print(first, "1.5", file=service.stdin, flush=True)
+        assert service.stdout.readline() == "0\n"
+        contents = read_log(tmp_path / "log")
+        assert prune([tmp_path / "log"], contents.ledger).segments == []
+        print(second, "2.5", file=service.stdin, flush=True)
+        service.stdin.close()
+        assert service.wait(60) == 0
+    after = read_log(tmp_path / "log", contents.ledger)
+    assert after.samples.rewards.tolist() == [2.5]
+    assert len(prune([tmp_path / "log"], after.ledger).segments) == 1
 
 
 @pytest.mark.parametrize("damage", ["weights", "solver.json", "other weights", "missing"])

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -1281,10 +1282,19 @@ struct evokit_log {
         unsynced = 0;
     }
 
-    void end() {
-        sync();
+    ~evokit_log() { give_back(); }
+
+    void give_back() {
         if (file >= 0) close(file);
         file = -1;
+    }
+
+    void end() {
+        struct Ending { // also where the last records cannot be written to disk
+            evokit_log &log;
+            ~Ending() { log.give_back(); }
+        } ending{*this};
+        sync();
     }
 
     void begin(uint32_t wanted) {
@@ -1301,6 +1311,7 @@ struct evokit_log {
         std::string path = directory + "/" + moment + "-" + segment.substr(0, 12) + ".evl";
         file = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
         if (file < 0) throw Failure(system_error(path + " cannot be made"));
+        flock(file, LOCK_EX | LOCK_NB); // says that the file is in use; not all file systems have locks
         owner = getpid(), fingerprint = wanted, size = 0, begun = clock();
         uint8_t header[400], frames[832];
         size_t n = 0, length = std::strlen(host);
@@ -1316,8 +1327,7 @@ struct evokit_log {
         try {
             write_all(frames, 2 * one);
         } catch (const Failure &) { // no record must go where no header is
-            close(file);
-            file = -1;
+            give_back();
             unlink(path.c_str());
             throw;
         }
@@ -1337,7 +1347,7 @@ struct evokit_log {
     void append(evokit_info info, const float *reward, uint64_t time_us, int token) {
         bool mine = file >= 0 && owner == getpid(); // after a fork the open segment is the parent's
         bool nameless = !info.fingerprint && fingerprint; // it would be read with that of the header
-        if (!mine && file >= 0) close(file), file = -1;
+        if (!mine) give_back();
         if (!mine || nameless || size >= max_bytes || clock() - begun > max_seconds) begin(info.fingerprint);
         if (info.fingerprint == fingerprint) info.fingerprint = 0; // the header has it
         uint8_t record[96], frame[104];
