@@ -477,7 +477,8 @@ def test_a_segment_that_a_cpp_service_has_open_is_not_pruned(cpp: Command, tmp_p
     first, second = (Tokens.load(secret).issue(info) for info in infos(3)[1:])
     command = [*cpp, "feedback", str(tmp_path / "log"), str(secret)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as service:
-        assert service.stdin is not None and service.stdout is not None
+        assert service.stdin is not None
+        assert service.stdout is not None
         print(first, "1.5", file=service.stdin, flush=True)
         assert service.stdout.readline() == "0\n"
         contents = read_log(tmp_path / "log")
