@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -237,6 +238,26 @@ def test_an_async_generator_is_read_either_way(anywhere: str) -> None:
     assert next(numbers) == 1
     with pytest.raises(KeyError):
         next(numbers)
+
+
+def test_threads_that_read_one_generator_get_each_value_once(shared_cluster: None) -> None:
+    numbers = Source().count(2_000)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(list, numbers) for _ in range(4)]
+        assert sorted(number for one in found for number in one.result(PATIENCE_S)) == list(range(2_000))
+
+
+def test_tasks_that_read_one_generator_get_each_value_once(anywhere: str) -> None:
+    source: Any = AsyncSource()
+
+    async def all_of(numbers: Any) -> list[int]:
+        return [number async for number in numbers]
+
+    async def main() -> list[int]:
+        numbers = source.count(200)
+        return sorted(itertools.chain(*await asyncio.gather(*(all_of(numbers) for _ in range(3)))))
+
+    assert asyncio.run(main()) == list(range(200))
 
 
 def test_async_for_reads_an_ordinary_generator(anywhere: str) -> None:

@@ -51,6 +51,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
     def __init__(self, number: int) -> None:
         self._number = number
+        self._turn = threading.RLock()  # of the thread that reads
         self._actor: _Caller | None = None
         self._values: deque[Any] = deque()
         self._coming: Any = None
@@ -67,17 +68,18 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         return self
 
     def __next__(self) -> Any:
-        while not self._values:
-            if self._over:
-                raise StopIteration(self._returned)
-            coming = self._asked()
-            try:
-                part = coming.result()
-            except Exception:
-                self._end()
-                raise
-            self._take(part)
-        return self._values.popleft()
+        with self._turn:
+            while not self._values:
+                if self._over:
+                    raise StopIteration(self._returned)
+                coming = self._asked()
+                try:
+                    part = coming.result()
+                except Exception:
+                    self._end()
+                    raise
+                self._take(part)
+            return self._values.popleft()
 
     def send(self, value: Any, /) -> Any:
         """Resume the generator with the value of its `yield` expression, and return the value that it yields next.
@@ -111,9 +113,12 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             try:
                 part = await coming
             except Exception:
+                if self._coming is not coming:  # another task has met it
+                    continue
                 self._end()
                 raise
-            self._take(part)
+            if self._coming is coming:  # else another task that waited for the same part has taken it
+                self._take(part)
         return self._values.popleft()
 
     async def asend(self, value: Any, /) -> Any:
@@ -168,17 +173,18 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         return at_start
 
     def _resumed(self, value: Any, error: BaseException | None) -> Any:
-        coming = self._resume(value, error)
-        try:
-            part = coming.result()
-        except BaseException:
-            if coming.done():  # else Ctrl-C came, and the next value is still on its way
-                self._end()
-            raise
-        self._take(part)
-        if not self._values:
-            raise StopIteration(self._returned)
-        return self._values.popleft()
+        with self._turn:
+            coming = self._resume(value, error)
+            try:
+                part = coming.result()
+            except BaseException:
+                if coming.done():  # else Ctrl-C came, and the next value is still on its way
+                    self._end()
+                raise
+            self._take(part)
+            if not self._values:
+                raise StopIteration(self._returned)
+            return self._values.popleft()
 
     async def _resumed_async(self, value: Any, error: BaseException | None) -> Any:
         if self._over and error is None:
