@@ -19,9 +19,10 @@ import importlib
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from parl_remote._transport import Buffer
+if TYPE_CHECKING:
+    from parl_remote._transport import Buffer
 
 __all__ = ["OUT_OF_BAND_BYTES", "Reducers", "reducers"]
 
