@@ -1,0 +1,161 @@
+"""Recurrent PPO without velocities, beside sb3-contrib's RecurrentPPO and PPO without a memory.
+
+python benchmarks/memory/measure.py --seeds 5 >> rows.jsonl
+python benchmarks/memory/measure.py --table rows.jsonl
+
+The contenders take turns, seed by seed. All learn from the same number of steps with the same settings, and are
+evaluated by the same function.
+"""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import TransformObservation
+
+import parl
+from parl_core import training
+
+SEED_AFTER = 10_000  # of the episodes that evaluate, which no training has seen
+
+VISIBLE = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}
+"""The entries of an observation that are left: positions and angles."""
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "CartPole-v1": {"n_steps": 32, "epochs": 20, "gamma": 0.98, "gae_lambda": 0.8},
+    "Pendulum-v1": {"n_steps": 128, "epochs": 10, "gamma": 0.9, "gae_lambda": 0.95},
+}
+COMMON = {"minibatch_size": 256, "lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
+ENVS, WIDTH = 8, 64
+
+
+def masked(env_id: str) -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make(env_id)
+    space, kept = env.observation_space, VISIBLE[env_id]
+    assert isinstance(space, gymnasium.spaces.Box)
+    left = gymnasium.spaces.Box(space.low[kept], space.high[kept], dtype=np.float32)
+    return TransformObservation(env, lambda obs: obs[kept], left)
+
+
+def ours(env_id: str, steps: int, seed: int, memory: str | None) -> tuple[Any, Callable[[], Any]]:
+    training.seed_everything(seed)
+    options: dict[str, Any] = {"hidden": (WIDTH, WIDTH)} if memory is None else {"memory": memory, "memory_size": WIDTH}
+    make = lambda: masked(env_id)  # noqa: E731
+    with training.make_vector_env(make, ENVS) as envs:
+        spaces = envs.single_observation_space, envs.single_action_space
+        model = parl.networks.for_spaces(*spaces, "actor-critic", **options)
+        algorithm = parl.algorithms.PPO(model, value_loss_coef=1.0, use_clipped_value_loss=False, device="cpu")
+        agent = parl.Agent(algorithm, seed=seed)
+        settings = training.OnPolicySettings(total_steps=steps, decay=True, **SETTINGS[env_id], **COMMON)
+        training.train_on_policy(agent, envs, settings, seed=seed)
+    return agent, make
+
+
+def sb3(env_id: str, steps: int, seed: int) -> tuple[Any, Callable[[], Any]]:
+    import torch
+    from sb3_contrib import RecurrentPPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(1)
+    own, make = SETTINGS[env_id], lambda: masked(env_id)
+    model = RecurrentPPO(
+        "MlpLstmPolicy",
+        make_vec_env(make, ENVS, seed=seed),
+        n_steps=own["n_steps"],
+        n_epochs=own["epochs"],
+        batch_size=COMMON["minibatch_size"],
+        gamma=own["gamma"],
+        gae_lambda=own["gae_lambda"],
+        learning_rate=lambda left: COMMON["lr"] * left,
+        clip_range=lambda left: COMMON["clip"] * left,
+        ent_coef=COMMON["entropy_coef"],
+        vf_coef=0.5,
+        policy_kwargs={
+            "lstm_hidden_size": WIDTH,
+            "net_arch": {"pi": [WIDTH], "vf": [WIDTH]},
+            "enable_critic_lstm": True,
+            "ortho_init": False,
+            "activation_fn": torch.nn.ReLU,
+        },
+        seed=seed,
+        device="cpu",
+    )
+    model.learn(steps)
+    return model, make
+
+
+def returns(agent: Any, make: Callable[[], Any], episodes: int, *, is_sb3: bool) -> list[float]:
+    """Play the same episodes with either library's agent, without exploration."""
+    if not is_sb3:
+        return list(training.evaluate(agent, make, episodes, seed=SEED_AFTER).returns)
+    found, env = [], make()
+    for episode in range(episodes):
+        (obs, _), state, total, over = env.reset(seed=SEED_AFTER + episode), None, 0.0, False
+        begins = np.ones(1, bool)
+        while not over:
+            action, state = agent.predict(obs, state, begins, deterministic=True)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, over, begins = total + float(reward), terminated or truncated, np.zeros(1, bool)
+        found.append(total)
+    return found
+
+
+CONTENDERS = {"lstm": "PARL, LSTM", "sb3": "sb3-contrib, LSTM", "gru": "PARL, GRU", "none": "PARL, no memory"}
+
+
+@click.command()
+@click.option("--env", "envs", multiple=True, default=tuple(VISIBLE), type=click.Choice(tuple(VISIBLE)))
+@click.option("--only", multiple=True, default=tuple(CONTENDERS), type=click.Choice(tuple(CONTENDERS)))
+@click.option("--steps", default=100_000)
+@click.option("--seeds", default=5)
+@click.option("--first", default=0, help="The first seed.")
+@click.option("--episodes", default=50)
+@click.option("--table", type=click.Path(path_type=Path), help="Train nothing; print the table of this file.")
+def main(
+    envs: tuple[str, ...],
+    only: tuple[str, ...],
+    steps: int,
+    seeds: int,
+    first: int,
+    episodes: int,
+    table: Path | None,
+) -> None:
+    """Train all contenders with each seed; prints one JSON object per run."""
+    if table is not None:
+        show([json.loads(line) for line in table.read_text().splitlines()])
+        return
+    for seed in range(first, first + seeds):
+        for env_id in envs:
+            for name in only:
+                began = time.process_time()
+                memory = None if name == "none" else name
+                made = sb3(env_id, steps, seed) if name == "sb3" else ours(env_id, steps, seed, memory)
+                seconds = time.process_time() - began
+                found = returns(*made, episodes, is_sb3=name == "sb3")
+                row = {"env": env_id, "contender": name, "seed": seed, "steps": steps, "cpu_s": round(seconds, 1)}
+                print(json.dumps({**row, "mean": round(float(np.mean(found)), 1)}), flush=True)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row["env"], row["contender"], row["steps"]].append(row)
+    print("| task without velocities | steps | contender | mean return, one per seed | median | CPU seconds of a run |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for (env_id, name, steps), found in sorted(
+        groups.items(), key=lambda one: (one[0][0], list(CONTENDERS).index(one[0][1]))
+    ):
+        means = [row["mean"] for row in sorted(found, key=lambda row: row["seed"])]
+        told = ", ".join(f"{mean:.0f}" for mean in means)
+        seconds = np.median([row["cpu_s"] for row in found])
+        print(f"| {env_id} | {steps:,} | {CONTENDERS[name]} | {told} | {np.median(means):.0f} | {seconds:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
