@@ -1,4 +1,4 @@
-"""Types of what is no package: mypy --strict over tools and examples, plain mypy over tests and benchmarks.
+"""Types of what is not a package: mypy --strict over tools and examples, plain mypy over tests and benchmarks.
 
     python tools/check_types.py [FOLDER ...]    these folders and what is below them; all without any
 

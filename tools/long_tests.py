@@ -125,5 +125,5 @@ def main(*chosen: str) -> int:
 if __name__ == "__main__":
     unknown = sorted({*sys.argv[1:]} - {*PARTS})
     if unknown:
-        sys.exit(f"{', '.join(unknown)} is no part; there are {', '.join(PARTS)}")
+        sys.exit(f"{', '.join(unknown)} is not a part; there are {', '.join(PARTS)}")
     sys.exit(main(*sys.argv[1:]))

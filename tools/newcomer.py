@@ -124,7 +124,7 @@ class Row(NamedTuple):
 
 
 class Traveller:
-    """Somebody with Python, pip and an empty folder."""
+    """A user with Python, pip and an empty folder."""
 
     def __init__(self, journey: str, folder: Path, wheels: Path, rows: list[Row]) -> None:
         self.folder = folder / journey

@@ -33,7 +33,7 @@ def cells_of(script: str) -> list[Cell]:
     """The cells of a script in the percent format.
 
     Raises:
-        ValueError: there is text before the first `# %%`, or a line of markdown is no comment.
+        ValueError: there is text before the first `# %%`, or a line of markdown is not a comment.
     """
     cells: list[tuple[str, list[str]]] = []
     for number, line in enumerate(script.splitlines(), start=1):

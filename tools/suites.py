@@ -29,7 +29,7 @@ SUITES = {
 OPTIONS = {"install": ("-n", "0", "-o", "timeout=900", "-o", "pythonpath=../tests ../tests/install")}
 MOST_WORKERS = 8
 _PASSED, _NOTHING_CHOSEN = 0, 5  # exit codes of pytest
-_WITH_VALUE = {"-c", "-k", "-m", "-n", "-o", "-p"}  # a word behind one of these is no path
+_WITH_VALUE = {"-c", "-k", "-m", "-n", "-o", "-p"}  # a word behind one of these is not a path
 _LAST_FAILED = {"--lf", "--last-failed"}
 _NAMES_A_FILE = re.compile(r"/|\.py(::|$)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

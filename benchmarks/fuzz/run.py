@@ -86,7 +86,7 @@ class Fuzz:
                     self._actor.call()  # says why
                 raise AssertionError(f"{name} has ended")
         self._calls += 1
-        assert self._actor.call() == self._calls, "somebody else has called the actor"
+        assert self._actor.call() == self._calls, "another process has called the actor"
         deadline = time.monotonic() + SETTLE_S
         while True:
             status = self._cluster.status()

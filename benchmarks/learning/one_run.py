@@ -55,7 +55,7 @@ def has_numbers_of(result: Mapping[str, Any], gate: Gate) -> bool:
     """Return whether a result was measured with the numbers that the gate's recipe has now.
 
     A setting that a record does not have, because it is younger, was at its default. Words and what stops `parl train`
-    are no numbers of a run.
+    are not numbers of a run.
     """
     if result.get("share", 1.0) != 1.0:
         return True

@@ -75,7 +75,7 @@ class Progress:
         pattern = result_file(self._folder, run.gate, run.backend, 0).name.replace("-0.", "-*.")
         found = []
         for path in (self._folder / run.gate).glob(pattern):
-            with suppress(ValueError):  # of what is no result the report tells
+            with suppress(ValueError):  # of what is not a result the report tells
                 found.append(float(read_result(path)["wall_s"]))
         return median(found) if found else None
 

@@ -411,7 +411,7 @@ def _begin_to_spin(actor: Any) -> Any:
 
 def actor_killed(run: Run) -> Values:
     if not run.peer.lost:
-        raise NotOffered("nobody notices; the caller waits for ever")
+        raise NotOffered("it is not noticed; the caller waits forever")
     run.peer.start(1)
     errors: list[float] = []
     replacements: list[float] = []

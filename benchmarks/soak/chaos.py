@@ -53,7 +53,7 @@ class Chaos:
         try:
             said = fault()
         except (ProcessLookupError, IndexError, StopIteration):
-            return ""  # nobody there to hit at this moment
+            return ""  # no target at this moment
         self.counts[fault.__name__.strip("_").replace("_", " ")] += 1
         return said
 

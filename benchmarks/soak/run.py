@@ -144,7 +144,7 @@ class Soak:
             chaos.kill_masters = struck - began < self._options.seconds / 3  # then its memory is watched
             before = chaos.counts.copy()
             said = chaos.strike()
-            (what,) = [*(chaos.counts - before), "nobody there"][:1]
+            (what,) = [*(chaos.counts - before), "no target"][:1]
             lasted = time.monotonic() - struck
             self.events.add(at_s=round(struck - began, 2), what=what, detail=said, lasted_s=round(lasted, 2))
         self.seconds = time.monotonic() - began

@@ -25,7 +25,7 @@ def _set_at_the_end(running: subprocess.Popen[bytes], over: threading.Event) -> 
 def main() -> int:
     """Train, strike, and print what was struck and how it ended; the example's exit status."""
     parser = argparse.ArgumentParser(description="Random faults of a cluster while an example trains on it.")
-    parser.add_argument("--every", type=float, default=4.0, help="seconds between two draws; some hit nobody here")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between two draws; some have no target here")
     parser.add_argument("--first", type=float, default=6.0, help="seconds before the first one")
     parser.add_argument("--longest", type=float, default=900.0, help="seconds after which a run counts as hanging")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")

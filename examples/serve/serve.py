@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             request = json.loads(body)
         except ValueError as error:
-            self._answer(400, {"error": f"the body is no JSON: {error}"})
+            self._answer(400, {"error": f"the body is not JSON: {error}"})
             return
         self._answer(*self.server.service.act(request))
 

@@ -88,7 +88,7 @@ def processes_marked(mark: str) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("PARL_TEST_MARK") == mark:
                 found.append(process)
         except psutil.Error:
-            continue  # of somebody else, or over by now
+            continue  # of another user, or ended by now
     return found
 
 

@@ -440,7 +440,7 @@ def test_sequences_and_single_steps_are_not_mixed_up() -> None:
     with make_vector_env(Noise, 2) as envs:
         with pytest.raises(HyperparameterError, match="draws single transitions"):
             train_off_policy(agent, envs, OffPolicySettings(40, 10, batch_size=4), memory=ReplayMemory(64, 4, 0))
-        with pytest.raises(HyperparameterError, match="for models with a memory, which this agent's has not"):
+        with pytest.raises(HyperparameterError, match="for models with a memory, and this agent's has none"):
             train_off_policy(parl.Agent(parl.algorithms.DQN(plain)), envs, OffPolicySettings(40, 10, burn_in=3))
 
 

@@ -55,7 +55,7 @@ def checkpoints_in(folder: Path) -> list[str]:
 def test_environments(tmp_path: Path) -> None:
     printed = run(program_of("environments.md"), tmp_path)
     assert (tmp_path / "run" / "agent.ckpt").is_file()
-    assert "nothing takes them" not in printed  # the statistics that were saved with the agent
+    assert "which are not used" not in printed  # the statistics that were saved with the agent
 
 
 def test_a_run_is_resumed_with_a_larger_budget(tmp_path: Path) -> None:

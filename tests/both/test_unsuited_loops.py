@@ -94,5 +94,5 @@ def test_a_decision_transformer_does_not_act_on_an_observation_alone() -> None:
 
 
 def test_only_a_decision_transformer_can_be_asked_for_a_return() -> None:
-    with pytest.raises(HyperparameterError, match=r"SAC cannot be asked for a return.*parl_core\.training\.evaluate"):
+    with pytest.raises(HyperparameterError, match=r"SAC takes no target return.*parl_core\.training\.evaluate"):
         evaluate_with_target_return(agent("SAC"), "Pendulum-v1", -300.0, episodes=1)

@@ -201,7 +201,7 @@ class ContinuousConformance(Conformance):
 
     @pytest.mark.parametrize(
         ("listed", "message"),
-        [([], "lists no parameters"), ([1.0], "no trainable parameters .*of type float"), (3, "must list parameters")],
+        [([], "lists no parameters"), ([1.0], "not trainable parameters .*of type float"), (3, "must list parameters")],
         ids=["none", "others", "no list"],
     )
     def test_parameters_that_would_not_be_trained_are_refused(self, listed: Any, message: str) -> None:

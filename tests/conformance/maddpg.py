@@ -177,7 +177,7 @@ class MADDPGConformance(Conformance):
     def test_targets_by_hand(self) -> None:
         """Critics that give 4: of agent 0, which terminates, the target is its reward 1, of agent 1 2 + 0.5 * 4 = 4.
 
-        Errors are 1 - 4 and 4 - 4; the second row, in which nobody acts any more, counts for nothing.
+        Errors are 1 - 4 and 4 - 4; the second row, in which no agent acts any more, counts for nothing.
         """
         weights = {name: np.zeros(shape) for name, shape in _SHAPES.items()}
         for i in range(_AGENTS):

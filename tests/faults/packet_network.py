@@ -203,7 +203,7 @@ class PacketNetwork:
             except BlockingIOError:
                 return
             receiver = self._by_address.get(packet[_DESTINATION])
-            if receiver is not None:  # what goes to nobody here is a broadcast or IPv6
+            if receiver is not None:  # packets without a receiver here are broadcasts or IPv6
                 self._send(sender, receiver, packet)
 
     def _send(self, sender: Host, receiver: Host, packet: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Messages as nobody should send them: bytes from dice, and every message there is with odd values, then bent further.
+"""Invalid messages: random bytes, and every kind of message with odd values and further changes.
 
 a message's fields by their types --dice--> a message that is right in form --mutations--> one that is not
 """
@@ -121,7 +121,7 @@ class Dice(random.Random):
         return [first, *(self.some_bytes() for _ in range(self.randrange(3) if self.happens(0.2) else 0))]
 
     def call(self) -> bytes:
-        """The first frame of a call to an actor, or of an answer of one; the payload is no pickle of anything."""
+        """The first frame of a call to an actor, or of an answer of one; the payload is not a pickle of anything."""
         header = struct.pack(
             "<BBHI", self.randrange(24), self.randrange(256), self.randrange(2**16), self.randrange(2**32)
         )

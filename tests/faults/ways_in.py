@@ -54,7 +54,7 @@ class Target:
         key: The cluster's key.
         nodes: Unix sockets of nodes.
         actors: Unix sockets of actors.
-        leases: Leases that run, of somebody else.
+        leases: Leases of another client that run.
         monitor: The monitor's port; None if there is none.
     """
 
@@ -140,12 +140,12 @@ def _unix_stream(dice: Dice, target: Target, count: int) -> int:
 
 
 def _actor_stream(dice: Dice, target: Target, count: int) -> int:
-    """At an actor's own socket: any call, by nobody that it knows."""
+    """At an actor's own socket: any call, from an unknown peer."""
     return _stream(dice, target.actors, count, dice.call)
 
 
 def _relayed(dice: Dice, target: Target, count: int) -> int:
-    """Over TCP, as somebody who attaches himself to an actor of another program."""
+    """Over TCP, as a peer that attaches itself to an actor of another program."""
     from parl_remote._messages import AttachActor
     from parl_remote._messages.wire import encode
 

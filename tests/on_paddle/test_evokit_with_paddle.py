@@ -86,7 +86,7 @@ def test_parameters_in_another_precision_are_copied_when_the_vector_changes() ->
 
 def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
     assert PaddleModel(net(), parameters=["3.*"]).layout.names == ("3.weight", "3.bias")
-    with pytest.raises(EvolutionError, match=r"no parameter that could evolve: \['policy"):
+    with pytest.raises(EvolutionError, match=r"no trainable parameter: \['policy"):
         PaddleModel(net(), parameters=["policy.*"])
 
 

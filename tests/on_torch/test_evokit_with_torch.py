@@ -74,7 +74,7 @@ def test_a_vector_that_must_not_be_written_to_is_copied() -> None:
 
 def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
     assert TorchModel(net(), parameters=["last.*"]).layout.names == ("last.weight", "last.bias")
-    with pytest.raises(EvolutionError, match=r"no parameter that could evolve: \['policy"):
+    with pytest.raises(EvolutionError, match=r"no trainable parameter: \['policy"):
         TorchModel(net(), parameters=["policy.*"])
 
 

@@ -281,7 +281,7 @@ def test_what_is_no_result_is_named_left_out_and_not_taken_for_done(
     broken = tmp_path / "dqn-cartpole" / "torch-1.json"
     broken.write_text(content)
     assert [one["seed"] for one in report.read(tmp_path)["dqn-cartpole", "torch"]] == [0]
-    assert f"{broken} is no result of a run: " in capsys.readouterr().err
+    assert f"{broken} is not a result of a run: " in capsys.readouterr().err
     assert not one_run.is_done(broken)
     assert one_run.is_done(broken.with_name("torch-0.json"))
     write(tmp_path, result("dqn-cartpole", 2, 500.0, recipe={}))

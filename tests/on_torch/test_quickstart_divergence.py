@@ -13,7 +13,7 @@ from parl_core.errors import DivergedError
 
 
 class Spoiled(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole whose rewards are no numbers any more once its first 600 steps are over."""
+    """CartPole whose rewards are not numbers any more once its first 600 steps are over."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))

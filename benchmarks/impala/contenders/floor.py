@@ -3,7 +3,7 @@
 Each actor has two places for fragments and writes into one while the learner reads the other; weights are one flat
 array that actors copy before each fragment. Small networks act in numpy, where a call costs a tenth of torch's; Adam is
 one fused kernel, gradients are clipped by foreach kernels, and parameters are views of the flat array. Nothing is
-checked, nobody is replaced, nothing is reported.
+checked, no actor is replaced, nothing is reported.
 """
 
 import multiprocessing

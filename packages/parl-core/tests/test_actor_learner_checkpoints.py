@@ -245,7 +245,7 @@ def test_a_run_whose_order_is_that_of_arrival_goes_on_with_new_episodes(
     assert agent.updates == 12
     assert not set(first.seen) & set(agent.seen)  # other episodes and other draws
     assert metrics.last["lag/max"] <= 2
-    with pytest.raises(HyperparameterError, match=r'environments="exact" cannot be had here.*deterministic=True'):
+    with pytest.raises(HyperparameterError, match=r'environments="exact" is not possible here.*deterministic=True'):
         learn(Run.at(tmp_path / "other"), checkpoints={"environments": "exact"}, **changes)
 
 

@@ -190,7 +190,7 @@ def test_learning_from_logged_data_goes_on(tmp_path: Path) -> None:
 
 
 def test_exactness_that_environments_cannot_give_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(HyperparameterError, match=r'SyncVectorEnv cannot be asked for its state.*"reset"'):
+    with pytest.raises(HyperparameterError, match=r'SyncVectorEnv does not give its state.*"reset"'):
         learn_on_policy(Run.at(tmp_path / "run"), envs=others(), environments="exact")
     with pytest.raises(HyperparameterError, match='"auto", "exact" or "reset", got \'never\''):
         learn_on_policy(Run.at(tmp_path / "other"), environments="never")
@@ -342,7 +342,7 @@ def test_two_programs_do_not_write_into_one_run(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no folder of a run"):
+    with pytest.raises(CheckpointError, match="not a folder of a run"):
         Run.resume(tmp_path / "nothing")
     with Run.at(tmp_path / "run") as run:
         run.path.joinpath("note").write_text("")

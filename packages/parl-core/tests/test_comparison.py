@@ -43,7 +43,7 @@ def test_a_run_that_is_being_written_is_read_as_far_as_it_is(tmp_path: Path) -> 
     assert (run.last, run.ended) == (5.0, "")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('\n{"event": "update", "step": 1, "seconds": 1}\n')
-    with pytest.raises(CheckpointError, match="line 5, is no event"):
+    with pytest.raises(CheckpointError, match="line 5, is not an event"):
         read_run(folder)
 
 

@@ -15,7 +15,7 @@ from parl_core.training.trained import make_standard_env
 
 
 class Grid(gymnasium.Env[Any, Any]):
-    """Shows what MiniGrid shows: cells, a direction, and a mission that is no array."""
+    """Shows what MiniGrid shows: cells, a direction, and a mission that is not an array."""
 
     observation_space = spaces.Dict(
         image=spaces.Box(0, 255, (7, 7, 3), np.uint8), direction=spaces.Discrete(4), mission=spaces.Text(20)

@@ -377,7 +377,7 @@ def test_tuples_are_agents() -> None:
     assert (reward, obs["rewards"].tolist()) == (3.0, [1.0, 2.0])
     *_, terminated, truncated, _ = env.step([1, 2])
     assert (terminated, truncated) == (False, True)
-    with pytest.raises(HyperparameterError, match="one Tuple each"):
+    with pytest.raises(HyperparameterError, match="must be a Tuple"):
         TupleGame(gymnasium.make("CartPole-v1"))
 
 

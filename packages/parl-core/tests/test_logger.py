@@ -21,7 +21,7 @@ def _close_run() -> Iterator[None]:
 
 
 def run_program(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program of its own, in which nobody has set up logging."""
+    """Run a program that has not set up logging."""
     (folder / "program.py").write_text(code)
     return subprocess.run(
         [sys.executable, "-W", "error", "program.py"],

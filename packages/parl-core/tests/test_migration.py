@@ -192,7 +192,7 @@ def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, content: byte
     file.write_bytes(content)
     result = CliRunner().invoke(parl, ["migrate", str(file)])
     assert result.exit_code == 1
-    assert f"{file} is no Python 3 in UTF-8" in result.stderr
+    assert f"{file} is not Python 3 in UTF-8" in result.stderr
     assert result.stdout == ""
 
 

@@ -43,7 +43,7 @@ class Counting(gymnasium.Env[Any, Any]):
         return np.zeros(1), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action), f"{action!r} is no action of {self.action_space}"
+        assert self.action_space.contains(action), f"{action!r} is not an action of {self.action_space}"
         self._count += 1
         seen = np.zeros(1) if self._blind else np.full(1, float(self._count))
         return seen, 1.0, self._count == self._ends, self._count == self._cut, {}
@@ -398,7 +398,9 @@ def test_a_memory_holds_what_the_environments_gave_and_batches_are_normalised_wh
 @pytest.mark.parametrize("wrapper", ["NormalizeObservation", "NormalizeReward"])
 def test_statistics_that_a_memory_cannot_take_out_again_are_refused(wrapper: str) -> None:
     envs = getattr(gymnasium.wrappers.vector, wrapper)(SyncVectorEnv([Counting]))
-    with pytest.raises(HyperparameterError, match=rf"{wrapper} gives a replay memory .*use parl.env.NormalizeVector"):
+    with pytest.raises(
+        HyperparameterError, match=rf"{wrapper} normalises by statistics .*use parl.env.NormalizeVector"
+    ):
         train_off_policy(Table(), envs, settings())
 
 
@@ -416,7 +418,7 @@ def _with_frozen_statistics() -> Any:
 
 @pytest.mark.parametrize(("make", "name"), [(_with_wrap_rms, "VecNormalizeEnv"), (_with_gymnasiums, "NormalizeReward")])
 def test_statistics_inside_of_a_vector_are_refused(make: Any, name: str) -> None:
-    told = rf"{name} inside of the vector gives a replay memory .*use parl.env.NormalizeVector\(envs\)"
+    told = rf"{name} inside the vector normalises by statistics .*use parl.env.NormalizeVector\(envs\)"
     with make_vector_env(make, 2) as envs, pytest.raises(HyperparameterError, match=told):
         train_off_policy(Table(), envs, settings())
 

@@ -62,7 +62,7 @@ def test_rows_of_shape_n_1_and_continuous_actions_of_one_dimension_are_taken() -
         ({"terminal": np.array([0, 0, 7, 0, 0, 0])}, r"has terminal 7.0 in row 2: flags are 0 or 1"),
         ({"action": np.array([0, -1, 0, 0, 0, 0])}, r"has the action -1"),
         ({"reward": np.zeros((6, 2))}, r"reward must have shape"),
-        ({"action": np.zeros((6, 0), int)}, r"actions of shape \[6, 0\]: an action has one number"),
+        ({"action": np.zeros((6, 0), int)}, r"actions of shape \[6, 0\]: an action has at least one number"),
         ({"action": np.array(list("abcdef"))}, r"has action of dtype <U1"),
         ({"reward": np.array([0, 1e300, 0, 0, 0, 0])}, r"has reward 1e\+300 in row 1: beyond float32.*scale or clip"),
         ({"obs": np.full((6, 2), -1e39)}, r"has obs -1e\+39 in row 0: beyond float32"),
@@ -118,7 +118,7 @@ def raw_d4rl(n: int = 8, **changed: Any) -> dict[str, Any]:
 def test_without_next_observations_those_of_the_following_rows_are_taken(tmp_path: Path) -> None:
     np.savez(tmp_path / "raw.npz", **raw_d4rl())
     data = read_npz(tmp_path / "raw.npz")
-    # Row 5 reached the time limit and row 7 is the last: nobody wrote what came after them.
+    # Row 5 reached the time limit and row 7 is the last: what came after them is not in the log.
     assert data.reward.tolist() == [0, 1, 2, 3, 4, 6]
     assert data.terminal.tolist() == [False, False, True, False, False, False]
     assert data.truncated.tolist() == [False, False, False, False, True, True]

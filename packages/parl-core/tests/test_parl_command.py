@@ -177,7 +177,7 @@ def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -
     assert f"{tmp_path} has no run.json" in result.output
     result = run("resume", str(tmp_path / "nothing"))
     assert result.exit_code == 1
-    assert "is no folder of a run" in result.output
+    assert "is not a folder of a run" in result.output
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_ste
 def test_a_goal_that_is_no_number_is_refused_with_the_usage(goal: str, tmp_path: Path) -> None:
     result = run("train", "ppo", "CartPole-v1", "--goal", goal, "--runs", str(tmp_path / "runs"))
     assert result.exit_code == 2
-    assert f"{goal} is no finite number" in result.output
+    assert f"{goal} is not a finite number" in result.output
     assert not (tmp_path / "runs").exists()
 
 
@@ -301,7 +301,7 @@ def test_the_listed_settings_of_every_algorithm_are_a_file_that_changes_nothing(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("algorithm = ", "is no TOML file"),
+        ("algorithm = ", "is not a TOML file"),
         ('algorithm = "ppo"\nenv = "CartPole-v1"\nstepss = 3', "stepss"),
         ('env = "CartPole-v1"', "ALGORITHM is missing"),
     ],

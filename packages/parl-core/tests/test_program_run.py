@@ -81,7 +81,7 @@ def test_a_folder_that_is_no_run_is_named_with_the_usage(tmp_path: Path, capsys:
         with pytest.raises(SystemExit) as exit_info:
             parse_settings(Settings, ["--resume", str(folder)])
         assert exit_info.value.code == 2
-        assert f"{folder} is no folder of a run that can be resumed" in " ".join(capsys.readouterr().err.split())
+        assert f"{folder} is not a folder of a run that can be resumed" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "other"}', '{"format": "parl-settings", "version": 99}'])

@@ -139,11 +139,11 @@ def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
         ({"norm_adv": "3"}, r"norm_adv takes true or false; got 3"),
         ({"network.blocks": "resnet"}, r"network\.blocks takes mlp or simba; got resnet"),
         ({"network.width": "0"}, r"network\.width takes a whole number of at least 1"),
-        ({"lr": "linear(1e-3)"}, r"is no schedule"),
+        ({"lr": "linear(1e-3)"}, r"is not a schedule"),
         ({"gamma": "2"}, r"gamma must lie in"),
         ({"novelty": "icm"}, r"novelty takes rnd; got icm"),
         ({"novelty.koef": "1"}, r"no setting 'novelty\.koef'; did you mean novelty\.coef\?"),
-        ({"novelty": "none", "novelty.coef": "1"}, r"novelty\.coef is of no use without novelty"),
+        ({"novelty": "none", "novelty.coef": "1"}, r"novelty\.coef has no effect without novelty"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_words(values: dict[str, str], message: str) -> None:

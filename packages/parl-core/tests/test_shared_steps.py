@@ -61,7 +61,7 @@ class Diary(gymnasium.Env[Any, Any]):
         if action[0] == 9:
             os.kill(os.getpid(), signal.SIGKILL)
         self._count += 1
-        self._kept = [*self._kept[-1:], action]  # the array itself: nobody may write into it later
+        self._kept = [*self._kept[-1:], action]  # the array itself: it may not change later
         over = self._count >= self._length
         info = {"dtype": str(action.dtype)} if self._talks else {}
         return self._seen(self._kept[0]), float(action.sum()), over, over and self._length == 4, info

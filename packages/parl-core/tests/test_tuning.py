@@ -27,7 +27,7 @@ def test_a_range_is_read_from_its_text(text: str, expected: Range) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "1..", "2..1", "a..b"])
 def test_what_is_no_range_is_refused(text: str) -> None:
-    with pytest.raises(HyperparameterError, match=r"is no range: write LOW\.\.HIGH"):
+    with pytest.raises(HyperparameterError, match=r"is not a range: write LOW\.\.HIGH"):
         read_range(text)
 
 

@@ -71,7 +71,7 @@ class Dies:
 
 
 class WaitsForPipe:
-    """Is held up at one seed until somebody opens a named pipe to write."""
+    """Waits at one seed until a named pipe is opened for writing."""
 
     def __init__(self, seed: int, pipe: str) -> None:
         self.seed = seed

@@ -152,7 +152,7 @@ def test_a_call_that_comes_before_another_names_it(call: Callable[[ESAgent], obj
     [
         ("solver {\n  tipe: BASIC_ES\n}", r"line 2.*tipe.*did you mean type\?"),
         ("solver {\n optimizer {\n  base_lr: fast } }", "line 3.*base_lr"),
-        ("solver { optimizer { base_lr: -1 } }", "base_lr is above 0, not -1"),
+        ("solver { optimizer { base_lr: -1 } }", "base_lr must be above 0, not -1"),
         ("solver { type: BASIC_ES type: GA }", "type.*repeated|type.*twice"),
         ("solver { update { stale: SOMETIMES } }", "stale.*GROUPED.*IMPORTANCE"),
         ("solver {", "line 1"),

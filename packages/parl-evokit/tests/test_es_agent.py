@@ -208,7 +208,7 @@ def test_a_model_may_be_arrays_with_a_function_or_a_function_that_makes_it() -> 
     ]
     for agent in agents:
         assert agent.predict(X) == pytest.approx([0.6, 0.6, 0.6])
-    with pytest.raises(EvolutionError, match="int is no model"):
+    with pytest.raises(EvolutionError, match="int is not a model"):
         ESAgent(CONFIG, 3)
 
 

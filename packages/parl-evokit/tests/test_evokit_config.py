@@ -151,7 +151,7 @@ def test_any_settings_survive_their_text(
         ("whatever: 1", "the configuration has no field whatever, only solver, async_es"),
         (
             "solver { type: CMAES }",
-            "line 1: type is one of BASIC_ES, CMA_ES, SEP_CMA_ES, GA, PGPE, SNES, ARS, CEM, LM_MA_ES, CR_FM_NES, "
+            "line 1: type must be one of BASIC_ES, CMA_ES, SEP_CMA_ES, GA, PGPE, SNES, ARS, CEM, LM_MA_ES, CR_FM_NES, "
             "not CMAES",
         ),
         ("solver {\n optimizer { base_lr: fast } }", "line 2: base_lr is of type float, which 'fast' is not"),
@@ -159,17 +159,17 @@ def test_any_settings_survive_their_text(
         ("seed: 1.5", "seed is of type int, which '1.5' is not"),
         ("seed: 1\nseed: 2", "line 2: seed is given twice"),
         ("seed: 1\nsolver { sampling { gaussian_sampling { seed: 2 } } }", "line 2: seed is given twice"),
-        ("seed { }", "seed is one value"),
-        ("solver: 3", "solver is a block of settings, not 3"),
-        ("solver { type BASIC_ES }", "line 1: after type a colon or a block is wanted, not BASIC_ES"),
+        ("seed { }", "seed must be one value"),
+        ("solver: 3", "solver must be a block of settings, not 3"),
+        ("solver { type BASIC_ES }", "line 1: after type a colon or a block is expected, not BASIC_ES"),
         ("solver {\n type:\n}", "line 3: type has no value: } follows"),
-        ("solver {\n", "line 2: a name or } is wanted, not the end of the text"),
-        ("solver { } }", "line 1: a name or the end of the text is wanted, not }"),
+        ("solver {\n", "line 2: a name or } is expected, not the end of the text"),
+        ("solver { } }", "line 1: a name or the end of the text is expected, not }"),
         ("seed: 1 @", "line 1: '@' does not belong here"),
         ("gaussian_sampling { cached: maybe }", "cached is of type bool"),
-        ("gaussian_sampling { std: 0 }", "std is above 0, not 0.0"),
-        ("gaussian_sampling { cache_size: 3 }", r"cache_size is 64 to 2\*\*31, not 3"),
-        ("optimizer { base_lr: nan }", "base_lr is above 0, not nan"),
+        ("gaussian_sampling { std: 0 }", "std must be above 0, not 0.0"),
+        ("gaussian_sampling { cache_size: 3 }", r"cache_size must be from 64 to 2\*\*31, not 3"),
+        ("optimizer { base_lr: nan }", "base_lr must be above 0, not nan"),
         ("optimizer { base_lr: 1_0 }", "base_lr is of type float"),
         ("async_es { model_warehouse: here }", "model_warehouse is of type str"),
     ],
@@ -186,7 +186,7 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_named(tmp_path: Path) ->
         Config.load("config.yaml")
     with pytest.raises(ConfigError, match="Expecting"):
         load(tmp_path, "{", ".json")
-    with pytest.raises(ConfigError, match="an object is wanted, not list"):
+    with pytest.raises(ConfigError, match="an object is expected, not list"):
         load(tmp_path, "[]", ".json")
     with pytest.raises(ConfigError, match=r"config\.toml"):
         load(tmp_path, "= 3", ".toml")

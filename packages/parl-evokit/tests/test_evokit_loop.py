@@ -195,7 +195,7 @@ def test_names_of_built_in_models_make_them_and_others_do_not() -> None:
     assert built_in("cartpole") is not None
     assert built_in("package.module:function") is None
     for name in ("mlp:4", "mlp:4-x", "mlp:4-2:fast", "mlp:4-0", "mlp:4-2:tanh:relu"):
-        with pytest.raises(EvolutionError, match="is no model: a perceptron's name is"):
+        with pytest.raises(EvolutionError, match="is not a model: a perceptron's name is"):
             built_in(name)
 
 

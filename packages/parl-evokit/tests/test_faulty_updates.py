@@ -87,7 +87,7 @@ def test_a_fault_at_any_call_of_an_update_loses_nothing(tmp_path: Path, number: 
                 report, _ = agent.update_from_log(place / "log")
             except EvolutionError:
                 report = None
-        with update_lock(place / "warehouse"):  # nobody holds it
+        with update_lock(place / "warehouse"):  # it is free
             pass
         if report is None:
             failed += 1

@@ -47,7 +47,7 @@ def update(es: Any, controls: list[float], holdout: list[float] = ()) -> Any:  #
     """One update, with rewards of the present model without noise, and of the trusted one."""
     count = max(8, getattr(es, "population", 0))
     infos = es.ask(count)
-    rewards = [7.0 * n % count + 100 * es.sampler.model_iter_id for n in range(count)]  # the best are no pair
+    rewards = [7.0 * n % count + 100 * es.sampler.model_iter_id for n in range(count)]  # the best are not a pair
     trusted = es.guard.trusted
     infos += [control(es) for _ in controls] + [control(es, trusted[0] if trusted else 0) for _ in holdout]
     return es.tell(infos, [*rewards, *controls, *holdout])
@@ -226,7 +226,7 @@ def test_a_share_of_the_traffic_is_control_the_same_for_a_key_everywhere() -> No
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigError, match="control_share is 0 to below 1, not 1"):
+    with pytest.raises(ConfigError, match="control_share must be at least 0 and below 1, not 1"):
         ES(np.ones(3), settings(control_share=1.0))
     with pytest.raises(ConfigError, match="max_update_ratio cannot go with GA"):
         ES(np.ones(3), settings("GA", max_update_ratio=0.1))
@@ -281,7 +281,7 @@ def _shorter(whole: bytes) -> bytes:
         (_shorter, "line 2 of the history does not follow line 1"),
         (lambda whole: whole[:-200], "line 3 of the history"),
         (lambda whole: whole[:-10] + b"?\n", "line 3 of the history"),
-        (lambda whole: whole[:50] + b"\xff" + whole[51:], "is no text"),
+        (lambda whole: whole[:50] + b"\xff" + whole[51:], "is not text"),
         (lambda whole: whole + b"[]\n", "line 4 of the history"),
     ],
 )

@@ -127,7 +127,7 @@ def test_rewards_for_what_was_not_issued_are_refused_counted_and_reported(tmp_pa
             with pytest.raises(InvalidToken):
                 log.reward(token, 1e9)
     clone = agent.clone()
-    with LogWriter(tmp_path / "log") as log:  # somebody who can write into the log, but has no secret
+    with LogWriter(tmp_path / "log") as log:  # a writer without the secret
         for _ in range(7):
             log.reward(clone.add_noise(), 1e9)
     deliver(tmp_path / "log", tokens)

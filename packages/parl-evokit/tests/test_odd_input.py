@@ -72,8 +72,8 @@ def arrays(es: Strategy) -> dict[str, bytes]:
     [
         (np.ones((6, 1)), r"an array \(6,\), not one of shape \(6, 1\)"),
         ([np.ones(1)] * 6, r"not one of shape \(6, 1\)"),
-        (["good"] * 6, "a reward is a number: .*good"),
-        ([1j] * 6, "a reward is a number"),
+        (["good"] * 6, "a reward must be a number: .*good"),
+        ([1j] * 6, "a reward must be a number"),
         ([1.0, 2.0], "6 samples came with 2 rewards"),
     ],
     ids=["column", "arrays", "words", "complex", "too few"],
@@ -212,19 +212,19 @@ def test_known_solutions_that_are_no_numbers_are_named() -> None:
     with pytest.raises(InvalidReward, match="number 1 has inf"):
         CMAES.warm_start([[1.0, 2.0], [2.0, 1.0]], [1.0, np.inf])
     for spread in (0.0, np.inf, np.nan, 1e200):
-        with pytest.raises(ValueError, match="spread is a standard deviation"):
+        with pytest.raises(ValueError, match="spread must be a standard deviation"):
             CMAES.warm_start([[1.0]], [1.0], spread=spread)
 
 
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        (7, "sample 1 is no SamplingInfo but of type int"),
-        (b"\x08\x01", "sample 1 is no SamplingInfo but of type bytes"),
-        (SamplingInfo([5, 6], 2**70), "model_iter_id is 0 to 2"),
-        (SamplingInfo([5, 6], 0, 2**40), "a fingerprint is 0 to 2"),
-        (SamplingInfo([5, 6], cast("int", 0.5)), "sample 1, .*model_iter_id=0.5.*, is no record"),
-        (SamplingInfo([5, 6], cast("int", "first")), "sample 1, .*first.*, is no record"),
+        (7, "sample 1 is not a SamplingInfo but of type int"),
+        (b"\x08\x01", "sample 1 is not a SamplingInfo but of type bytes"),
+        (SamplingInfo([5, 6], 2**70), "model_iter_id must be from 0 to 2"),
+        (SamplingInfo([5, 6], 0, 2**40), "a fingerprint must be from 0 to 2"),
+        (SamplingInfo([5, 6], cast("int", 0.5)), "sample 1, .*model_iter_id=0.5.*, is not a record"),
+        (SamplingInfo([5, 6], cast("int", "first")), "sample 1, .*first.*, is not a record"),
     ],
 )
 def test_what_is_no_record_is_refused_with_its_place(sample: Any, message: str) -> None:
@@ -257,7 +257,7 @@ def test_rewards_and_starts_that_are_no_numbers_are_refused() -> None:
 def test_a_reward_that_is_no_number_is_not_logged(tmp_path: Path) -> None:
     reward: Any = "good"
     with LogWriter(tmp_path) as log:
-        with pytest.raises(RecordError, match="a reward is a number, not 'good'"):
+        with pytest.raises(RecordError, match="a reward must be a number, not 'good'"):
             log.reward(SamplingInfo([5, 6]), reward)
         log.reward(SamplingInfo([5, 6]), 1.0)
     assert read_log(tmp_path).rewards == [1.0]

@@ -369,9 +369,9 @@ def test_pools_by_name_and_what_they_refuse() -> None:
         open_pool("ray")
     with pytest.raises(ValueError, match="1 worker or more, not 0"):
         ThreadPool(0)
-    with pytest.raises(ValueError, match="n is 1 or more"):
+    with pytest.raises(ValueError, match="n must be 1 or more"):
         sample(agent, lambda clone: 0.0, 0)
-    with pytest.raises(ValueError, match="share is above 0"):
+    with pytest.raises(ValueError, match="share must be above 0"):
         sample(agent, lambda clone: 0.0, 1, share=0.0)
     with pytest.raises(EvolutionError, match="not cloned again"):
         sample(agent.clone(), lambda clone: 0.0, 1)

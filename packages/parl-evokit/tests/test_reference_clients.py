@@ -268,8 +268,8 @@ def test_predictions_in_a_browser_are_those_of_python(javascript: Command, tmp_p
     for _ in range(20):
         served.append(clone.add_noise())
         wanted.append(clone.predict(np.array([0.5, -0.25, 0.125, 1.0], np.float32)))
-    stranger = SamplingInfo([3, 4], 0, served[0].fingerprint ^ 1)
-    given = "".join(f"{tokens.issue(info)}\n" for info in [*served, stranger]) + "no token\n"
+    foreign = SamplingInfo([3, 4], 0, served[0].fingerprint ^ 1)
+    given = "".join(f"{tokens.issue(info)}\n" for info in [*served, foreign]) + "no token\n"
     *found, foreign, none = said(javascript, "sample", tmp_path / "model", QUANTILES, "predict", given=given)
     outputs = np.array([[int(bits, 16) for bits in each.split()[1:]] for each in found], np.uint32).view(np.float32)
     assert np.allclose(outputs, wanted, rtol=1e-5, atol=1e-6)

@@ -214,5 +214,5 @@ def test_solutions_that_make_no_sense_are_refused() -> None:
         CMAES.warm_start([1.0, 2.0, 3.0], [1.0])
     with pytest.raises(InvalidReward, match="2 solutions need one finite reward each"):
         CMAES.warm_start([[1.0], [2.0]], [1.0])
-    with pytest.raises(ValueError, match="best is a part"):
+    with pytest.raises(ValueError, match="best must be a part"):
         CMAES.warm_start([[1.0], [2.0]], [1.0, 2.0], best=0.0)

@@ -248,7 +248,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
         read_log(tmp_path / "text")
     with pytest.raises(LogError, match="is a file; a log is a directory"):
         LogWriter(tmp_path / "text")
-    with pytest.raises(LogError, match="fsync_every is 0 or more"):
+    with pytest.raises(LogError, match="fsync_every must be 0 or more"):
         LogWriter(tmp_path, fsync_every=-1)
     (tmp_path / "frames.evl").write_bytes(frame(Header("s", 1).encode()) * 2 + frame(b"\x0a\x05a"))
     with pytest.raises(LogError, match="a whole frame that is not a record"):

@@ -155,7 +155,7 @@ def test_samples_of_another_sampler_are_foreign_and_its_settings_are_checked() -
         SepCMAES(np.ones(5), settings(0.3)).tell(theirs.ask(8), [1.0] * 8)
     with pytest.raises(ConfigError, match="CMA_SAMPLING belongs to CMA_ES and SEP_CMA_ES"):
         ES(np.ones(5), {"solver": {"sampling": {"type": "CMA_SAMPLING"}}})
-    with pytest.raises(ConfigError, match="population is 0, or 2 or more, not 1"):
+    with pytest.raises(ConfigError, match="population must be 0, or 2 or more, not 1"):
         SepCMAES(np.ones(5), settings(0.3, population=1))
 
 

@@ -90,7 +90,7 @@ def test_a_solver_of_another_rule_is_taken_over() -> None:
     es._sampler = es._sampler.__class__(**{**vars(grouped._sampler), "model_iter_id": 0})
     es.load_state(grouped.state())
     before = es.mean
-    report = es.tell(old, np.arange(4.0))  # around a centre that nobody remembers
+    report = es.tell(old, np.arange(4.0))  # around a centre that is not kept
     assert report.stale == {1: 4}
     assert (es.mean == before).all()
 

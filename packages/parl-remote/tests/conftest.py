@@ -142,7 +142,7 @@ def _close_kept() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_open_at_the_end() -> Iterator[None]:
-    os.environ.setdefault("PARL_MONITOR", "0")  # clusters of tests show themselves to nobody, unless a test wants that
+    os.environ.setdefault("PARL_MONITOR", "0")  # clusters of tests have no monitor unless a test asks for one
     yield
     _close_kept()
 

@@ -372,7 +372,7 @@ def test_an_actor_is_taken_out_when_it_has_finished(shared_cluster: None, tmp_pa
     os.mkfifo(gate)
     with ActorPool([Worker()]) as pool:
         held = pool.submit("hold", str(gate))
-        with pytest.raises(ResultTimeout, match="got free"):
+        with pytest.raises(ResultTimeout, match="became free"):
             pool.pop(0.05)
         gate.write_text("done")
         assert pool.pop(PATIENCE_S).work(3) == 3

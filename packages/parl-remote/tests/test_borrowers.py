@@ -1,4 +1,4 @@
-"""The worker's part that keeps an actor alive for those who are on their way to it: what it says to whom."""
+"""The worker's part that keeps an actor alive for processes that are connecting to it: its messages."""
 
 from __future__ import annotations
 

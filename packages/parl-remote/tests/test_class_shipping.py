@@ -36,7 +36,7 @@ class Base:
 
 
 def made(body: str, name: str = "Actor") -> type[Any]:
-    """A class of a module that nobody else can import, so that it is sent by value."""
+    """A class of a module that no other process can import, so that it is sent by value."""
     module = types.ModuleType("made for a test")
     sys.modules[module.__name__] = module
     exec(HEAD + body, module.__dict__)

@@ -96,7 +96,7 @@ def test_a_cluster_of_one_interface_is_named_by_that(home: Path, monkeypatch: py
 
 @pytest.fixture
 def xparl(home: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """The command, as this user runs it; his clusters are stopped at the end."""
+    """The command, as this user runs it; the clusters of this user are stopped at the end."""
 
     def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -568,7 +568,7 @@ def test_a_start_that_cannot_write_says_where_and_what_to_do(
     (home / ".parl").write_text("a file where a directory should be")
     done = xparl("start", "--port", closed_port())
     assert done.returncode == 1
-    assert ".parl is no directory; move it away" in done.stderr
+    assert ".parl is not a directory; move it away" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -597,7 +597,7 @@ def test_run_files_that_others_could_read_are_told_with_chmod(tmp_path: Path) ->
 def test_a_file_where_run_files_go_is_told_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     finding = here(PARL_RUN_DIR=str(tmp_path / "run"))["run files"]
-    assert finding.what.startswith(f"{tmp_path / 'run'} is no directory")
+    assert finding.what.startswith(f"{tmp_path / 'run'} is not a directory")
     assert "PARL_RUN_DIR" in finding.remedy
     assert "chmod" not in finding.remedy
 
@@ -638,7 +638,7 @@ def test_the_imports_of_a_notebook_are_read_too(tmp_path: Path) -> None:
     notebook.write_text(json.dumps({"cells": cells}))
     assert imports_of(notebook) == ("scipy", "torch")
     notebook.write_text("[]")
-    with pytest.raises(ValueError, match="no notebook"):
+    with pytest.raises(ValueError, match="not a notebook"):
         imports_of(notebook)
 
 

@@ -139,7 +139,7 @@ def test_what_an_exception_was_caused_by_is_in_the_text(anywhere: str) -> None:
 
 class Unreduced(Exception):
     def __reduce__(self) -> Any:
-        raise TypeError("nobody pickles this")
+        raise TypeError("this is not to be pickled")
 
 
 def with_a_lock() -> Exception:
@@ -186,7 +186,7 @@ class Halt(BaseException):
 
 @pytest.mark.parametrize(
     "make_error",
-    [lambda: KeyboardInterrupt("enough"), GeneratorExit, lambda: Halt("the door"), lambda: SystemExit("why")],
+    [lambda: KeyboardInterrupt("enough"), GeneratorExit, lambda: Halt("stop"), lambda: SystemExit("why")],
     ids=["interrupt", "generator", "own", "exit"],
 )
 def test_what_is_no_exception_is_raised_as_its_own_type_and_as_a_remote_call_error(

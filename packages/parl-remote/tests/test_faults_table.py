@@ -366,7 +366,7 @@ def test_a_node_that_is_cut_off_is_lost_within_the_limit_and_comes_back(
     waiting = submit(actor.sleep)
     node.cut(way)
     assert cause_of(waiting).kind is DeathKind.NODE_LOST
-    process.wait_for_end(PATIENCE_S)  # on its side nobody can use it any more
+    process.wait_for_end(PATIENCE_S)  # its own side cannot use it any more
     node.restore()
     assert Counter().add(1) == 1
     with pytest.raises(ActorLost):

@@ -275,7 +275,7 @@ def test_a_program_without_a_file_brings_the_modules_of_its_directory(
     cluster: Cluster, tmp_path: Path, how: str
 ) -> None:
     write(tmp_path, inner__helper="VALUE = 'from below'", beside="import inner.helper\nVALUE = 'from here'")
-    import_first = "import beside\n" if how == "-" else ""  # nobody keeps what came through a pipe
+    import_first = "import beside\n" if how == "-" else ""  # what came through a pipe is not kept
     program = import_first + PIPED
     out = cluster.run(tmp_path, "-c", program) if how == "-c" else cluster.run(tmp_path, "-", program=program)
     assert out == "from below from here"
@@ -485,7 +485,7 @@ def test_a_file_that_changed_since_connect_is_named(cluster: Cluster, tmp_path: 
     write(tmp_path, changing="VALUE = 1", data_txt="as it was at connect, and never sent before")
     source = LOOK.replace("print(*Actor()", "open('data.txt', 'a').write('more')\nprint(*Actor()")
     (tmp_path / "main.py").write_text(source)
-    with pytest.raises(AssertionError, match=r"RemoteError: .*data\.txt was changed or removed since parl\.connect"):
+    with pytest.raises(AssertionError, match=r"RemoteError: .*data\.txt was changed or removed after parl\.connect"):
         cluster.run(tmp_path, "main.py")
 
 

@@ -75,27 +75,27 @@ def test_only_what_is_lacking_is_sent(places: Places) -> None:
 
 
 def test_a_worker_gets_nothing_that_it_was_not_told_of(places: Places) -> None:
-    with pytest.raises(RemoteProtocolError, match="was not told of"):
+    with pytest.raises(RemoteProtocolError, match="was not offered"):
         places.of(ELSEWHERE, Worker(FolderAnswer(1, lacks=(digest_of(b"/etc/shadow"),))), "json")
 
 
 def test_a_worker_that_loses_everything_is_given_up(places: Places) -> None:
-    with pytest.raises(RemoteError, match=r"data\.txt was sent 3 times, and the worker lost it each time"):
+    with pytest.raises(RemoteError, match=r"data\.txt was sent 3 times, and the worker lost it every time"):
         places.of(ELSEWHERE, Worker(FolderAnswer(1, lacks=(digest_of(b"data"),))), "json")
 
 
 def test_a_worker_that_makes_no_folder_is_given_up(places: Places) -> None:
-    with pytest.raises(RemoteProtocolError, match="makes no folder"):
+    with pytest.raises(RemoteProtocolError, match="does not make the folder"):
         places.of(ELSEWHERE, Worker(FolderAnswer(1)), "json")
 
 
 def test_a_file_that_changed_since_connect_is_not_sent(places: Places, tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("other")
     worker = Worker(FolderAnswer(1, lacks=(digest_of(b"data"),)))
-    with pytest.raises(RemoteError, match=r"data\.txt was changed or removed since parl\.connect"):
+    with pytest.raises(RemoteError, match=r"data\.txt was changed or removed after parl\.connect"):
         places.of(ELSEWHERE, worker, "json")
     (tmp_path / "data.txt").unlink()
-    with pytest.raises(RemoteError, match=r"data\.txt was changed or removed since parl\.connect"):
+    with pytest.raises(RemoteError, match=r"data\.txt was changed or removed after parl\.connect"):
         places.of(ELSEWHERE, worker, "json")
     assert worker.data == b""
 

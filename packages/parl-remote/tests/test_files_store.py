@@ -157,7 +157,7 @@ def test_parts_that_do_not_follow_each_other_are_refused(blobs: Blobs, size: int
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", HASH[:-1], HASH + "0", HASH.upper()])
 def test_what_is_no_hash_names_no_file(blobs: Blobs, digest: str) -> None:
-    with pytest.raises(RemoteProtocolError, match="is no SHA-256"):
+    with pytest.raises(RemoteProtocolError, match="is not a SHA-256"):
         blobs.add("me", digest, 1, 0, memoryview(b"x"))
 
 
@@ -354,7 +354,7 @@ def test_hostile_manifests_make_nothing(client: Callable[[str], Client], tmp_pat
     program.send(content, b"abc")
     answer = program.ask(PrepareFolder(1, digest_of(content), len(content)))
     assert isinstance(answer, Failed)
-    assert "is no path within a job's folder" in answer.reason
+    assert "is not a path within a job's folder" in answer.reason
     assert not list(tmp_path.rglob("escaped"))
 
 

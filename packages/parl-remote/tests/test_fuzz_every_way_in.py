@@ -53,7 +53,7 @@ class Scene:
         return {process: process.own_bytes / MIB for process in self._processes}
 
     def check(self) -> None:
-        """All is as it was: nobody else has called the actor, joined, leased or ended anything."""
+        """Nothing has changed: no other call of the actor, no new member or lease, and nothing has ended."""
         self._calls += 1
         assert self._actor.call() == self._calls
         deadline = time.monotonic() + SETTLE_S

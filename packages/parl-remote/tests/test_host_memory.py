@@ -1,4 +1,4 @@
-"""What a node sees of its host's memory and CPUs, and what it makes of a SIGKILL that nobody owns up to."""
+"""A node's view of its host's memory and CPUs, and the cause that it reports for a SIGKILL of unknown origin."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_what_does_not_exist_is_no_error(project: Path) -> None:
 def test_code_that_cannot_be_parsed_travels_all_the_same(project: Path) -> None:
     write(project, bad_one="def (:")
     assert needed("import bad_one\n") == {"bad_one.py"}
-    assert needed("this is no Python") == set()
+    assert needed("this is not Python") == set()
 
 
 def test_circles_end(project: Path) -> None:
@@ -213,7 +213,7 @@ def test_what_was_found_is_remembered_until_something_changes(project: Path, mon
 def test_what_compiled_functions_and_classes_import_is_found() -> None:
     source = """
         import functools
-        from textwrap import dedent  # somebody else's function: not looked into
+        from textwrap import dedent  # a function of another library: not looked into
         def plain():
             import one.two
             return lambda: __import__("unseen")

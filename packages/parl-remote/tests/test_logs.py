@@ -523,7 +523,7 @@ def test_calls_do_not_wait_for_whoever_reads_the_output(tmp_path: Path) -> None:
         os._exit(0)
     """)
     (tmp_path / "program.py").write_text(program)
-    reading, writing = os.pipe()  # nobody reads: it is full after 64 KiB
+    reading, writing = os.pipe()  # it is not read: it is full after 64 KiB
     try:
         running = subprocess.Popen(
             [sys.executable, "program.py"], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True

@@ -20,16 +20,16 @@ from parl_remote.errors import ClusterUnreachable, DeathCause, DeathKind
 
 def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "_NAMES_KEPT", 3)
-    nobody: Any = SimpleNamespace()
+    unused: Any = SimpleNamespace()
     maker = making.Making(
-        nobody,
-        nobody,
-        nobody,
-        register=nobody,
-        connect=nobody,
-        release=nobody,
-        variables=nobody,
-        limits=nobody,
+        unused,
+        unused,
+        unused,
+        register=unused,
+        connect=unused,
+        release=unused,
+        variables=unused,
+        limits=unused,
         lease_timeout_s=None,
     )
     alive = ActorRecord("alive", "node", "Cell")
@@ -55,22 +55,22 @@ def test_calls_that_fail_together_wait_once_for_a_cause_that_does_not_come(monke
 
 def test_a_worker_that_does_not_lead_to_its_actor_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """The actor is then made elsewhere, as with a worker that takes no connection at all."""
-    nobody: Any = SimpleNamespace()
+    unused: Any = SimpleNamespace()
     loop = Loop()
     workers = WorkerClients(
         loop,
-        nobody,
-        nobody,
+        unused,
+        unused,
         limits=Limits(connect_timeout_s=0.01),
         same_host_shortcut=False,
-        on_died=nobody,
-        on_worker_gone=nobody,
+        on_died=unused,
+        on_worker_gone=unused,
     )
     ours, theirs = socket.socketpair()
-    monkeypatch.setattr(workers, "_link_to", lambda _: nobody)
+    monkeypatch.setattr(workers, "_link_to", lambda _: unused)
     monkeypatch.setattr(workers, "_connect_sealed", lambda _: UnixChannel(ours))
     granted = LeaseGranted(1, "lease", "worker", ("host:1",), "/run/worker", "host")
-    with pytest.raises(ClusterUnreachable, match="does not lead to its actor"):
+    with pytest.raises(ClusterUnreachable, match="did not connect its actor"):
         workers.connect_actor(granted, "/run/worker/actor.sock")
     with theirs:
         theirs.settimeout(60)

@@ -250,7 +250,7 @@ def test_a_worker_whose_connection_closes_is_lost_with_its_actors(cluster: Clust
 
 
 def test_a_master_that_was_stopped_takes_nobody_s_silence_for_death(cluster: Cluster) -> None:
-    """A paused virtual machine, a frozen container, a debugger: nobody could be heard meanwhile."""
+    """A paused virtual machine, a frozen container, a debugger: no message could be received meanwhile."""
     worker, client = cluster.worker("w"), cluster.client("c")
     client.say(LeaseRequest(1, ONE))
     client.heard()
@@ -291,7 +291,7 @@ def test_what_ends_while_a_worker_comes_back_does_not_turn_it_away(cluster: Clus
 
 def test_a_worker_that_is_never_welcomed_gives_the_connection_up(cluster: Cluster) -> None:
     ends: list[str] = []
-    linked(cluster, MemoryListener("a port that nobody serves"), ends)
+    linked(cluster, MemoryListener("a port without a server"), ends)
     cluster.settle(cluster.limits.liveness_limit_s - 0.5)
     assert not ends
     cluster.settle(1.0)
@@ -467,7 +467,7 @@ def test_who_asks_for_a_worker_where_there_is_none_is_told_so(cluster: Cluster) 
     [
         Heartbeat(1),
         LeaseEnded("x", DeathCause(DeathKind.EXIT)),
-        NodeJoin("somebody else", "host", (), "/", ONE),
+        NodeJoin("another", "host", (), "/", ONE),
         StatusRequest(1),
         Welcome(1, "x", "y"),
     ],

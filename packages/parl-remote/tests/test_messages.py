@@ -101,13 +101,13 @@ def test_any_json_in_any_field_decodes_or_is_an_error_of_the_peer(name: str, dat
         (b'{"is": "Heartbeat"}', "Heartbeat lacks the field 'seq'"),
         (b'{"is": "Heartbeat", "seq": "x"}', r"Heartbeat\.seq must be a whole number, not 'x'"),
         (b'{"is": "Heartbeat", "seq": true}', r"Heartbeat\.seq must be a whole number, not True"),
-        (b'{"is": "Heartbeat", "seq": 1, "load": NaN}', "NaN is no number"),
+        (b'{"is": "Heartbeat", "seq": 1, "load": NaN}', "NaN is not a number"),
         (b'{"is": "Heartbeat", "seq": 1, "load": 1e999}', r"Heartbeat\.load must be a number"),
         (b'{"is": "Heartbeat", "seq": 1, "mood": 1}', "Heartbeat has an unknown field 'mood'"),
         (b'{"is": "LeaseRequest", "request_id": 1, "resources": {"cpu": -1}}', "cpu must be a finite amount"),
         (b'{"is": "LeaseLost", "lease_id": "x", "cause": {"kind": "boredom"}}', r"cause\.kind must be one of exit,"),
-        (b"[" * 100_000, "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff\xfe", "not JSON"),
     ],
 )
 def test_errors_name_the_field_and_the_value(text: bytes, complaint: str) -> None:
@@ -132,7 +132,7 @@ def test_a_greeting_of_a_later_version_can_be_read_by_this_one() -> None:
 
 
 def test_what_is_no_message_is_not_sent() -> None:
-    with pytest.raises(LocalProtocolError, match="DeathCause is no message"):
+    with pytest.raises(LocalProtocolError, match="DeathCause is not a message"):
         encode(DeathCause(DeathKind.EXIT))  # type: ignore[arg-type]  # that is the point
     with pytest.raises(ValueError, match="JSON compliant"):
         encode(Heartbeat(1, load=float("nan")))

@@ -139,7 +139,7 @@ def test_many_calls_of_several_at_a_time_are_cancelled(shared_cluster: None, gat
     futures = [peer.push(number) for number in range(5_000)]
     assert all(future.cancel() for future in futures)
     while not all(future.done() for future in held):
-        with contextlib.suppress(OSError):  # nobody waits at it
+        with contextlib.suppress(OSError):  # it has no reader
             os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
     assert peer.push(7).result(PATIENCE_S) == 7
     assert peer.count().result(PATIENCE_S) < 5_000  # those that had not begun when the actor learned of it
@@ -177,7 +177,7 @@ def test_calls_to_a_lost_actor_end_with_the_cause_at_once(shared_cluster: None, 
 
 def test_answers_that_nobody_waits_for_do_not_hold_up_the_actor(shared_cluster: None) -> None:
     peer: Any = Peer()
-    kept = [peer.push(bytes(100_000)) for _ in range(200)]  # more than a socket holds, and nobody reads
+    kept = [peer.push(bytes(100_000)) for _ in range(200)]  # more than a socket holds, and it is not read
     counted = threading.Event()
     kept[-1].add_done_callback(lambda _: None)
     del kept

@@ -1,4 +1,4 @@
-"""Programs in surroundings that nobody planned: closed descriptors, low limits, a directory that is gone."""
+"""Programs in unusual surroundings: closed descriptors, low limits, a directory that is gone."""
 
 from __future__ import annotations
 

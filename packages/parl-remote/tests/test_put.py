@@ -241,7 +241,7 @@ def test_a_reference_that_comes_home_is_the_one_that_left(shared_cluster: None) 
 
 def test_handles_within_a_value_are_held(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
-    ref = put({"actor": Reader(np.ones(3))})  # nobody else has a handle of it
+    ref = put({"actor": Reader(np.ones(3))})  # this is the only handle
     assert ref.get()["actor"].kept_sum().result() == 3
 
 
@@ -293,7 +293,7 @@ def test_a_lost_value_says_so(shared_cluster: None) -> None:
     assert gone != ref
     with pytest.raises(ObjectLost, match="is gone"):
         gone.get()
-    found = make(gone.id, *passport[1:])  # somebody who still has it sends it again
+    found = make(gone.id, *passport[1:])  # a process that still has it sends it again
     assert found is gone
     assert found.get().sum() == LARGE
 

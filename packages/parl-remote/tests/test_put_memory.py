@@ -1,4 +1,4 @@
-"""Memory of `put`: given back when nobody refers to it any more, also when whoever did is killed."""
+"""Memory of `put`: released with the last reference to it, also when the process that had it is killed."""
 
 import gc
 import os

@@ -68,7 +68,7 @@ def filled(link: Link) -> RelayedChannel:
 def test_a_full_window_is_not_passed() -> None:
     link = Link()
     channel = filled(link)
-    with pytest.raises(ResultTimeout, match="took nothing"):
+    with pytest.raises(ResultTimeout, match="received nothing"):
         channel.send([b"\2more"], 0.05)
     assert len(link.sent) == 1
     link.bring(credit(size_of([bytes(WINDOW)])))
@@ -272,10 +272,10 @@ def test_a_fast_actor_waits_for_a_caller_that_does_not_read(another_host: str, t
         slow = actors.create(Work)
         memory = Memory(slow.call("processes"))
         assert slow.call("make", MB).sum() == MB
-        futures = [slow.submit("make", SIZE, str(counter)) for _ in range(60)]  # nobody reads meanwhile
+        futures = [slow.submit("make", SIZE, str(counter)) for _ in range(60)]  # none is read meanwhile
         eventually(lambda: counter.stat().st_size >= (ON_THE_WAY - 1 if another_host == "relayed" else 1))
         time.sleep(0.5)  # nothing tells that nothing happens
-        assert counter.stat().st_size < 30, "the actor goes on although nobody takes its results"
+        assert counter.stat().st_size < 30, "the actor goes on although its results are not read"
         assert all(int(future.result(60.0)[-1]) == 1 for future in futures)
         assert memory.growth() < MOST_GROWTH
 
@@ -289,7 +289,7 @@ def test_a_fast_actor_does_not_fill_the_worker_while_its_caller_reads_in_the_bac
     counter = tmp_path / "made"
     counter.touch()
     futures = [slow.make(SIZE, str(counter)) for _ in range(60)]
-    eventually(lambda: counter.stat().st_size == 60)  # nobody waits for a result, and the actor gets on
+    eventually(lambda: counter.stat().st_size == 60)  # no result is awaited, and the actor continues
     assert all(int(future.result(60.0)[-1]) == 1 for future in futures)
     assert memory.growth() < MOST_GROWTH
 

@@ -164,7 +164,7 @@ def test_a_journal_is_found_by_its_class_its_id_or_not_at_all(home: Path) -> Non
     for name in (str(path), path.stem.split("-")[1]):
         assert replay(home, name, "--list").stdout.startswith("#0 __init__ returned")
     assert "there is no journal 'Nobody'" in replay(home, "Nobody").stderr
-    assert "no journal of an actor" in replay(home, "work.py").stderr
+    assert "not a journal of an actor" in replay(home, "work.py").stderr
 
 
 def test_a_journal_that_was_cut_off_has_the_calls_before(home: Path, tmp_path: Path) -> None:
@@ -175,6 +175,6 @@ def test_a_journal_that_was_cut_off_has_the_calls_before(home: Path, tmp_path: P
     entries = Journal.read(cut).entries
     assert [entry.name for entry in entries] == [entry.name for entry in whole.entries[:4]]
     cut.write_text("{}\n")
-    with pytest.raises(RemoteError, match="is no journal"):
+    with pytest.raises(RemoteError, match="is not a journal"):
         Journal.read(cut)
     assert Replay.__doc__

@@ -65,7 +65,7 @@ def test_who_waits_for_a_peer_that_is_gone_hears_of_it() -> None:
     requests = Requests()
     with pytest.raises(ClusterUnreachable, match="gone"):
         requests.ask("a", StatusRequest, lambda _: requests.lost("a", ClusterUnreachable("a is gone")), 10)
-    requests.lost("a", ClusterUnreachable("nobody waits any more"))
+    requests.lost("a", ClusterUnreachable("no request waits"))
 
 
 class Stopper:
@@ -114,7 +114,7 @@ def test_a_part_is_made_when_its_first_message_comes() -> None:
     assert parts.take(link, StatusRequest(7), [memoryview(b""), memoryview(b"more")])
     assert parts.take(link, StatusRequest(8), [memoryview(b"")])
     assert sent == [Done(7), Failed(8, "[Errno 28] No space left on device")]
-    assert parts.take(link, StopActor("x"), [memoryview(b"")]), "without a request_id there is nobody to tell"
+    assert parts.take(link, StopActor("x"), [memoryview(b"")]), "without a request_id there is no one to answer"
     with pytest.raises(RemoteProtocolError):
         parts.take(link, StopActor("x", "forbidden"), [memoryview(b"")])
     parts.closed(link)
@@ -125,5 +125,5 @@ def test_a_part_is_made_when_its_first_message_comes() -> None:
 def test_two_parts_cannot_take_the_same_message() -> None:
     parts = Parts()
     parts.add(("StopActor",), Stopper)
-    with pytest.raises(ValueError, match="two parts want StopActor"):
+    with pytest.raises(ValueError, match="two parts handle StopActor"):
         parts.add(("StopActor",), Stopper)

@@ -44,7 +44,7 @@ class Counter:
         os._exit(3)
 
     def fail(self) -> None:
-        raise ValueError("an exception is no death")
+        raise ValueError("an exception is not a death")
 
 
 @parl_remote.remote_class(max_restarts=-1)
@@ -242,7 +242,7 @@ def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) 
 def test_an_actor_that_exits_is_made_again_and_an_exception_is_no_death(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = Counter()
-    with pytest.raises(ValueError, match="no death"):
+    with pytest.raises(ValueError, match="not a death"):
         counter.fail()
     assert [counter.add(), counter.add()] == [1, 2]
     with pytest.raises(ActorLost, match="status 3"):

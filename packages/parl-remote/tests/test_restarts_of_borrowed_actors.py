@@ -1,4 +1,4 @@
-"""Who holds an actor that somebody else makes again: his calls may come before the new constructor's arguments."""
+"""Calls of a process whose actor another process restarts: they may arrive before the new constructor's arguments."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_actors_call_each_other() -> None:
 
 @pytest.mark.usefixtures("connected")
 def test_a_busy_actor_gets_another_caller(tmp_path: Path) -> None:
-    """The connection of a caller waits in the actor's socket, so that nobody else waits for it."""
+    """The connection of a caller waits in the actor's socket and holds up no other one."""
     busy = Echo()
     sleeping = parl_remote.submit(busy.sleep, str(tmp_path / "wake"))
     others = [Echo(busy) for _ in range(2)]

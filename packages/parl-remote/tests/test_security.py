@@ -11,7 +11,7 @@ import pytest
 from parl_remote._security import ClusterKey, make_private_dir, read_private_file, write_private_file
 from parl_remote.errors import AuthenticationFailed
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
 def test_a_key_survives_as_text() -> None:
@@ -107,5 +107,5 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_a_directory_behind_a_link_is_refused(tmp_path: Path) -> None:
     make_private_dir(tmp_path / "real")
     (tmp_path / "parl").symlink_to(tmp_path / "real")
-    with pytest.raises(AuthenticationFailed, match="is no directory"):
+    with pytest.raises(AuthenticationFailed, match="is not a directory"):
         make_private_dir(tmp_path / "parl")

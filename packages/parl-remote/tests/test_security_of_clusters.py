@@ -51,7 +51,7 @@ def cluster(data_port: int) -> Iterator[LoopbackCluster]:
     parl_remote.disconnect()
     variables = {"PARL_DATA_PORT": str(data_port), **({"PARL_MONITOR": "1"} if HAS_MONITOR else {})}
     with LoopbackCluster(1, cpus=2, variables=variables) as one:
-        assert data_port not in one.nodes["node1"].process.tcp_ports  # nobody has asked for a sealed connection
+        assert data_port not in one.nodes["node1"].process.tcp_ports  # no sealed connection was requested
         one.connect()
         talker, other = Talker(), Talker()
         talker.say("hello")

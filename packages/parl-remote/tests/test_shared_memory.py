@@ -1,4 +1,4 @@
-"""Large frames through shared memory: copied once, and the sender's again when nobody reads them."""
+"""Large frames through shared memory: copied once, and given back to the sender when no reader is left."""
 
 import contextlib
 import gc

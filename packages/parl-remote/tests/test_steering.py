@@ -245,7 +245,7 @@ def test_a_kill_goes_to_the_worker_and_is_answered_when_the_actor_has_ended(by_n
     (killed,) = to_client(out, ActorKilled, "d")
     assert (killed.request_id, killed.death.lease_id, killed.death.cause) == (4, held, cause)
     assert to_client(out, LeaseLost) == [LeaseLost(held, cause)]
-    assert lease(state, "d", actor_name="boss"), "nobody makes it again, so its name is free"
+    assert lease(state, "d", actor_name="boss"), "it is not restarted, so its name is free"
 
 
 def test_a_kill_is_answered_also_when_the_node_is_lost_or_the_owner_let_go() -> None:
@@ -294,7 +294,7 @@ def test_when_the_time_is_up_actors_are_asked_to_end_and_those_that_come_back_at
     (asked,) = to_node(state.tick(130.0), EndActor)
     assert (asked.lease_id, asked.kind) == (stays, DeathKind.DRAINED)
     assert asked.grace_s > 0
-    assert not to_node(state.tick(131.0), EndActor), "nobody is asked twice"
+    assert not to_node(state.tick(131.0), EndActor), "no node is asked twice"
 
 
 def test_who_wants_to_go_to_a_node_that_is_being_drained_is_told_so() -> None:

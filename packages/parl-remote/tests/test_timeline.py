@@ -1,4 +1,4 @@
-"""`xparl timeline`: what actors do is recorded while somebody wants it, and costs nothing else."""
+"""`xparl timeline`: calls of actors are recorded on request, and cost nothing otherwise."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_a_record_that_is_too_long_is_refused_before_it_is_read() -> None:
     ours, line = socket.socketpair()
     channel = SealedChannel(ours, Handover(bytes(32), 0, KEY, 0))
     line.sendall((2**31).to_bytes(4, "little"))
-    with pytest.raises(RemoteProtocolError, match="cannot be"):
+    with pytest.raises(RemoteProtocolError, match="cannot have"):
         channel.receive(DEADLINE_S)
     line.close()
     channel.close()

@@ -29,7 +29,7 @@ from parl_remote._transport.zmq.sockets import Kind, pack, pack_bare, unpack
 from parl_remote.errors import AuthenticationFailed, ChannelClosed, ClusterUnreachable, RemoteProtocolError
 
 KEY = ClusterKey.generate()
-_NO_CLUSTER = r"no PARL cluster|not as a PARL cluster does|something else listens there"
+_NO_CLUSTER = r"not a PARL cluster|not as a PARL cluster does|something else listens there"
 QUICK = Limits(connect_timeout_s=0.5)
 
 

@@ -273,7 +273,7 @@ def test_a_worker_must_have_something_to_offer(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_whose_port_is_taken_is_told_by_whom(desk: Desk) -> None:
+def test_a_worker_whose_port_is_taken_reports_the_process_that_has_it(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     said = desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1, "--port", port, fails=True)
@@ -487,7 +487,7 @@ def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tm
 
 
 def control_frames(node_id: str) -> list[bytes]:
-    """One of each message that a client, or somebody who poses as a worker, could send."""
+    """One of each message that a client, or a client that poses as a worker, could send."""
     one = Resources(cpu=1)
     return [
         encode(message)

@@ -62,7 +62,7 @@ def free_port() -> int:
 
 
 class Desk:
-    """A user with a cluster on a port of his own, and programs that use it."""
+    """A user with a cluster on a separate port, and programs that use it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -86,7 +86,7 @@ def test_a_file_without_its_state_says_that_it_begins_anew(tmp_path: Path, caplo
     del agent.alg.scheduler
     agent.save(tmp_path / "agent.ckpt")
     Agent(Own(Net())).restore(tmp_path / "agent.ckpt")
-    assert "Own.scheduler starts anew" in caplog.text
+    assert "Own.scheduler keeps its initial state" in caplog.text
 
 
 def test_a_state_that_no_file_holds_is_named(tmp_path: Path) -> None:

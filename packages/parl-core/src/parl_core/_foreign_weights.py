@@ -91,7 +91,7 @@ def read_weights(path: Path) -> ForeignWeights:
                     return ForeignWeights(_of_torch(archive), "torch")
                 settings = json.loads(_member(archive, "data", _LARGEST_JSON))
                 if not isinstance(settings, dict):
-                    raise ValueError("its data is no JSON object")
+                    raise ValueError("its data is not a JSON object")
                 policy = _member(archive, "policy.pth", archive.getinfo("policy.pth").compress_size)
                 with zipfile.ZipFile(io.BytesIO(policy)) as inner:
                     return ForeignWeights(_of_torch(inner), "torch", settings)
@@ -99,7 +99,7 @@ def read_weights(path: Path) -> ForeignWeights:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except _DAMAGE as error:
         raise CheckpointError(
-            f"{path} is no file of weights that PARL 2.x or Stable-Baselines3 saved, or is damaged: {error}"
+            f"{path} is not a file of weights that PARL 2.x or Stable-Baselines3 saved, or is damaged: {error}"
         ) from error
 
 
@@ -166,7 +166,7 @@ def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     """Return a member of an archive, of at most so many bytes: a small one may not grow without end."""
     info = archive.getinfo(name)
     if info.file_size > limit:
-        raise ValueError(f"{name} has {info.file_size} bytes, where at most {limit} belong")
+        raise ValueError(f"{name} has {info.file_size} bytes; the limit is {limit}")
     return archive.read(info)
 
 
@@ -200,7 +200,9 @@ class _Reader(pickle.Unpickler):
             return _Name(self._names[module, name], name)
         if module.startswith(self._records):
             return type(name, (_Record,), {})
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not needed there, and may do anything")
+        raise pickle.UnpicklingError(
+            f"it names {module}.{name}, which such a file does not need and which could run code"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         """Return the numbers of a storage.
@@ -209,7 +211,7 @@ class _Reader(pickle.Unpickler):
             pickle.UnpicklingError: there are none in this kind of file.
         """
         if self._storage is None:
-            raise pickle.UnpicklingError("it refers to something outside of it")
+            raise pickle.UnpicklingError("it refers to an object outside the file")
         return self._storage(pid)
 
 
@@ -223,7 +225,7 @@ class _Name:
         return self._means(*arguments)
 
     def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError(f"it gives {self.name} a state")
+        raise pickle.UnpicklingError(f"it sets a state of {self.name}")
 
 
 class _DType:
@@ -260,7 +262,7 @@ def _frombuffer(content: bytes, dtype: _DType, shape: tuple[int, ...], order: st
 
 def _filled(content: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> NDArray[Any]:
     if not isinstance(content, (bytes, bytearray)):
-        raise ValueError("an array's content is no bytes")
+        raise ValueError("an array's content is not bytes")
     return np.frombuffer(content, dtype.dtype).reshape(shape, order="F" if order == "F" else "C").copy()
 
 
@@ -270,7 +272,7 @@ def _scalar(dtype: _DType, content: bytes) -> Any:
 
 def _encoded(text: str, encoding: str) -> bytes:  # bytes in pickles of protocol 2
     if encoding != "latin1":
-        raise ValueError(f"it encodes by {encoding!r}")
+        raise ValueError(f"it encodes text as {encoding!r}")
     return text.encode("latin1")
 
 
@@ -282,7 +284,7 @@ def _tensor(
     *_: object,  # whether it has gradients, hooks
 ) -> NDArray[Any]:
     if len(size) != len(stride) or min((offset, *size, *stride)) < 0:
-        raise ValueError("the size and the strides of a tensor do not belong together")
+        raise ValueError("the size and the strides of a tensor do not match")
     last = offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
     if math.prod(size) and last >= len(storage):
         raise ValueError("a tensor reaches beyond its storage")
@@ -310,7 +312,7 @@ class _Record:
 
 
 def _unused(*_: object) -> None:
-    raise ValueError("it makes a storage or an array otherwise than torch and numpy do")
+    raise ValueError("it constructs a storage or an array in another way than torch and numpy")
 
 
 def _finished(value: Any) -> Any:

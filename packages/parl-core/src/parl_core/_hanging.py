@@ -103,7 +103,7 @@ def encode(
         raise CheckpointError(
             f"the state of the algorithm's {place} cannot be saved: it is a {type(value).__name__}, and a checkpoint "
             "holds numbers, texts, arrays, tensors and collections of these; let its state_dict() leave it out, or "
-            "keep it elsewhere than on the algorithm"
+            "do not keep it on the algorithm"
         )
     arrays[place] = array
     return {_TENSOR: place}

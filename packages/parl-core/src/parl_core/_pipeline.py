@@ -142,7 +142,9 @@ def scores(algorithm: Any, observations: Any, concat: Any) -> Any:
                 return output
             numbers = output[-2].clip(-1.0, 1.0) if isinstance(algorithm, BC) else output[-2]
             return numbers if kind.nvec is None else concat([output[0], numbers])
-    raise ModelContractError(f"{type(algorithm).__name__} cannot be exported: how it chooses actions is not known here")
+    raise ModelContractError(
+        f"{type(algorithm).__name__} cannot be exported, because it is not known how it chooses actions"
+    )
 
 
 class PolicyProgram:
@@ -491,9 +493,9 @@ class _Tree:
             case _ if is_known and isinstance(layer, self._model._parts.sequential):
                 return {"kind": "chain", "layers": self._children(layer)}
         raise ModelContractError(
-            f"{type(self._model).__name__}.{self._names.get(id(layer), '?')} is {layer}, which has no numpy form: that "
-            "have fc, conv_2d (of one group) and layer_norm of parl.layers; export with --to onnx, torch-export or "
-            "paddle-inference"
+            f"{type(self._model).__name__}.{self._names.get(id(layer), '?')} is {layer}, which has no numpy form: "
+            "only fc, conv_2d (of one group) and layer_norm of parl.layers have one; export with --to onnx, "
+            "torch-export or paddle-inference"
         )
 
     def _children(self, layer: Any) -> list[Node]:

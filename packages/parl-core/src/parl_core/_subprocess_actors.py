@@ -363,7 +363,7 @@ class _Process:
     def _fail(self, reason: str) -> None:
         while self._pending:
             _, future = self._pending.popitem()
-            future.set_exception(ActorProcessLost(f"the actor's process {self._process.pid} gives no answer: {reason}"))
+            future.set_exception(ActorProcessLost(f"the actor's process {self._process.pid} does not answer: {reason}"))
 
 
 class _Answer:

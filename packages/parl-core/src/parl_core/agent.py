@@ -60,8 +60,8 @@ class Agent:
         seed: of the generator that draws exploration on the host; default from the operating system.
 
     Raises:
-        ModelContractError: `algorithm` is no algorithm, or a model of it keeps layers where the framework does not find
-            them.
+        ModelContractError: `algorithm` is not an algorithm, or a model of it keeps layers where the framework does not
+            find them.
     """
 
     BACKEND: ClassVar[str] = ""
@@ -472,8 +472,8 @@ class Agent:
                 environment.set_state(saved.normalization)
             elif saved.normalization and model is None:
                 logger.warning(
-                    "%s holds statistics by which the agent's observations were normalised, and nothing takes them: "
-                    "agent.restore(path, normalization=env), with env of NormalizeVector(envs) or wrap_rms(env, ...)",
+                    "%s holds statistics by which the agent's observations were normalised, which are not used: call "
+                    "agent.restore(path, normalization=env) with env of NormalizeVector(envs) or wrap_rms(env, ...)",
                     file,
                 )
             if model is None:
@@ -689,7 +689,7 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
         singles = {single for _, single in parts.values()}
         if len(singles) > 1:
             raise ValueError(
-                "some entries of the observation look like one, some like a batch: "
+                "some entries of the observation look like a single one, others like a batch: "
                 f"{ {key: np.shape(value) for key, value in obs.items()} }; "
                 "set agent.obs_ndim to a dictionary of the number of dimensions of each"
             )
@@ -733,7 +733,7 @@ def _explain(
         return
     try:
         names = list(inspect.signature(method).parameters)
-    except (TypeError, ValueError):  # what is no Python function
+    except (TypeError, ValueError):  # what is not a Python function
         names = [f"argument {i}" for i in range(len(args))]
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     arrays = [

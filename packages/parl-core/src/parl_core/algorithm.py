@@ -46,7 +46,7 @@ class LearningRate:
             lr: at least 0.
 
         Raises:
-            HyperparameterError: it is no number, or below 0.
+            HyperparameterError: it is not a number, or below 0.
         """
         self._set = check_non_negative("lr", lr)
 
@@ -541,7 +541,7 @@ class Algorithm:
         raise NotImplementedError
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
-        """Return a copy of a tensor's values as an array, None of what is no tensor."""
+        """Return a copy of a tensor's values as an array, None of what is not a tensor."""
         raise NotImplementedError
 
     def _holder(self, value: Any) -> Holder | None:
@@ -549,7 +549,7 @@ class Algorithm:
         return holder_of(value)
 
     def _array(self, tensor: Any) -> Any:
-        """Return a numpy array that holds the tensor's values; what is no tensor passes unchanged."""
+        """Return a numpy array that holds the tensor's values; what is not a tensor passes unchanged."""
         raise NotImplementedError
 
     def _on_host(self, method: str, obs: NDArray[Any]) -> Any:  # noqa: ARG002
@@ -620,7 +620,7 @@ class Algorithm:
         `part` lists the parameters that it is for, where these are not all of the model.
 
         Raises:
-            HyperparameterError: it is no optimizer of this model, or the algorithm was to compile.
+            HyperparameterError: it is not an optimizer of this model, or the algorithm was to compile.
         """
         if given is None:
             return self._adam(self.model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
@@ -665,9 +665,9 @@ class Algorithm:
         name = f"{type(model).__name__} has a memory (it defines `remember`)"
         if not self.LEARNS_SEQUENCES:
             raise HyperparameterError(
-                f"{name}, and {type(self).__name__} learns from single steps: with memories learn PPO, A2C, A3C, "
-                "IMPALA, DQN, DDQN, QMIX, VDN, MAPPO, IPPO and COMA; an algorithm of your own says "
-                "LEARNS_SEQUENCES = True"
+                f"{name}, and {type(self).__name__} learns from single steps; PPO, A2C, A3C, IMPALA, DQN, "
+                "DDQN, QMIX, VDN, MAPPO, IPPO and COMA learn with memories; set LEARNS_SEQUENCES = True in an "
+                "algorithm of your own that does"
             )
         if self._compiles:
             raise HyperparameterError(f"{name}, and compile=True compiles losses of single steps: leave it out")
@@ -689,8 +689,8 @@ class Algorithm:
             return obs
         if state is None:
             raise ValueError(
-                f"{type(self.model).__name__} has a memory, so a batch needs state=, that before the first step of "
-                "each of its sequences, and begins= (docs/how-to/memory.md)"
+                f"{type(self.model).__name__} has a memory, so a batch needs state=, the state before the first "
+                "step of each of its sequences, and begins= (docs/how-to/memory.md)"
             )
         return (model or self.model).remember(obs, state, begins)[0]
 
@@ -732,7 +732,7 @@ class Algorithm:
             framework = type(value).__module__.partition(".")[0]
             if saved is None or saved["class"].partition(".")[0] != framework:
                 logger.warning(
-                    "%s.%s starts anew: the restored state has %s",
+                    "%s.%s keeps its initial state: the restored state has %s",
                     type(self).__name__,
                     name,
                     "no state of it" if saved is None else f"that of a {saved['class']}",

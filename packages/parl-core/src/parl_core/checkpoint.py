@@ -236,7 +236,7 @@ def _manifest(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} does not describe a checkpoint: {error}") from error
     if not known:
-        raise CheckpointError(f"{path} describes something else than a checkpoint: {manifest['format']!r}")
+        raise CheckpointError(f"{path} describes something other than a checkpoint: {manifest['format']!r}")
     if version > VERSION:
         raise NewerCheckpoint(
             f"{path} has version {version}, written by {manifest.get('written_by')}; this is parl-core {__version__}, "

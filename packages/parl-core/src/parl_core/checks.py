@@ -141,7 +141,7 @@ def first_method(model: Implements, methods: Sequence[str], algo: str, team: str
         team: of an algorithm for several agents, the kind of `parl.networks.for_team` that makes such a model.
 
     Raises:
-        ModelContractError: it implements none of them, or is no model at all.
+        ModelContractError: it implements none of them, or is not a model at all.
     """
     if isinstance(model, type) or not hasattr(model, "implements"):
         raise ModelContractError(f"{algo} needs a parl.Model, got {model!r} of type {type(model).__name__}")
@@ -165,7 +165,7 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
     """Return the parameters that `model.get_actor_params()` or another method of its kind lists.
 
     Raises:
-        ModelContractError: it lists none, or what are no parameters of the model, which would never be trained.
+        ModelContractError: it lists none, or what are not parameters of the model, which would never be trained.
     """
     owner = f"{type(model).__name__}.{method}()"
     found = getattr(model, method)()
@@ -176,8 +176,8 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
     strange = [item for item in listed if id(item) not in known]
     if strange:
         raise ModelContractError(
-            f"{owner} lists {len(strange)} of {len(listed)} entries that are no trainable parameters of the model, the "
-            f"first of type {type(strange[0]).__name__}: list what layer.parameters() of its own layers gives"
+            f"{owner} lists {len(strange)} of {len(listed)} entries that are not trainable parameters of the model, "
+            f"the first of type {type(strange[0]).__name__}: list what layer.parameters() of its own layers gives"
         )
     if not listed and not model._waiting():  # paddle's lazily shaped layers have parameters from the first batch on
         raise ModelContractError(f"{owner} lists no parameters, so nothing would be trained: list those of its layers")

@@ -69,7 +69,7 @@ class CSVLogger:
     def _header(self, result_dict: Mapping[str, Any]) -> list[str]:
         columns = [str(key) for key in result_dict]
         if not ",".join(columns).startswith(self._torn):
-            raise ValueError(f"{self.path} holds {self._torn[:80]!r} and is no table: use another file")
+            raise ValueError(f"{self.path} holds {self._torn[:80]!r} and is not a table: use another file")
         return columns
 
     def flush(self) -> None:

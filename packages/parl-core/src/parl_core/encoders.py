@@ -159,8 +159,8 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
         masked: the entry `action_mask` of a Dict is a mask of actions and none of the arrays.
 
     Raises:
-        HyperparameterError: a part is a text, a graph or anything else that is no array of a fixed shape, or there is
-            nothing to observe.
+        HyperparameterError: a part is a text, a graph or anything else that is not an array of a fixed shape, or there
+            is nothing to observe.
     """
     found = tuple(
         SpacePart(

@@ -258,7 +258,9 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
         ModelContractError: the model, or a layer of it, has no form in numpy.
     """
     if agent.alg.remembers:
-        raise ModelContractError(f"{type(agent.alg.model).__name__} has a memory, which policies in numpy have not yet")
+        raise ModelContractError(
+            f"{type(agent.alg.model).__name__} has a memory, which numpy policies do not support yet"
+        )
     if agent.alg.model._waiting():  # its layers take their shapes from the first observation
         agent.predict(create_empty_array(observation_space, 1, fn=np.ones))
     return Policy(*describe(Pipeline(agent.alg, observation_space, action_space)))

@@ -102,8 +102,8 @@ class _Network(NamedTuple):
         sizes = {tuple(len(layer.bias) for layer in chain[:-1]) for chain in self.chains.values()}
         if len(sizes) > 1:
             raise CheckpointError(
-                f"its networks have hidden layers of {' and '.join(map(str, sorted(sizes)))} units, and here all "
-                "networks of an agent have the same ones"
+                f"its networks have hidden layers of {' and '.join(map(str, sorted(sizes)))} units, but here all "
+                "networks of an agent have the same sizes"
             )
         return sizes.pop()
 
@@ -274,10 +274,10 @@ def _normalizing(trained: Trained, file: Path) -> Any:
     told = read_statistics(file)
     rms = told.get("obs_rms")
     if not told.get("norm_obs", True) or not isinstance(rms, Mapping) or "mean" not in rms:
-        raise CheckpointError(f"{file} normalises no observations that are one array")
+        raise CheckpointError(f"{file} does not normalise observations that are one array")
     if (told["clip_obs"], told["epsilon"]) != (10.0, 1e-8):
         raise CheckpointError(
-            f"{file} cuts observations at {told['clip_obs']} and has an epsilon of {told['epsilon']}; here both are "
+            f"{file} clips observations at {told['clip_obs']} and has an epsilon of {told['epsilon']}; here both are "
             "10 and 1e-8"
         )
     env = wrap_rms(trained.make_env(), None, test=True)
@@ -337,7 +337,7 @@ def _of_sb3(weights: ForeignWeights) -> _Network:
 def _actor_critic_of_sb3(settings: Mapping[str, Any], left: "_Left") -> _Network:
     algorithm = "PPO" if "clip_range" in settings else "A2C"
     if settings.get("use_sde"):
-        raise CheckpointError("its noise depends on the state (use_sde=True), which no policy here has")
+        raise CheckpointError("its noise depends on the state (use_sde=True), which is not supported")
     policy, value = left.layer("action_net"), left.layer("value_net")
     images = left.images("features_extractor.")
     left.drop("pi_features_extractor.", "vf_features_extractor.")  # the same ones once more
@@ -422,7 +422,7 @@ class _Left:
             CheckpointError: it names some.
         """
         if self._arrays:
-            raise CheckpointError(f"it has {', '.join(list(self._arrays)[:4])}, for which {of} has no place here")
+            raise CheckpointError(f"it has {', '.join(list(self._arrays)[:4])}, which {of} cannot take")
 
 
 # PARL 2.x
@@ -452,7 +452,7 @@ def _of_parl(weights: ForeignWeights, algorithm: str, activation: str) -> _Netwo
 
 
 _OWN_MODEL = (
-    "and is no chain of layers as PARL's examples have: write its model, and let parl_core.importing.restore(agent, "
+    "and is not a chain of layers as PARL's examples have: write its model, and let parl_core.importing.restore(agent, "
     "path) fill it"
 )
 _VALUE = re.compile(r"(value|critic|(^|[._])vf?\d*([._]|$)|_v\d)")
@@ -463,7 +463,7 @@ def _layers_of(weights: ForeignWeights) -> tuple[dict[str, _Dense], dict[str, ND
     """Return layers by name, in the file's order, and the other arrays.
 
     Raises:
-        CheckpointError: a layer is no fully connected one.
+        CheckpointError: a layer is not fully connected.
     """
     layers, others = {}, dict(weights.arrays)
     for name, array in weights.arrays.items():
@@ -492,7 +492,7 @@ def _chains_of(
         policy = [layer for name, layer in layers.items() if not _VALUE.search(name) and _POLICY.search(name)]
         trunk = [layer for name, layer in layers.items() if not _VALUE.search(name) and not _POLICY.search(name)]
         if not value or not policy:
-            raise CheckpointError(f"which of {', '.join(layers)} are policy and value cannot be seen {_OWN_MODEL}")
+            raise CheckpointError(f"it is not clear which of {', '.join(layers)} are policy and value {_OWN_MODEL}")
         if trunk:
             _chained([*trunk, *value])
             _chained([*trunk, *policy])
@@ -502,12 +502,12 @@ def _chains_of(
     actor = [layer for name, layer in layers.items() if name.startswith("actor")]
     critic = [layer for name, layer in layers.items() if name.startswith("critic")]
     if not actor or not critic or len(actor) + len(critic) < len(layers):
-        raise CheckpointError(f"which of {', '.join(layers)} are actor and critic cannot be seen {_OWN_MODEL}")
+        raise CheckpointError(f"it is not clear which of {', '.join(layers)} are actor and critic {_OWN_MODEL}")
     if kind == "squashed":
         *actor, mean, log_std = actor
         if mean.weight.shape != log_std.weight.shape:
             raise CheckpointError(
-                f"the last two layers of its actor are no mean and logarithm of a deviation {_OWN_MODEL}"
+                f"the last two layers of its actor are not the mean and the logarithm of a deviation {_OWN_MODEL}"
             )
         actor.append(_Dense(np.concatenate([mean.weight, log_std.weight]), np.concatenate([mean.bias, log_std.bias])))
     count = 1 if kind == "deterministic" else 2

@@ -158,7 +158,7 @@ class OfflineDataset:
 
 def _actions(source: str, array: NDArray[Any]) -> NDArray[Any]:
     if not array.size:
-        raise DatasetError(f"{source} has actions of shape {list(array.shape)}: an action has one number at least")
+        raise DatasetError(f"{source} has actions of shape {list(array.shape)}: an action has at least one number")
     if array.dtype.kind in "iu":
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
@@ -242,8 +242,8 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
 
     Raises:
         ImportError: minari is not installed; the message has the command.
-        DatasetError: there is no such dataset here, it has no episodes, its observations are no arrays, or an episode's
-            columns do not fit together.
+        DatasetError: there is no such dataset here, it has no episodes, its observations are not arrays, or an
+            episode's columns do not fit together.
     """
     if isinstance(dataset, str):
         try:

@@ -33,7 +33,7 @@ def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | No
     """Return a generator: the given one itself, or a new PCG64 from the seed (None: from the system).
 
     Raises:
-        HyperparameterError: the seed is no whole number of at least 0.
+        HyperparameterError: the seed is not a whole number of at least 0.
     """
     if isinstance(seed, np.random.Generator):
         return seed
@@ -53,7 +53,7 @@ def spawn_seeds(seed: int | None, n: int) -> list[int]:
         n: how many.
 
     Raises:
-        HyperparameterError: the seed is no whole number of at least 0.
+        HyperparameterError: the seed is not a whole number of at least 0.
     """
     checked = None if seed is None else check_int("seed", seed, at_least=0)
     children = np.random.SeedSequence(checked).spawn(n)

@@ -164,9 +164,13 @@ def for_spaces(
             f"DDQN), got {kind!r}"
         )
     if memory is not None and shared is False:
-        raise HyperparameterError("policy and value of a network with a memory share it, so shared=False is no choice")
+        raise HyperparameterError(
+            "policy and value of a network with a memory share it, so shared=False is not possible"
+        )
     if noisy is not None and kind not in _VALUES:
-        raise HyperparameterError(f"noisy={noisy} is for networks of action values (DQN and its kin), got {kind!r}")
+        raise HyperparameterError(
+            f"noisy={noisy} is for networks of action values (DQN and its variants), got {kind!r}"
+        )
     options = {"quantiles": quantiles, "critics": critics, "dropout": dropout}
     _own(kind, options)
     require_one_agent(f"a network of the kind {kind!r}", observation_space)
@@ -249,13 +253,13 @@ def _checked_kind(kind: str, space: Any) -> ActionKind:
     found = kind_of(space)
     if kind in _CONTINUOUS and found != ActionKind(continuous=True):
         raise HyperparameterError(
-            f"networks of the kind {kind!r} choose numbers, of a Box or a Dict of Boxes, got {space}: in Discrete "
-            "spaces act those of the kind 'q' (DQN), and in all those of the kind 'actor-critic' (PPO, A2C)"
+            f"networks of the kind {kind!r} choose numbers, in a Box or a Dict of Boxes, got {space}: use the kind "
+            "'q' (DQN) in Discrete spaces, and 'actor-critic' (PPO, A2C) in any"
         )
     if kind in _CHOOSING and found != ActionKind():
         raise HyperparameterError(
-            f"networks of the kind {kind!r} choose in a Discrete space, got {space}: in all spaces act those of the "
-            "kind 'actor-critic' (PPO, A2C), in Boxes those of the kind 'squashed' (SAC)"
+            f"networks of the kind {kind!r} choose in a Discrete space, got {space}: use the kind 'squashed' (SAC) "
+            "in Boxes, and 'actor-critic' (PPO, A2C) in any space"
         )
     if kind == "policy" and found.continuous and found.nvec is not None:
         raise HyperparameterError(f"PolicyGradient has no choices and numbers at once, got {space}: use PPO or A2C")

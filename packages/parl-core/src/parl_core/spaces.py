@@ -240,7 +240,7 @@ def _rebuilt(space: Any, part: Any) -> Any:
 
 
 def _choices(leaf: Any) -> tuple[int, ...]:
-    """Return the number of choices of each part of a leaf that is no box."""
+    """Return the number of choices of each part of a leaf that is not a box."""
     match leaf:
         case gymnasium.spaces.Discrete():
             return (int(leaf.n),)

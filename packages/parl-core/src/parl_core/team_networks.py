@@ -637,7 +637,7 @@ def for_team(
         networks: those of which backend; default the current one's.
 
     Raises:
-        HyperparameterError: they are no spaces of a team, or the kind does not act in the action space, or has no
+        HyperparameterError: they are not spaces of a team, or the kind does not act in the action space, or has no
             memory.
     """
     networks = networks or backends.current().networks

@@ -112,7 +112,7 @@ class CmaFamily(Strategy):
         if settings.integers:
             integers = np.array(sorted(set(settings.integers)), np.intp)
             if integers[0] < 0 or integers[-1] >= n:
-                raise ConfigError(f"integers are numbers of parameters, 0 to {n - 1}, not {settings.integers}")
+                raise ConfigError(f"integers must be numbers of parameters from 0 to {n - 1}, not {settings.integers}")
             self._sampler = replace(self._sampler, integers=integers)
         self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
         self._bests: deque[float] = deque()
@@ -141,7 +141,7 @@ class CmaFamily(Strategy):
             layout: Names and shapes of the vector's parts.
 
         Raises:
-            LayoutMismatch: `solutions` is no table of finite numbers.
+            LayoutMismatch: `solutions` is not a table of finite numbers.
             InvalidReward: There is not one finite reward a solution.
             ValueError: `best` or `spread` is out of its range.
         """
@@ -361,17 +361,17 @@ def checked_solutions(
         n: How many parameters there are; 0: any number.
 
     Raises:
-        LayoutMismatch: `solutions` is no table of finite numbers with so many columns.
+        LayoutMismatch: `solutions` is not a table of finite numbers with so many columns.
         InvalidReward: There is not one finite reward a solution.
     """
     table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
     if table.ndim != 2 or not table.size:
-        raise LayoutMismatch(f"solutions are finite numbers [k, n], not an array of shape {table.shape}")
+        raise LayoutMismatch(f"solutions must be finite numbers [k, n], not an array of shape {table.shape}")
     if n and table.shape[1] != n:
-        raise LayoutMismatch(f"solutions have {n} parameters here, not {table.shape[1]}")
+        raise LayoutMismatch(f"solutions must have {n} parameters here, not {table.shape[1]}")
     if not np.isfinite(table).all():
         first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-        raise LayoutMismatch(f"solutions are finite numbers; number {first} has others")
+        raise LayoutMismatch(f"solutions must be finite numbers; number {first} has others")
     if worth.shape != (len(table),):
         raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
     if not np.isfinite(worth).all():
@@ -393,15 +393,15 @@ def promising_region(
         separable: Whether the covariance shall be diagonal; then `[n, n]` numbers are never made.
 
     Raises:
-        LayoutMismatch: `solutions` is no table of finite numbers.
+        LayoutMismatch: `solutions` is not a table of finite numbers.
         InvalidReward: There is not one finite reward a solution.
         ValueError: `best` or `spread` is out of its range.
     """
     table, worth = checked_solutions(solutions, rewards)
     if not 0.0 < best <= 1.0:
-        raise ValueError(f"best is a part of the solutions, above 0 to 1, not {best}")
+        raise ValueError(f"best must be a part of the solutions, above 0 and at most 1, not {best}")
     if not 0.0 < spread < LARGEST_SPREAD:
-        raise ValueError(f"spread is a standard deviation above 0 and below {LARGEST_SPREAD:g}, not {spread}")
+        raise ValueError(f"spread must be a standard deviation above 0 and below {LARGEST_SPREAD:g}, not {spread}")
     chosen = table[np.argsort(-worth, kind="stable")[: max(1, int(best * len(table)))]]
     mean = chosen.mean(axis=0)
     deviations = chosen - mean

@@ -158,7 +158,7 @@ class _Parser:
         while self._next.text != closing or self._next.kind == "string":
             name = self._take()
             if name.kind != "word":
-                raise ConfigError(f"line {name.line}: a name or {closing} is wanted, not {name.text}")
+                raise ConfigError(f"line {name.line}: a name or {closing} is expected, not {name.text}")
             colon = self._at(":")
             if colon:
                 self._take()
@@ -185,7 +185,7 @@ class _Parser:
         if token.kind == "mark" and token.text in CLOSING:
             return self._fields_until(CLOSING[token.text])
         if not colon:
-            raise ConfigError(f"line {token.line}: after {name} a colon or a block is wanted, not {token.text}")
+            raise ConfigError(f"line {token.line}: after {name} a colon or a block is expected, not {token.text}")
         if token.kind == "word":
             return Word(token.text)
         if token.kind == "string":
@@ -260,7 +260,7 @@ def _parse_json(text: str) -> Block:
     except json.JSONDecodeError as error:
         raise ConfigError(str(error)) from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"an object is wanted, not {type(tree).__name__}")
+        raise ConfigError(f"an object is expected, not {type(tree).__name__}")
     return _block_of(tree)
 
 
@@ -333,7 +333,7 @@ def _build(kind: type[T], block: Block, where: str, *, at_top: bool = False) -> 
             raise ConfigError(f"{_at(field)}{field.name} is given twice in {where}")
         elif dataclasses.is_dataclass(hint):
             if not isinstance(field.value, Block):
-                raise ConfigError(f"{_at(field)}{field.name} is a block of settings, not {field.value.text}")
+                raise ConfigError(f"{_at(field)}{field.name} must be a block of settings, not {field.value.text}")
             values[field.name] = _build(typing.cast("type[Any]", hint), field.value, field.name)
         else:
             values[field.name] = _scalar(field, hint)
@@ -343,13 +343,13 @@ def _build(kind: type[T], block: Block, where: str, *, at_top: bool = False) -> 
 def _scalar(field: Field, hint: Any) -> object:
     value, kind = field.value, getattr(hint, "__name__", str(hint))
     if isinstance(value, Block):
-        raise ConfigError(f"{_at(field)}{field.name} is one value ({kind}), not a block")
+        raise ConfigError(f"{_at(field)}{field.name} must be one value ({kind}), not a block")
     text = value.text
     if isinstance(hint, type) and issubclass(hint, Enum):
         names = [member.name for member in hint]
         if text.upper() in names:
             return hint[text.upper()]
-        raise ConfigError(f"{_at(field)}{field.name} is one of {', '.join(names)}, not {text}")
+        raise ConfigError(f"{_at(field)}{field.name} must be one of {', '.join(names)}, not {text}")
     if hint is str and isinstance(value, Quoted):
         return text
     if hint is not str and isinstance(value, Word):

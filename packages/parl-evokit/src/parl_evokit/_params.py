@@ -97,7 +97,8 @@ class ParameterLayout:
         """
         if flat.shape != (self.size,) or flat.dtype != np.float32 or not flat.flags.c_contiguous:
             raise LayoutMismatch(
-                f"a contiguous float32 vector of shape ({self.size},) is wanted, not {flat.dtype} of shape {flat.shape}"
+                f"the parameters must be a contiguous float32 vector of shape ({self.size},), "
+                f"not {flat.dtype} of shape {flat.shape}"
             )
 
     def digest(self) -> bytes:

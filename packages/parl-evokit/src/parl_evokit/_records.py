@@ -266,7 +266,7 @@ class Record:
         out = encode_sample(self.info, self.info.fingerprint, self.reward, self.time_us, self.token)
         if self.count != 1:
             if not 0 < self.count < 2**32:
-                raise RecordError(f"count is 1 to 2**32 - 1, not {self.count}")
+                raise RecordError(f"count must be from 1 to 2**32 - 1, not {self.count}")
             out += COUNT + varint(self.count)
         if self.action is not None:
             out += decision(self.context, self.action, self.propensity)
@@ -301,7 +301,7 @@ class Record:
                 tally = {name: n for name, _, n in read_fields(value) if isinstance(n, int)}
                 record.refused[tally.get(1, 0)] = record.refused.get(tally.get(1, 0), 0) + tally.get(2, 0)
         if record.count < 1:
-            raise RecordError("a record's count is 1 or more, not 0")
+            raise RecordError("a record's count must be 1 or more, not 0")
         return record
 
 
@@ -321,7 +321,7 @@ def encode_sample(
         try:
             out += REWARD + FLOAT.pack(reward)
         except OverflowError as error:
-            raise RecordError(f"a reward is a 32-bit float, which {reward} is too large for") from error
+            raise RecordError(f"a reward must fit a 32-bit float, which {reward} is too large for") from error
     if time_us:
         out += TIME + varint(time_us)
     return out + TOKEN + ONE if token else out
@@ -331,7 +331,7 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
     """Return the fields of a record that say what was chosen.
 
     Raises:
-        RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is no float32 numbers.
+        RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is not float32 numbers.
     """
     if not 0 <= action < 2**31 or not 0.0 < propensity <= 1.0 or len(context) % 4:
         raise RecordError(
@@ -360,17 +360,17 @@ def _key_bytes(key: Sequence[int]) -> bytes:
 def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
     """Return the bytes that say which model was perturbed."""
     if not 0 <= model_iter_id < 2**31:
-        raise RecordError(f"model_iter_id is 0 to 2**31 - 1, not {model_iter_id}")
+        raise RecordError(f"model_iter_id must be from 0 to 2**31 - 1, not {model_iter_id}")
     if not fingerprint:
         return MODEL + varint(model_iter_id)
     if not 0 <= fingerprint < 2**32:
-        raise RecordError(f"a fingerprint is 0 to 2**32 - 1, not {fingerprint}")
+        raise RecordError(f"a fingerprint must be from 0 to 2**32 - 1, not {fingerprint}")
     return MODEL + varint(model_iter_id) + FINGERPRINT + UINT32.pack(fingerprint)
 
 
 def _identity_bytes(identity: int) -> bytes:
     if not 0 <= identity < 2**KEY_BITS:
-        raise RecordError(f"an identity is 2 to 2**62 - 1, not {identity}")
+        raise RecordError(f"an identity must be from 2 to 2**62 - 1, not {identity}")
     return IDENTITY + UINT64.pack(identity)
 
 

@@ -94,7 +94,9 @@ class Bounds:
 
 def _spread(name: str, given: Sequence[float], n: int, none: float) -> NDArray[np.float64]:
     if len(given) not in {0, 1, n}:
-        raise ConfigError(f"{name} has one number for all parameters or one for each of the {n}, not {len(given)}")
+        raise ConfigError(
+            f"{name} must have one number for all parameters or one for each of the {n}, not {len(given)}"
+        )
     if not given:
         return np.full(n, none)
     return np.broadcast_to(np.asarray(given, np.float64), (n,)).copy()

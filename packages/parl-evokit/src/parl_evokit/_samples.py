@@ -79,12 +79,12 @@ class Samples:
         """Return the columns of these records and rewards.
 
         Raises:
-            InvalidReward: They differ in number, or a reward is no number.
-            RecordError: A record is no `SamplingInfo`, or has a number that its wire form cannot hold.
+            InvalidReward: They differ in number, or a reward is not a number.
+            RecordError: A record is not a `SamplingInfo`, or has a number that its wire form cannot hold.
         """
         n = len(infos)
         if not hasattr(rewards, "__len__"):
-            raise InvalidReward(f"rewards are a sequence of numbers, not a {type(rewards).__name__}")
+            raise InvalidReward(f"rewards must be a sequence of numbers, not a {type(rewards).__name__}")
         if n != len(rewards):
             raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
         try:
@@ -93,9 +93,11 @@ class Samples:
         except OverflowError:
             numbers = np.array([_as_float(reward) for reward in rewards])
         except (TypeError, ValueError) as error:
-            raise InvalidReward(f"a reward is a number: {error}") from error
+            raise InvalidReward(f"a reward must be a number: {error}") from error
         if numbers.shape != (n,):
-            raise InvalidReward(f"rewards are one number per sample, an array ({n},), not one of shape {numbers.shape}")
+            raise InvalidReward(
+                f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}"
+            )
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
             values = numbers.astype(np.float32)
         try:
@@ -210,7 +212,7 @@ def _as_float(reward: float) -> float:
     except OverflowError:
         return float("inf") if reward > 0 else -float("inf")
     except (TypeError, ValueError) as error:
-        raise InvalidReward(f"a reward is a number: {error}") from error
+        raise InvalidReward(f"a reward must be a number: {error}") from error
 
 
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
@@ -252,19 +254,19 @@ def _all_equal(column: NDArray[Any]) -> bool:
 def _key(info: SamplingInfo) -> int:
     try:
         return index(info.noise_key)
-    except (InvalidKey, TypeError):  # a float is no key either
+    except (InvalidKey, TypeError):  # a float is not a key either
         return NO_KEY
 
 
 def _wrong_info(infos: Sequence[object]) -> RecordError:
     for place, info in enumerate(infos):
         if not isinstance(info, SamplingInfo):
-            return RecordError(f"sample {place} is no SamplingInfo but of type {type(info).__name__}")
+            return RecordError(f"sample {place} is not a SamplingInfo but of type {type(info).__name__}")
         try:
             info.SerializeToString()
         except (RecordError, TypeError) as error:
-            return RecordError(f"sample {place}, {info!r}, is no record: {error}")
-    return RecordError("a sample is no record")
+            return RecordError(f"sample {place}, {info!r}, is not a record: {error}")
+    return RecordError("a sample is not a record")
 
 
 def _mean(rewards: list[float], counts: list[int]) -> float:
@@ -415,7 +417,7 @@ class Decoded:
         served: Without; their rewards mean nothing.
         refused: How many tokens, by the reason's number.
         latest_us: The latest time in a record; 0 for none.
-        unreadable: Numbers of the payloads that are no records.
+        unreadable: Numbers of the payloads that are not records.
     """
 
     rewarded: Samples

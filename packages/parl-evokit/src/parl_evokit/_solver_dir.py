@@ -346,7 +346,7 @@ def read_history(directory: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except UnicodeDecodeError as error:
-        raise SolverError(f"{path} is no text ({error}): {_REMEDY}") from error
+        raise SolverError(f"{path} is not text ({error}): {_REMEDY}") from error
     try:
         check_history(lines)
     except SolverError as error:
@@ -365,7 +365,7 @@ def check_history(lines: Sequence[str]) -> int:
     """Check that each line follows the one before it; return how many there are.
 
     Raises:
-        SolverError: One does not, or the last one is no update.
+        SolverError: One does not, or the last one is not an update.
     """
     for number, (before, line) in enumerate(itertools.pairwise(lines), 2):
         if not line.endswith(f'"previous":"{_line_digest(before)}"}}'):
@@ -376,7 +376,7 @@ def check_history(lines: Sequence[str]) -> int:
         try:
             json.loads(line)["previous"]
         except (ValueError, KeyError, TypeError) as error:
-            raise SolverError(f"line {len(lines)} of the history is no update: {line[:80]!r}") from error
+            raise SolverError(f"line {len(lines)} of the history is not an update: {line[:80]!r}") from error
     return len(lines)
 
 

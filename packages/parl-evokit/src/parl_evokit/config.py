@@ -177,7 +177,7 @@ class MomentumConfig:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        _require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "0 to below 1")
+        _require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ class AdamConfig:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        _require(0.0 <= self.beta1 < 1.0, "beta1", self.beta1, "0 to below 1")
-        _require(0.0 <= self.beta2 < 1.0, "beta2", self.beta2, "0 to below 1")
+        _require(0.0 <= self.beta1 < 1.0, "beta1", self.beta1, "at least 0 and below 1")
+        _require(0.0 <= self.beta2 < 1.0, "beta2", self.beta2, "at least 0 and below 1")
         _require(self.epsilon > 0.0 and isfinite(self.epsilon), "epsilon", self.epsilon, "above 0")
 
 
@@ -224,12 +224,12 @@ class GaussianConfig:
 
     def __post_init__(self) -> None:
         _require(self.std > 0.0 and isfinite(self.std), "std", self.std, "above 0")
-        _require(0 <= self.seed < 2**64, "seed", self.seed, "0 to 2**64 - 1")
+        _require(0 <= self.seed < 2**64, "seed", self.seed, "from 0 to 2**64 - 1")
         _require(
             SMALLEST_TABLE <= self.cache_size <= LARGEST_TABLE,
             "cache_size",
             self.cache_size,
-            f"{SMALLEST_TABLE} to 2**31",
+            f"from {SMALLEST_TABLE} to 2**31",
         )
 
     @property
@@ -297,8 +297,8 @@ class CemConfig:
     extra_updates: int = 100
 
     def __post_init__(self) -> None:
-        _require(0.0 < self.elite_share <= 1.0, "elite_share", self.elite_share, "above 0 to 1")
-        _require(0.0 < self.smoothing <= 1.0, "smoothing", self.smoothing, "above 0 to 1")
+        _require(0.0 < self.elite_share <= 1.0, "elite_share", self.elite_share, "above 0 and at most 1")
+        _require(0.0 < self.smoothing <= 1.0, "smoothing", self.smoothing, "above 0 and at most 1")
         _require(self.extra_std >= 0.0 and isfinite(self.extra_std), "extra_std", self.extra_std, "0 or more")
         _require(self.extra_updates >= 1, "extra_updates", self.extra_updates, "1 or more")
 
@@ -319,7 +319,7 @@ class AdaptiveStdConfig:
         _require(
             self.learning_rate >= 0.0 and isfinite(self.learning_rate), "learning_rate", self.learning_rate, "0 or more"
         )
-        _require(0.0 < self.max_change < 1.0, "max_change", self.max_change, "above 0 to below 1")
+        _require(0.0 < self.max_change < 1.0, "max_change", self.max_change, "above 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ class UpdateConfig:
             self.weight_decay >= 0.0 and isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
         )
         _require(self.max_age >= 0, "max_age", self.max_age, "0 or more")
-        _require(0.0 <= self.stale_decay <= 1.0, "stale_decay", self.stale_decay, "0 to 1")
+        _require(0.0 <= self.stale_decay <= 1.0, "stale_decay", self.stale_decay, "from 0 to 1")
         _require(self.min_samples >= 1, "min_samples", self.min_samples, "1 or more")
         timeout = self.reward_timeout_s
         _require(timeout >= 0.0 and isfinite(timeout), "reward_timeout_s", timeout, "0 or more")
@@ -401,12 +401,12 @@ class GuardConfig:
     def __post_init__(self) -> None:
         ratio = self.max_update_ratio
         _require(ratio >= 0.0 and isfinite(ratio), "max_update_ratio", ratio, "0 or more")
-        _require(0.0 <= self.control_share < 1.0, "control_share", self.control_share, "0 to below 1")
-        _require(0.0 <= self.holdout_share < 1.0, "holdout_share", self.holdout_share, "0 to below 1")
+        _require(0.0 <= self.control_share < 1.0, "control_share", self.control_share, "at least 0 and below 1")
+        _require(0.0 <= self.holdout_share < 1.0, "holdout_share", self.holdout_share, "at least 0 and below 1")
         together = self.control_share + self.holdout_share
         _require(together < 1.0, "control_share and holdout_share together", together, "below 1")
         _require(self.min_control >= 2, "min_control", self.min_control, "2 or more")
-        _require(0.0 < self.level <= 0.5, "level", self.level, "above 0 to 0.5")
+        _require(0.0 < self.level <= 0.5, "level", self.level, "above 0 and at most 0.5")
         _require(self.margin > 0.0 and isfinite(self.margin), "margin", self.margin, "above 0")
 
 
@@ -470,7 +470,7 @@ class AsyncConfig:
 
     def __post_init__(self) -> None:
         _require(self.max_to_keep >= 1, "max_to_keep", self.max_to_keep, "1 or more")
-        _require(0 <= self.model_iter_id < 2**31, "model_iter_id", self.model_iter_id, "0 to 2**31 - 1")
+        _require(0 <= self.model_iter_id < 2**31, "model_iter_id", self.model_iter_id, "from 0 to 2**31 - 1")
 
 
 @dataclass(frozen=True)
@@ -493,7 +493,7 @@ class Config:
     worker: int = 0
 
     def __post_init__(self) -> None:
-        _require(0 <= self.worker < 2**31, "worker", self.worker, "0 to 2**31 - 1")
+        _require(0 <= self.worker < 2**31, "worker", self.worker, "from 0 to 2**31 - 1")
 
     @classmethod
     def load(cls, source: Union["Config", Mapping[str, Any], str, "PathLike[str]"]) -> "Config":
@@ -515,4 +515,4 @@ class Config:
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:
     if not holds:
-        raise ConfigError(f"{name} is {wanted}, not {value}")
+        raise ConfigError(f"{name} must be {wanted}, not {value}")

@@ -86,7 +86,7 @@ class GA(Strategy):
             rewards: Larger is better, `[k]`.
 
         Raises:
-            LayoutMismatch: `solutions` is no table of finite numbers with a column a parameter.
+            LayoutMismatch: `solutions` is not a table of finite numbers with a column a parameter.
             InvalidReward: There is not one finite reward a solution.
         """
         table, worth = checked_solutions(solutions, rewards, self.layout.size)

@@ -59,7 +59,7 @@ class MapElites:
 
     Raises:
         EvolutionError: A setting is out of its range.
-        LayoutMismatch: `mean0` is no vector of finite numbers.
+        LayoutMismatch: `mean0` is not a vector of finite numbers.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class MapElites:
     ) -> None:
         self._mean0 = np.array(mean0, np.float32)
         if self._mean0.ndim != 1 or not self._mean0.size or not np.isfinite(self._mean0).all():
-            raise LayoutMismatch("mean0 is a vector of finite numbers")
+            raise LayoutMismatch("mean0 must be a vector of finite numbers")
         self._lower, self._upper = np.array(lower, np.float64), np.array(upper, np.float64)
         self._cells = tuple(int(count) for count in cells)
         if not (len(self._lower) == len(self._upper) == len(self._cells) > 0) or min(self._cells) < 1:
@@ -126,9 +126,9 @@ class MapElites:
         x, worth = np.asarray(candidates, np.float32), np.asarray(rewards, np.float64)
         like = np.asarray(descriptors, np.float64)
         if x.ndim != 2 or x.shape[1] != self._mean0.size or not np.isfinite(x).all():
-            raise LayoutMismatch(f"candidates are finite numbers [m, {self._mean0.size}], not {x.shape}")
+            raise LayoutMismatch(f"candidates must be finite numbers [m, {self._mean0.size}], not {x.shape}")
         if like.shape != (len(x), len(self._cells)):
-            raise LayoutMismatch(f"descriptors are ({len(x)}, {len(self._cells)}) numbers, not {like.shape}")
+            raise LayoutMismatch(f"descriptors must be ({len(x)}, {len(self._cells)}) numbers, not {like.shape}")
         if worth.shape != (len(x),):
             raise InvalidReward(f"{len(x)} candidates came with rewards of shape {worth.shape}")
         self._told += len(x)

@@ -151,7 +151,7 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
         level: Of the intervals, above 0 to below 1.
 
     Raises:
-        EvolutionError: There are fewer than two decisions, or what the candidate returns are no probabilities.
+        EvolutionError: There are fewer than two decisions, or what the candidate returns are not probabilities.
     """
     n = len(decisions.rewards)
     if n < 2:

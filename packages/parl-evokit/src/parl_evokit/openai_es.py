@@ -378,5 +378,5 @@ class Centres:
         """Restore what `state` returned; nothing where another rule was in force then."""
         models, rows = state.get(MODELS, np.zeros(0, np.int64)), state.get(CENTRES, np.zeros((0, self._size)))
         if rows.shape != (len(models), self._size):
-            raise LayoutMismatch(f"{len(models)} centres of {self._size} parameters are wanted, not {rows.shape}")
+            raise LayoutMismatch(f"{len(models)} centres of {self._size} parameters are needed, not {rows.shape}")
         self._centres = dict(zip(models.tolist(), rows.astype(np.float32), strict=True))

@@ -50,7 +50,7 @@ class Optimizer(ABC):
 
     def __init__(self, size: int, base_lr: float) -> None:
         if not base_lr > 0.0:
-            raise EvolutionError(f"base_lr is above 0, not {base_lr}")
+            raise EvolutionError(f"base_lr must be above 0, not {base_lr}")
         self.base_lr = base_lr
         self.steps = 0
         self._state: dict[str, FlatVector] = {name: np.zeros(size, np.float32) for name in self.moments}
@@ -189,7 +189,7 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(size, base_lr)
         if not epsilon > 0.0:
-            raise EvolutionError(f"epsilon is above 0, not {epsilon}")
+            raise EvolutionError(f"epsilon must be above 0, not {epsilon}")
         self.beta1 = _decay("beta1", beta1)
         self.beta2 = _decay("beta2", beta2)
         self.epsilon = epsilon
@@ -218,7 +218,7 @@ def _decay_towards(moment: FlatVector, decay: float, target: FlatVector, room: F
 
 def _decay(name: str, value: float) -> float:
     if not 0.0 <= value < 1.0:
-        raise EvolutionError(f"{name} is 0 to below 1, not {value}")
+        raise EvolutionError(f"{name} must be at least 0 and below 1, not {value}")
     return value
 
 

@@ -125,7 +125,7 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[n
     if len(keys) != len(rewards):
         raise InvalidReward(f"{len(rewards)} rewards came with {len(keys)} keys")
     if k < 1:
-        raise ValueError(f"k counts directions and is 1 or more, not {k}")
+        raise ValueError(f"k counts directions and must be 1 or more, not {k}")
     if not len(rewards):
         return Utilities(np.zeros(0, np.int64), 0.0)
     pairs, place = np.unique(np.asarray(keys, np.uint64) >> np.uint64(1), return_inverse=True)

@@ -71,7 +71,7 @@ class Strategy(ABC):
         try:
             arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
         except (TypeError, ValueError) as error:
-            raise LayoutMismatch(f"mean0 is a vector of numbers, or named arrays: {error}") from error
+            raise LayoutMismatch(f"mean0 must be a vector of numbers, or named arrays: {error}") from error
         if layout is None or isinstance(mean0, Mapping):
             self.layout = layout or ParameterLayout.of(arrays)
             parameters = self.layout.flatten(arrays)

@@ -94,7 +94,7 @@ class Tokens:
         if not secrets or any(len(secret) != SECRET_BYTES for secret in secrets):
             raise SecretError(f"one or more secrets of {SECRET_BYTES} bytes are needed")
         if not lifetime_s >= 1:
-            raise SecretError(f"lifetime_s is 1 or more, not {lifetime_s}")
+            raise SecretError(f"lifetime_s must be 1 or more, not {lifetime_s}")
         self._secrets = {_name(secret): secret for secret in reversed(secrets)}
         self._signing = _name(secrets[0])
         self._lifetime_s = lifetime_s
@@ -228,7 +228,7 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
         SecretError: See `Tokens.load`, or the file cannot be written.
     """
     if keep < 0:
-        raise SecretError(f"keep is 0 or more, not {keep}")
+        raise SecretError(f"keep must be 0 or more, not {keep}")
     target = Path(path)
     return _write(target, [random.token_bytes(SECRET_BYTES), *_read(target)[:keep]])
 

@@ -46,7 +46,7 @@ class Algorithm(contract.Algorithm):
 
     def _place(self, model: Any, device: str) -> Any:
         if not isinstance(model, Model):
-            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
+            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is not a model
         return model.to(device)
 
     def _device_of_models(self) -> str:

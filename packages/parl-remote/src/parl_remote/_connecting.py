@@ -90,7 +90,7 @@ def open_private(
 
 
 def join_private(directory: Path, lease_timeout_s: float | None, files: Sequence[str]) -> Client:
-    """Connect a child to the private cluster of its parent, with whom the cluster ends.
+    """Connect a child to the private cluster of its parent, with which the cluster ends.
 
     Raises:
         ClusterUnreachable: The parent has ended.

@@ -318,7 +318,7 @@ class DebugClient(ConnectionDisplay):
             return ref
         if isinstance(place, DebugPlace) and place.client == id(self):
             raise ActorLost(DeathCause(DeathKind.STOPPED, detail="it had no holders any more"), class_name=spec.name)
-        raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
+        raise NotConnected("this handle belongs to another cluster; with debug=True only this process exists")
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
         """Return the actor with a name; see `named_actors.get_actor`."""

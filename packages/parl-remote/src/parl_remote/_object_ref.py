@@ -282,7 +282,7 @@ def put(value: T) -> ObjectRef[T]:
     if isinstance(value, ObjectRef):
         raise TypeError(f"{value!r} is stored already")
     if isinstance(value, RemoteFuture):
-        raise TypeError(f"put stores values, and {value!r} has none yet: put(future.result())")
+        raise TypeError(f"put stores values, and {value!r} does not have one yet: put(future.result())")
     try:
         companions: list[object] = []
         frames, kinds = freeze(value, companions)

@@ -98,7 +98,7 @@ class PeerChannel:
     def _take(self, timeout_s: float | None, most: int = 1) -> list[list[memoryview]]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._inbox or self._over, timeout_s):
-                raise ResultTimeout(f"nothing came within {timeout_s} s")
+                raise ResultTimeout(f"nothing arrived within {timeout_s} s")
             if not self._inbox:
                 raise ChannelClosed(self._over)
             taken = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
@@ -166,7 +166,7 @@ def read_hello(frames: Sequence[memoryview]) -> Hello:
     """Read the first message of a connection, which only a holder of the key can have sent.
 
     Raises:
-        RemoteProtocolError: The message is no Hello.
+        RemoteProtocolError: The message is not a Hello.
     """
     try:
         told = json.loads(bytes(frames[0]))
@@ -179,7 +179,9 @@ def read_hello(frames: Sequence[memoryview]) -> Hello:
     except RemoteProtocolError:
         raise
     except Exception as error:
-        raise RemoteProtocolError(f"this is a RemoteManager, and the message announces no object: {error}") from error
+        raise RemoteProtocolError(
+            f"this is a RemoteManager, and the message does not announce an object: {error}"
+        ) from error
 
 
 class ServedObject:

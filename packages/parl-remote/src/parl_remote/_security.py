@@ -50,7 +50,7 @@ class ClusterKey:
             source: The text's origin, for messages; the text itself is never shown.
 
         Raises:
-            AuthenticationFailed: The text is no key.
+            AuthenticationFailed: The text is not a key.
         """
         line = text.strip()
         try:
@@ -84,7 +84,7 @@ def make_private_dir(path: Path) -> Path:
     """Create a directory of mode 0700, or check that an existing one is private to this user.
 
     Raises:
-        AuthenticationFailed: It belongs to another user, is accessible to others, or is no directory.
+        AuthenticationFailed: It belongs to another user, is accessible to others, or is not a directory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -122,7 +122,7 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
 
 def _check_private(path: Path, found: os.stat_result, is_kind: Callable[[int], bool], kind: str, mode: str) -> None:
     if not is_kind(found.st_mode):
-        raise AuthenticationFailed(f"{path} is no {kind}; move it away")
+        raise AuthenticationFailed(f"{path} is not a {kind}; move it away")
     user = own_user()
     if user is None:  # Windows: files in a user's profile are private, which their modes do not show
         return

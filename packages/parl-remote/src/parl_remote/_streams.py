@@ -160,7 +160,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
     def _asked(self) -> Any:
         if self._coming is None:
             if self._actor is None:
-                raise RuntimeError("this generator belongs to no actor")
+                raise RuntimeError("this generator does not belong to an actor")
             self._coming = self._actor.submit(_NEXT, (self._number, 1 if self._is_resumed else self._size), {})
             self._size = min(2 * self._size, _MOST)
         return self._coming
@@ -211,7 +211,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
                 "on: call next() once, and send() for every value after it"
             )
         if self._actor is None:
-            raise RuntimeError("this generator belongs to no actor")
+            raise RuntimeError("this generator does not belong to an actor")
         self._is_resumed, self._size = True, 1
         self._coming = self._actor.submit(_RESUME, (self._number, value, error), {})
         return self._coming

@@ -65,7 +65,7 @@ def test_the_kernel_knows_whose_connection_it_is(
         assert asked.uid_of({**environ, "REMOTE_PORT": environ["SERVER_PORT"]}) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a connection as somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a connection as another user")
 @pytest.mark.parametrize("offers_netlink", [True, False])
 def test_a_connection_of_another_user_is_known_as_his(offers_netlink: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_offered(*_: object) -> int:

@@ -326,7 +326,7 @@ def test_a_stack_is_dumped_after_signing_in(screen: Screen, token: str) -> None:
     screen.open("/actors/lease-2")
     screen.is_live()
     screen.one("#stack-button").click()
-    screen.until(lambda: "/login" in screen.browser.current_url, "somebody unknown has to sign in")
+    screen.until(lambda: "/login" in screen.browser.current_url, "an unknown user has to sign in")
     screen.one("input[name=token]").send_keys(token, Keys.ENTER)
     screen.until(lambda: "/actors/lease-2" in screen.browser.current_url, "the login leads back")
     screen.one("#stack-button").click()

@@ -120,7 +120,7 @@ class Place:
             return json.load(answer)
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """Ask again and again, as somebody who waits in front of a page."""
+        """Ask repeatedly, as an open page does."""
         deadline = time.monotonic() + DEADLINE_S
         problem: object = ""
         while time.monotonic() < deadline:

@@ -47,8 +47,8 @@ class Algorithm(contract.Algorithm):
     def _require_bfloat16(self) -> bool:
         if self._device.type == "cuda" and not torch.cuda.is_bf16_supported():
             raise HyperparameterError(
-                f'compute_dtype="bfloat16" needs a GPU that has it, and {torch.cuda.get_device_name(self._device)} '
-                "has not: leave it out"
+                f'compute_dtype="bfloat16" needs a GPU that supports it; {torch.cuda.get_device_name(self._device)} '
+                "does not: leave it out"
             )
         return True
 
@@ -62,7 +62,7 @@ class Algorithm(contract.Algorithm):
 
     def _place(self, model: Any, device: torch.device) -> Any:
         if not isinstance(model, nn.Module):
-            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
+            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is not a model
         return model.to(device)
 
     def _settle_threads(self) -> bool:

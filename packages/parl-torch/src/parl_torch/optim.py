@@ -262,8 +262,8 @@ class FrameworkOptimizer(contract.LearningRate):
         part: the parameters that it may have; default all.
 
     Raises:
-        HyperparameterError: it is no optimizer, has none of the model's parameters or some of another part, or several
-            processes learn.
+        HyperparameterError: it is not an optimizer, has none of the model's parameters or some of another part, or
+            several processes learn.
     """
 
     _given: float | None

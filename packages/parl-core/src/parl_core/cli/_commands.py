@@ -327,4 +327,4 @@ def _read(path: Path) -> Program:
     try:
         return read(str(path), path.read_bytes().decode())
     except (SyntaxError, ValueError) as error:  # the latter: not UTF-8, or a NUL byte
-        raise click.ClickException(f"{path} is no Python 3 in UTF-8: {error}") from error
+        raise click.ClickException(f"{path} is not Python 3 in UTF-8: {error}") from error

@@ -43,7 +43,7 @@ def options(*chosen: _Command) -> _Command:
 
 def _finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no finite number.")
+        raise click.BadParameter(f"{value} is not a finite number.")
     return value
 
 
@@ -58,7 +58,7 @@ def pairs(_context: click.Context, _option: click.Parameter, given: Sequence[str
     """Return NAME=VALUE options by name."""
     for one in given:
         if "=" not in one:
-            raise click.BadParameter(f"{one!r} is no NAME=VALUE.")
+            raise click.BadParameter(f"{one!r} is not NAME=VALUE.")
     return {name.strip(): value for name, _, value in (one.partition("=") for one in given)}
 
 
@@ -166,7 +166,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     """Return the values of a configuration by the names of `RecipeRun`.
 
     Raises:
-        HyperparameterError: it is no TOML, or has another key.
+        HyperparameterError: it is not TOML, or has another key.
     """
     if path.is_dir():
         asked = RecipeRun.read(path)
@@ -178,7 +178,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise HyperparameterError(f"{path} is no TOML file: {error}") from error
+        raise HyperparameterError(f"{path} is not a TOML file: {error}") from error
     known = ("algorithm", "env", "seed", "steps", "goal", "backend", "env_module", "env_options", "data", "settings")
     check_all_known(str(path), values, known)
     found = {

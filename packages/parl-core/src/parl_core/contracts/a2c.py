@@ -150,7 +150,7 @@ class A2C(OnPolicy):
     def prob_and_value(self, obs: Any, action_mask: Any = None) -> Any:
         """Return (probabilities `[batch, act_dim]` of discrete actions, values `[batch]`)."""
         if self.actions != ActionKind():
-            raise TypeError("prob_and_value is for discrete actions; of others, sample gives actions and values")
+            raise TypeError("prob_and_value is for discrete actions; for others, sample gives actions and values")
         with self._no_gradients():
             policy, value = self._policy_and_value(obs, action_mask)
             return policy.log_probabilities.exp(), value

@@ -144,7 +144,7 @@ class ActionKind:
             act_dim: number of actions if they are discrete; where given, larger indices are refused.
 
         Raises:
-            ValueError: they have another shape or dtype, or are no actions.
+            ValueError: they have another shape or dtype, or are not actions.
         """
         if self.continuous and self.nvec is not None:
             return self._both(name, np.asarray(values))

@@ -61,13 +61,13 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
         act_dim: number of actions; where given, larger indices are refused, which on a GPU would end the process.
 
     Raises:
-        ValueError: another shape, numbers that are not whole, or indices that are no actions.
+        ValueError: another shape, numbers that are not whole, or indices that are not actions.
     """
     given = np.asarray(values)
     if given.ndim == 2 and given.shape[1] > 1:
         raise ValueError(
-            f"{name} must have shape [n] or [n, 1], got {given.shape}: these are discrete actions; of vectors of "
-            "numbers SAC, TD3, CQL and IQL learn, of several discrete parts PPO and A2C with nvec="
+            f"{name} must have shape [n] or [n, 1], got {given.shape}: the actions are discrete; SAC, TD3, CQL and "
+            "IQL learn from vectors of numbers, PPO and A2C from several discrete parts (nvec=)"
         )
     array = _column(name, given)
     if array.dtype.kind not in "iu":

@@ -81,7 +81,7 @@ class ContinuousActorCritic(CountingUpdates):
         self.gamma = check_fraction("gamma", settings["gamma"])
         self.tau = check_fraction("tau", settings["tau"])
         if self.tau == 0.0:
-            raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.005")
+            raise HyperparameterError("tau must be above 0, else the target never moves; a usual value is 0.005")
         self.actor_lr: Any = check_schedule("actor_lr", settings["actor_lr"], check_positive)
         self.critic_lr: Any = check_schedule("critic_lr", settings["critic_lr"], check_positive)
         for method in self.METHODS:

@@ -151,7 +151,7 @@ class DQN(CountingUpdates):
         self.double = bool(double)
         self.tau = None if tau is None else check_fraction("tau", tau)
         if self.tau == 0.0:
-            raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.005")
+            raise HyperparameterError("tau must be above 0, else the target never moves; a usual value is 0.005")
         self.sync_every: SyncEvery = sync_every
         if tau is not None and sync_every == "loop":
             self.sync_every = 1
@@ -162,7 +162,7 @@ class DQN(CountingUpdates):
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         if value_rescaling is not None and not self.remembers:
             raise HyperparameterError(
-                f"value_rescaling={value_rescaling} is for models with a memory, which {type(model).__name__} has not"
+                f"value_rescaling={value_rescaling} is for models with a memory; {type(model).__name__} has none"
             )
         self.value_rescaling = None if value_rescaling is None else check_positive("value_rescaling", value_rescaling)
         self.target_model = self._new_target()

@@ -222,7 +222,7 @@ class DecisionTransformer(CountingUpdates):
         """Draw `n` windows of a dataset: the arguments of `learn`, by name.
 
         Raises:
-            HyperparameterError: the actions are no vectors, or an episode is longer than the model's `max_timestep`.
+            HyperparameterError: the actions are not vectors, or an episode is longer than the model's `max_timestep`.
         """
         if self._sampler is None or self._sampler[0] is not dataset:
             self.check_length(max(stop - start for start, stop in dataset.episodes), dataset.source)

@@ -150,7 +150,7 @@ class IMPALA(CountingUpdates):
         self.actions = ActionKind.of(continuous_action, None, model)
         if self.actions.nvec is not None:
             raise HyperparameterError(
-                "IMPALA chooses one action, or numbers; of actions in several parts learn PPO and A2C, got "
+                "IMPALA chooses one action, or numbers; PPO and A2C learn actions in several parts; got "
                 f"{len(self.actions.nvec)} choices"
             )
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)

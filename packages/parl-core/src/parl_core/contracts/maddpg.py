@@ -256,7 +256,7 @@ class OneAgentMADDPG(CountingUpdates):
         self.continuous_actions = bool(self.act_space) and hasattr(self.act_space[0], "high")
         self.gamma, self.tau = check_fraction("gamma", gamma), check_fraction("tau", tau)
         if self.tau == 0.0:
-            raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.01")
+            raise HyperparameterError("tau must be above 0, else the target never moves; a usual value is 0.01")
         self.actor_lr = check_schedule("actor_lr", actor_lr, check_positive)
         self.critic_lr = check_schedule("critic_lr", critic_lr, check_positive)
         for method in MADDPG.METHODS:

@@ -164,8 +164,8 @@ class MAPPO(PPO):
         self.popart = PopArt()
         if self.use_popart and not hasattr(model, "value_head"):
             raise ModelContractError(
-                f"{type(model).__name__} has no value_head, the critic's last layer, which PopArt changes with its "
-                "units: call it self.value_head, or give use_popart=False; or make a model by "
+                f"{type(model).__name__} has no value_head, the critic's last layer, which PopArt "
+                "rescales: call it self.value_head, or give use_popart=False; or make a model by "
                 f"{for_team_of(str(self.TEAM))}"
             )
 

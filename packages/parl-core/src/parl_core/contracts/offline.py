@@ -219,12 +219,14 @@ class IQL(CountingUpdates):
         self.lr: Any = check_schedule("lr", 3e-4 if lr is None else lr, check_positive)
         self.tau = check_fraction("tau", tau)
         if self.tau in (0.0, 1.0):
-            raise HyperparameterError(f"tau must lie strictly between 0 and 1, got {tau!r}; usual are 0.7 and 0.9")
+            raise HyperparameterError(
+                f"tau must lie strictly between 0 and 1, got {tau!r}; usual values are 0.7 and 0.9"
+            )
         self.beta = check_positive("beta", beta)
         self.discount = check_fraction("discount", discount)
         self.alpha = check_fraction("alpha", alpha)
         if self.alpha == 0.0:
-            raise HyperparameterError("alpha must be above 0, else the target never moves; usual is 0.005")
+            raise HyperparameterError("alpha must be above 0, else the target never moves; a usual value is 0.005")
         for method in self.METHODS:
             first_method(model, (method,), type(self).__name__)
         self._q_method = first_method(model, ("q_value", "qvalue"), type(self).__name__)

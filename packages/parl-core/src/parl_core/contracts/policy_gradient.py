@@ -161,7 +161,7 @@ class PolicyGradient(OnPolicy):
 
         Raises:
             ValueError: the mask has another shape, or leaves no action.
-            ModelContractError: the model's output has another shape than the actions need, or is no probabilities.
+            ModelContractError: the model's output has another shape than the actions need, or is not probabilities.
             DivergedError: it is NaN or infinite.
         """
         super().choose(output, rng=rng, **options)

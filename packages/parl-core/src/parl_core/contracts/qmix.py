@@ -143,7 +143,7 @@ class QMIX(DQN):
 
         team value = mixer(Q_1(o_1, a_1), ..., Q_n(o_n, a_n); state)
         target     = reward + discount * target mixer(max_a Q'_i(next o_i, a); next state)
-        loss       = mean over steps that are no padding of (team value - target)**2
+        loss       = mean over steps that are not padding of (team value - target)**2
 
     It learns from `Sequences` of joint observations (`parl_core.env.joint`): whole episodes, padded, as
     `parl_core.replay.EpisodeReplayMemory` draws them, or pieces of a fixed length. The value of an agent that is not in
@@ -250,7 +250,7 @@ class QMIX(DQN):
         if not self.agent_model.implements("init_hidden"):
             raise ModelContractError(
                 f"predict_local_q is for networks with forward(obs, hidden) and init_hidden(), "
-                f"{type(self.agent_model).__name__} is none: act by agent.predict(obs) and agent.sample(obs)"
+                f"{type(self.agent_model).__name__} is not one: act with agent.predict(obs) and agent.sample(obs)"
             )
         with self._no_gradients():
             return self.agent_model.forward(obs, hidden)

@@ -351,8 +351,8 @@ def make_envs(make: Callable[[], Any], count: int) -> list[Any]:
             env = make()
             if any(env is other for other in envs):
                 raise EnvironmentContractError(
-                    f"the function gave the same {type(env).__name__} again as environment {len(envs)}: each needs to "
-                    "be one of its own, have the function make a new one"
+                    f"the function gave the same {type(env).__name__} again as environment {len(envs)}: let it "
+                    "return a new one each time"
                 )
             envs.append(env)
     except BaseException:
@@ -419,7 +419,7 @@ def as_reward(env: Any, reward: Any) -> float:
     """Return the reward as a float.
 
     Raises:
-        EnvironmentContractError: it is no number, such as None or an array `[1]`.
+        EnvironmentContractError: it is not a number, such as None or an array `[1]`.
     """
     if isinstance(reward, (int, float)):
         return float(reward)

@@ -128,7 +128,7 @@ class FrameStack(ApiWrapper):
             `FrameReplayMemory` want.
 
     Raises:
-        HyperparameterError: another format, observations that are no frames, or `k` below 1.
+        HyperparameterError: another format, observations that are not frames, or `k` below 1.
     """
 
     def __init__(self, env: Any, k: int = 4, obs_format: str = "NHWC") -> None:
@@ -367,7 +367,7 @@ def wrap_deepmind(
         whole_games: whether an episode is a whole game, with rewards as it gives them.
 
     Raises:
-        HyperparameterError: the environment is no Atari game, or the format is unknown.
+        HyperparameterError: the environment is not an Atari game, or the format is unknown.
     """
     wrapped: ApiWrapper = NoopResetEnv(MonitorEnv(env), noop_max=30)
     if env.spec is not None and ("NoFrameskip" in env.spec.id or env.spec.kwargs.get("frameskip") == 1):
@@ -402,7 +402,7 @@ def make_atari(
 
     Raises:
         ImportError: ale-py is not installed; the message is the `pip install` line.
-        HyperparameterError: it is no Atari game.
+        HyperparameterError: it is not an Atari game.
     """
     try:
         ale_py = import_module("ale_py")
@@ -417,5 +417,5 @@ def make_atari(
 def _meanings(env: AnyEnv) -> list[str]:
     game: Any = env.unwrapped
     if not hasattr(game, "get_action_meanings"):
-        raise HyperparameterError(f"{game} is no Atari game: it has no get_action_meanings()")
+        raise HyperparameterError(f"{game} is not an Atari game: it has no get_action_meanings()")
     return list(game.get_action_meanings())

@@ -65,7 +65,7 @@ def seeds_of(seed: Seeds, count: int) -> list[int | None]:
     """Return one seed for each of `count` environments, as plain ints.
 
     Raises:
-        HyperparameterError: another number of seeds, or one that is no whole number of at least 0.
+        HyperparameterError: another number of seeds, or one that is not a whole number of at least 0.
     """
     given: Any = seed
     if given is None:
@@ -87,7 +87,7 @@ def in_same_step(envs: AnyVector) -> AnyVector:
             Gymnasium's own, ALE's and PARL's do.
 
     Raises:
-        HyperparameterError: it is no vector environment, or the environments do not say in which mode they are.
+        HyperparameterError: it is not a vector environment, or the environments do not say in which mode they are.
     """
     require_vector(envs)
     mode = envs.metadata.get("autoreset_mode")
@@ -102,7 +102,7 @@ def in_same_step(envs: AnyVector) -> AnyVector:
 
 
 def require_vector(envs: object) -> None:
-    """Refuse what is no vector of environments, such as a single one.
+    """Refuse what is not a vector of environments, such as a single one.
 
     Raises:
         HyperparameterError: the message says how to make one.

@@ -93,7 +93,7 @@ class _Checker:
         if self.problems:
             return False
         if not isinstance(self.env, gymnasium.Env):
-            self._problem(f"{type(self.env).__name__} is no gymnasium.Env: derive the class from it")
+            self._problem(f"{type(self.env).__name__} is not a gymnasium.Env: derive the class from it")
         self._action_space(self.env.action_space)
         for path, space in _leaves(self.env.observation_space, "observation_space"):
             self._observation_space(path, space)

@@ -88,7 +88,7 @@ def as_gymnasium(env: Any) -> AnyEnv:
     end is terminated.
 
     Raises:
-        TypeError: it is no environment, for want of `reset` and `step`.
+        TypeError: it is not an environment, for want of `reset` and `step`.
     """
     for method in ("reset", "step"):
         if not callable(getattr(env, method, None)):

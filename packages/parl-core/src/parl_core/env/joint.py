@@ -267,8 +267,8 @@ def parallel_of(env: Any) -> Any:
         return conversions.turn_based_aec_to_parallel(env)
     if missing := [name for name in _PARALLEL if not hasattr(env, name)]:
         raise HyperparameterError(
-            f"{type(env).__name__} has no {', '.join(missing)}: it is no environment of PettingZoo's parallel API. Use "
-            "its parallel_env(), or of agents that take turns its env()"
+            f"{type(env).__name__} has no {', '.join(missing)}: it is not an environment of PettingZoo's parallel "
+            "API. Use its parallel_env(), or of agents that take turns its env()"
         )
     return env
 

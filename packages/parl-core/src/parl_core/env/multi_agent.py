@@ -69,8 +69,8 @@ class ParallelAgents:
         wanted = ("possible_agents", "observation_space", "action_space", "reset", "step")
         if missing := [name for name in wanted if not hasattr(env, name)]:
             raise HyperparameterError(
-                f"{type(env).__name__} has no {', '.join(missing)}: it is no environment of PettingZoo's parallel API. "
-                "Use its parallel_env(), or pettingzoo.utils.aec_to_parallel"
+                f"{type(env).__name__} has no {', '.join(missing)}: it is not an environment of PettingZoo's parallel "
+                "API. Use its parallel_env(), or pettingzoo.utils.aec_to_parallel"
             )
         self.env = env
         self.agents_name: list[str] = list(env.possible_agents)

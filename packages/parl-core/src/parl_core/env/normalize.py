@@ -187,7 +187,7 @@ def wrap_rms(
             stay what they are until some are restored: `restore(path)`, or `agent.restore(path, normalization=env)`.
 
     Raises:
-        HyperparameterError: the observation space is no `Box`, or gamma is missing.
+        HyperparameterError: the observation space is not a `Box`, or gamma is missing.
     """
     env = MonitorEnv(TimeLimitMaskEnv(env))
     if not test:
@@ -232,7 +232,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         training: whether the statistics learn from what comes.
 
     Raises:
-        HyperparameterError: a number is out of its range, or the observations are no `Box`.
+        HyperparameterError: a number is out of its range, or the observations are not a `Box`.
     """
 
     def __init__(

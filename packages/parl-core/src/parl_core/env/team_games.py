@@ -132,8 +132,8 @@ class TupleGame:
         seen, acts = env.observation_space, env.action_space
         if not isinstance(seen, spaces.Tuple) or not isinstance(acts, spaces.Tuple) or len(seen) != len(acts):
             raise HyperparameterError(
-                f"{env} has the observations {seen} and the actions {acts}: needed is one Tuple each, with an entry an "
-                "agent"
+                f"{env} has the observations {seen} and the actions {acts}: both must be a Tuple with an entry for "
+                "each agent"
             )
         self.env, self.metadata = env, dict(env.metadata or {})
         self.render_mode = getattr(env, "render_mode", None)

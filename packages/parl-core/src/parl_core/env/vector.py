@@ -330,7 +330,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             observations `[num_envs, *obs]`, the newest ones of those that continue, and infos.
 
         Raises:
-            HyperparameterError: another number of seeds, one that is no whole number, or a mask of another form.
+            HyperparameterError: another number of seeds, one that is not a whole number, or a mask of another form.
             ParlError: some are to be reset before all were.
         """
         seeds = seeds_of(seed, self.num_envs)

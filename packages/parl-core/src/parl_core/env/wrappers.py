@@ -151,7 +151,7 @@ class VectorEnv:
             raise ValueError("VectorEnv needs at least one environment, got none")
         apis = sorted({api_of(env) for env in envs})
         if len(apis) > 1:
-            raise ValueError("some environments speak Gymnasium's API and some gym's: put CompatWrapper around all")
+            raise ValueError("some environments have Gymnasium's API and some gym's: put CompatWrapper around all")
         self.api: Api = apis[0]
         self.envs = list(envs)
         self.envs_num = len(self.envs)

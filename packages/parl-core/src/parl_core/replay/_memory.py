@@ -291,7 +291,7 @@ class BootstrapMasks:
         rng = make_generator(seed)
         if distribution == "bernoulli":
             if check_fraction("share", share) == 0.0:
-                raise HyperparameterError("share must be above 0, else no head learns; usual is 0.5")
+                raise HyperparameterError("share must be above 0, else no head learns; a usual value is 0.5")
             counts: NDArray[np.uint8] = (rng.random(size, np.float32) < share).astype(np.uint8)
         elif distribution == "poisson":
             counts = np.minimum(rng.poisson(check_positive("share", share), size), 255).astype(np.uint8)
@@ -336,8 +336,8 @@ def outcome_of(env: Any) -> Outcome:
     reward_of, terminated_of = _method(env, "compute_reward"), _method(env, "compute_terminated")
     if reward_of is None:
         raise HyperparameterError(
-            "hindsight needs an environment with compute_reward(achieved_goal, desired_goal, info), which "
-            f"{type(getattr(env, 'unwrapped', env)).__name__} has not (Gymnasium's GoalEnv)"
+            "hindsight needs an environment with compute_reward(achieved_goal, desired_goal, info) (Gymnasium's "
+            f"GoalEnv); {type(getattr(env, 'unwrapped', env)).__name__} has none"
         )
 
     def outcome(achieved: NDArray[Any], desired: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:

@@ -306,10 +306,10 @@ class AsTheyCome:
         pass  # rounds may begin anew
 
     def get_state(self) -> dict[str, Any]:
-        raise NotImplementedError("the order of arrival cannot be had again")
+        raise NotImplementedError("the order of arrival cannot be reproduced")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError("the order of arrival cannot be had again")
+        raise NotImplementedError("the order of arrival cannot be reproduced")
 
 
 class InRounds:

@@ -166,7 +166,7 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
     """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
 
     Args:
-        agent: what is no `parl.Agent`, or has no model with a `policy`, is not looked at.
+        agent: what is not a `parl.Agent`, or has no model with a `policy`, is not looked at.
         obs: `[n, ...]`, or a dictionary of such.
         space: the environment's action space; only of those with choices the number of outputs follows.
 
@@ -204,7 +204,7 @@ def refuse_uncarried_state(agent: object, obs: Any) -> None:
     A recurrent layer that runs over several steps within one observation, such as stacked frames, keeps no state.
 
     Args:
-        agent: what is no `parl.Agent`, or acts by methods of its own, is not looked at.
+        agent: what is not a `parl.Agent`, or acts by methods of its own, is not looked at.
         obs: `[n, ...]`, or a dictionary of such.
 
     Raises:

@@ -264,7 +264,7 @@ def tensors_into_space(space: Any, algorithm: Any, *, unit_box: bool = False) ->
     if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)) or np.any(getattr(space, "start", 0)):
         raise HyperparameterError(
             f"environments that give tensors take actions of a Box or counted from 0, these have {space}: wrap them so "
-            "that their action space is such a one"
+            "that their action space is one of these"
         )
     return lambda action: action
 

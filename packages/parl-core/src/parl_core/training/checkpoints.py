@@ -138,7 +138,7 @@ class Checkpoints:
             HyperparameterError: exactness was asked for.
         """
         if self._rule == "exact":
-            raise HyperparameterError(f'environments="exact" cannot be had here: {why}')
+            raise HyperparameterError(f'environments="exact" is not possible here: {why}')
 
     def keep(self, parts: LoopParts) -> Mapping[str, Any] | None:
         """Register the parts of a loop, and restore them if the run is a resumed one.
@@ -163,8 +163,7 @@ class Checkpoints:
         checkpoint = store.read_latest(lambda found: journal.check(found.segments))
         if checkpoint is None:
             raise CheckpointError(
-                f"{store.folder} holds no complete checkpoint: the run ended before the first one. Begin again with a "
-                "new run"
+                f"{store.folder} holds no complete checkpoint: the run ended before the first one. Start a new run"
             )
         return self._restore(parts, checkpoint, journal)
 
@@ -175,7 +174,7 @@ class Checkpoints:
             CheckpointError: no parts were registered; call `keep` first.
         """
         if self._parts is None:
-            raise CheckpointError("there are no parts whose agent could be another: call keep(LoopParts(...)) first")
+            raise CheckpointError("there are no parts whose agent could be replaced: call keep(LoopParts(...)) first")
         self._parts = replace(self._parts, agent=agent)
 
     @property
@@ -239,16 +238,18 @@ class Checkpoints:
         parts.agent.restore(checkpoint.agent)
         _restore_agent(parts.agent, state["agent"])
         if (parts.memory is not None) is not ("memory" in state):
-            raise CheckpointError(f"{checkpoint.path} is of another kind of loop: only one of the two has a memory")
+            raise CheckpointError(
+                f"{checkpoint.path} belongs to another kind of loop: only one of the two has a memory"
+            )
         if parts.memory is not None:
             journal.read(parts.memory, state["memory"], checkpoint.segments)
         for name, part in parts.others.items():
             if name not in state["others"]:
-                raise CheckpointError(f"{checkpoint.path} is of another kind of loop: it has no {name!r}")
+                raise CheckpointError(f"{checkpoint.path} belongs to another kind of loop: it has no {name!r}")
             _restore_part(part, state["others"][name])
         if self._environments is not None and parts.collector is not None:
             if "environments" not in state:
-                raise CheckpointError(f"{checkpoint.path} is of another kind of loop: it has no environments")
+                raise CheckpointError(f"{checkpoint.path} belongs to another kind of loop: it has no environments")
             goes_on = self._environments.set_state(state["environments"], fresh_episodes=self._fresh)
             parts.collector.set_state(state["collector"])
             if not goes_on:
@@ -258,7 +259,7 @@ class Checkpoints:
         backend = str(getattr(parts.agent, "BACKEND", ""))
         if not set_random_state(state["random"], backend):
             logger.warning(
-                "%s was written on %s: on %s the draws are others than they would have been",
+                "%s was written on %s: on %s, other random numbers are drawn than the run would have drawn",
                 checkpoint.path,
                 checkpoint.backend,
                 backend,
@@ -337,14 +338,12 @@ class SavedEnvironments:
         blocks = [layer for layer in (*self._layers, envs) if not self._can_save(layer)]
         if blocks and rule == "exact":
             raise HyperparameterError(
-                f"{type(blocks[0]).__name__} cannot be asked for its state, so a run with it resumes exactly only with "
+                f"{type(blocks[0]).__name__} does not give its state, so a run with it resumes exactly only with "
                 'environments="reset"; or make the environments with make_vector_env'
             )
         self.exact = not blocks and rule != "reset"
         if blocks:
-            logger.info(
-                "%s cannot be asked for its state: every checkpoint begins new episodes", type(blocks[0]).__name__
-            )
+            logger.info("%s does not give its state: every checkpoint begins new episodes", type(blocks[0]).__name__)
         self._root = int(np.random.SeedSequence(seed).generate_state(1)[0])
         if self.exact:
             self._base.record_episodes()

@@ -85,7 +85,9 @@ def read_run(folder: Path) -> RunCurve:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointError(f"{folder} has no {JsonLines.NAME}: it is no folder of a run, nor of several") from None
+        raise CheckpointError(
+            f"{folder} has no {JsonLines.NAME}: it is not a folder of a run, nor of several"
+        ) from None
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
@@ -93,7 +95,7 @@ def read_run(folder: Path) -> RunCurve:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):  # a run that writes it at this moment, or was killed
                 break
-            raise CheckpointError(f"{path}, line {number}, is no event of a run: {error}") from error
+            raise CheckpointError(f"{path}, line {number}, is not an event of a run: {error}") from error
         over = values.get("event") == "end"
         ended, stop = (str(values.get("reason", "")), str(values.get("stop", ""))) if over else ("", "")
         for name, pairs in found.items():

@@ -244,8 +244,8 @@ def normalizer_of(envs: Any) -> NormalizeVector | None:
     inside = dict(getattr(envs, "metadata", None) or {}).get("running_statistics")
     if inside is not None:
         raise HyperparameterError(
-            f"{inside} inside of the vector gives a replay memory numbers of statistics that change later, which train "
-            "wrongly: leave it out and use parl.env.NormalizeVector(envs), which stores them raw"
+            f"{inside} inside the vector normalises by statistics that change later, so what the memory holds becomes "
+            "wrong: leave it out and use parl.env.NormalizeVector(envs), which stores them raw"
         )
     outside: list[Any] = []
     while isinstance(envs, gymnasium.vector.VectorWrapper):
@@ -259,8 +259,8 @@ def normalizer_of(envs: Any) -> NormalizeVector | None:
             return envs
         if isinstance(envs, _NORMALISING):
             raise HyperparameterError(
-                f"{type(envs).__module__}.{type(envs).__name__} gives a replay memory numbers of statistics that "
-                "change later, which train wrongly: use parl.env.NormalizeVector(envs), which stores them raw"
+                f"{type(envs).__module__}.{type(envs).__name__} normalises by statistics that change later, so "
+                "what the memory holds becomes wrong: use parl.env.NormalizeVector(envs), which stores them raw"
             )
         outside.append(envs)
         envs = envs.env
@@ -570,7 +570,7 @@ def _outcome_in(envs: Any) -> Outcome:
     make = getattr(envs, "make_one", None)  # wherever those of the vector live, asking one here takes no message
     if make is None:
         raise HyperparameterError(
-            f"hindsight computes rewards of other goals, which {type(envs).__name__} cannot be asked for: make the "
+            f"hindsight computes rewards of other goals, which {type(envs).__name__} cannot compute: make the "
             "vector with parl.env.make_vector_env, or pass memory=, a HindsightReplayMemory with the outcome_of(env)"
         )
     return outcome_of(make())

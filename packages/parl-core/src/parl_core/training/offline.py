@@ -180,7 +180,7 @@ def evaluate_with_target_return(
     check_int("max_steps", max_steps)
     if not agent.alg.NEEDS_HISTORY:
         raise HyperparameterError(
-            f"{type(agent.alg).__name__} cannot be asked for a return, only a DecisionTransformer can: use "
+            f"{type(agent.alg).__name__} takes no target return, which only a DecisionTransformer does: use "
             "parl_core.training.evaluate"
         )
     wanted = check_real("target_return", target_return) / agent.alg.return_scale

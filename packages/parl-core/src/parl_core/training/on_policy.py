@@ -143,7 +143,7 @@ class RolloutCollector:
             self._take_tensors(agent)
         if sequence_length is not None and not self._acting.has_memory:
             raise HyperparameterError(
-                f"sequence_length={sequence_length} is for models with a memory, which this agent's has not: leave it "
+                f"sequence_length={sequence_length} is for models with a memory, and this agent's has none: leave it "
                 'out, or make the model with parl.networks.for_spaces(..., memory="gru")'
             )
 
@@ -426,7 +426,7 @@ class OnPolicySettings:
         """Learning rate, clip range and entropy coefficient after `step` environment steps, as far as they are given.
 
         Raises:
-            HyperparameterError: a schedule gives what is no number of at least 0.
+            HyperparameterError: a schedule gives what is not a number of at least 0.
         """
         left = max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
         values = {"lr": self.lr, "clip": self.clip, "entropy_coef": self.entropy_coef}

@@ -341,7 +341,7 @@ class RecipeRun:
             found = cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
         except FileNotFoundError:
             raise CheckpointError(
-                f"{folder} has no {cls.FILE}: it is no run of `parl train`. A program's own run is resumed by the "
+                f"{folder} has no {cls.FILE}: it is not a run of `parl train`. A program's own run is resumed by the "
                 "program, with Run.resume"
             ) from None
         except (ValueError, TypeError, KeyError) as error:
@@ -349,7 +349,7 @@ class RecipeRun:
                 raise
             raise CheckpointError(f"{path} does not describe a run: {error!r}") from error
         now = json.loads(json.dumps(found.settings()))
-        # What is younger than the run was at its default; words are no settings.
+        # What is younger than the run was at its default; words are not settings.
         before = {**_defaults(found.recipe), **values["settings"]}
         changed = sorted(name for name in {*now, *before} - _WORDS if now.get(name) != before.get(name))
         if changed:

@@ -178,7 +178,7 @@ def plain(value: Any) -> Any:
     """Return a setting as JSON has it: schedules as their stages, settings of loops by name.
 
     Raises:
-        HyperparameterError: it is a function that is no schedule of `parl_core.schedules`.
+        HyperparameterError: it is a function that is not a schedule of `parl_core.schedules`.
     """
     if callable(value):
         return stages_of(value)

@@ -176,12 +176,12 @@ def read_result(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is no result of a run: {error}") from error
+        raise ValueError(f"{path} is not a result of a run: {error}") from error
     wrong = [
         key for key, kind in _RESULT.items() if not isinstance(result, dict) or not isinstance(result.get(key), kind)
     ]
     if wrong or not result["returns"]:
-        raise ValueError(f"{path} is no result of a run: {', '.join(wrong) or 'returns'} missing or of another kind")
+        raise ValueError(f"{path} is not a result of a run: {', '.join(wrong) or 'returns'} missing or of another kind")
     return dict(result)
 
 

@@ -215,7 +215,7 @@ class Run:
         """
         path = Path(folder).expanduser()
         if not path.is_dir():
-            raise CheckpointError(f"{path} is no folder of a run; `ls {path.parent}` shows what is there")
+            raise CheckpointError(f"{path} is not a folder of a run; `ls {path.parent}` shows what is there")
         run = cls(path.name or "run", path.parent, out=out)
         run._lock.take(path)
         run._path, run.resumed = path, True
@@ -347,7 +347,7 @@ def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
     Raises:
         CheckpointError: there is no run of this program to resume.
         RunInUseError: another program is writing there.
-        HyperparameterError: the name is no part of a path, or `settings` is no dataclass.
+        HyperparameterError: the name is not a part of a path, or `settings` is not a dataclass.
     """
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         raise HyperparameterError(f"the settings of a run must be a dataclass, got {settings!r}")
@@ -409,7 +409,7 @@ def _read(folder: Path) -> tuple[str, dict[str, Any]]:
         return str(found["program"]), dict(found["settings"])
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(
-            f"{folder} is no folder of a run that can be resumed: it has no {SETTINGS_FILE}; `ls {folder.parent}` "
+            f"{folder} is not a folder of a run that can be resumed: it has no {SETTINGS_FILE}; `ls {folder.parent}` "
             "shows what is there"
         ) from None
     except (ValueError, TypeError, KeyError) as error:

@@ -271,7 +271,7 @@ def _switched(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> tupl
             value = values[name]
             wanted = bool(setting.checked(read_setting(value) if isinstance(value, str) else value))
         if inside and not wanted:
-            raise HyperparameterError(f"{inside[0]} is of no use without {name}: leave it out, or turn that on")
+            raise HyperparameterError(f"{inside[0]} has no effect without {name}: leave it out, or turn {name} on")
         owner = recipe.loop if name == "prioritized" else recipe
         if not wanted or getattr(owner, name) is None:
             owner = replace(owner, **{name: usual if wanted else None})
@@ -319,7 +319,7 @@ def read_setting(text: str) -> Any:
                 return _OverTheRun(*map(float, given))
             return _SCHEDULES[match[1]](*given)
         except (ValueError, SyntaxError, TypeError) as error:
-            raise HyperparameterError(f"{text!r} is no schedule: write linear(1e-3, 0, 100000)") from error
+            raise HyperparameterError(f"{text!r} is not a schedule: write linear(1e-3, 0, 100000)") from error
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -92,8 +92,8 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
             (`PreviousStep`).
 
     Raises:
-        HyperparameterError: a part of the observations is no array of a fixed shape, such as a text, or an option is
-            unknown.
+        HyperparameterError: a part of the observations is not an array of a fixed shape, such as a text, or an option
+            is unknown.
         ImportError: the package of the environment is missing.
     """
     options, previous_step = _without_previous_step(options)
@@ -260,7 +260,7 @@ class Trained:
         """
         agent = self.make_agent()
         if not path.exists():
-            raise CheckpointError(f"there is no {path} yet: it is written at the first evaluation, or at the end")
+            raise CheckpointError(f"{path} does not exist yet: it is written at the first evaluation, or at the end")
         if not self.normalized:
             agent.restore(path)
             return agent, lambda: self.make_env(render_mode)
@@ -367,7 +367,7 @@ class StandardEnv:
             return EnvKind.DISCRETE
         if isinstance(action, gymnasium.spaces.Box) and len(action.shape) == 1:
             return EnvKind.CONTINUOUS
-        raise HyperparameterError(f"{self.env_id} has the actions {action}; needed are Discrete ones, or a vector")
+        raise HyperparameterError(f"{self.env_id} has the actions {action}; they must be Discrete, or a vector")
 
     @property
     def kind_by_actions(self) -> EnvKind:

@@ -69,7 +69,7 @@ def read_range(text: str) -> Range:
     except ValueError:
         bounds = math.nan, math.nan
     if not dots or not bounds[0] < bounds[1]:
-        raise HyperparameterError(f"{text!r} is no range: write LOW..HIGH, or ONE|ANOTHER")
+        raise HyperparameterError(f"{text!r} is not a range: write LOW..HIGH, or ONE|ANOTHER")
     whole = all(isinstance(read_setting(one), int) for one in (low, high))
     return Range(*bounds, log=bounds[0] > 0 and bounds[1] / bounds[0] >= 10, whole=whole)
 

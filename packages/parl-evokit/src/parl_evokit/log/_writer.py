@@ -61,7 +61,7 @@ class LogWriter:
     ) -> None:
         if fsync_every < 0 or max_bytes < 1 or not max_seconds > 0:
             raise LogError(
-                f"fsync_every is 0 or more, max_bytes 1 or more and max_seconds above 0, not {fsync_every}, "
+                f"fsync_every must be 0 or more, max_bytes 1 or more and max_seconds above 0, not {fsync_every}, "
                 f"{max_bytes} and {max_seconds}"
             )
         self._directory = Path(directory)
@@ -123,7 +123,7 @@ class LogWriter:
             reward: A number.
 
         Raises:
-            RecordError: The reward is no number, or none that 32 bits hold.
+            RecordError: The reward is not a number, or none that 32 bits hold.
             InvalidReward: With tokens, also if it is not finite; the token stays good.
             InvalidToken: The token was not issued here, was changed, or has expired.
             LogError: The disk is full; records before this one are there, and later ones may be written.
@@ -140,12 +140,12 @@ class LogWriter:
             try:
                 number = _number(reward)
                 if not isfinite(number):
-                    raise InvalidReward(f"a reward is a finite number, not {number}")
+                    raise InvalidReward(f"a reward must be a finite number, not {number}")
                 FLOAT.pack(number)
             except (RecordError, InvalidReward, OverflowError) as error:
                 self._refuse(Refusal.BAD_REWARD)
                 if isinstance(error, OverflowError):
-                    raise RecordError(f"a reward is a 32-bit float, which {number} is too large for") from error
+                    raise RecordError(f"a reward must fit a 32-bit float, which {number} is too large for") from error
                 raise
         except InvalidToken as error:
             self._refuse(error.reason)
@@ -266,8 +266,8 @@ class LogWriter:
 
 def _number(reward: Any) -> float:
     if isinstance(reward, str | bytes):
-        raise RecordError(f"a reward is a number, not {reward!r}")
+        raise RecordError(f"a reward must be a number, not {reward!r}")
     try:
         return float(reward)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RecordError(f"a reward is a number that 32 bits hold, not {str(reward)[:40]}: {error}") from error
+        raise RecordError(f"a reward must be a number that 32 bits hold, not {str(reward)[:40]}: {error}") from error

@@ -50,8 +50,8 @@ def adapt(model: Any) -> ModelAdapter:
     if callable(model) and not isinstance(model, type):
         return adapt(model())
     raise EvolutionError(
-        f"{type(model).__name__} is no model: give a ModelAdapter, a torch or paddle module, a pair (arrays, predict), "
-        "or a function that makes one of these"
+        f"{type(model).__name__} is not a model: give a ModelAdapter, a torch or paddle module, a pair (arrays, "
+        "predict), or a function that makes one of these"
     )
 
 
@@ -69,7 +69,7 @@ def built_in(name: str) -> NumpyModel | None:
     activations = [word for word in options if word in ACTIVATIONS]
     if unknown or len(activations) > 1 or len(sizes) < 2 or not all(size.isdecimal() and int(size) for size in sizes):
         raise EvolutionError(
-            f"{name!r} is no model: a perceptron's name is mlp:<inputs>-<hidden>-...-<outputs>, then perhaps one of "
+            f"{name!r} is not a model: a perceptron's name is mlp:<inputs>-<hidden>-...-<outputs>, then perhaps one of "
             f"{', '.join(ACTIVATIONS)}, logits, nobias, each after a colon"
         )
     return mlp(

@@ -144,7 +144,7 @@ def mlp(
     if len(sizes) < 2:
         raise LayoutMismatch(f"a perceptron has inputs and outputs, so two sizes or more, not {list(sizes)}")
     if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     noise = GaussianNoise(NoiseSpec(seed))
     arrays: dict[str, NDArray[Any]] = {}
     for layer, (inputs, outputs) in enumerate(pairwise(sizes)):

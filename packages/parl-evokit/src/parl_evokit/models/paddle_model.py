@@ -47,7 +47,7 @@ class PaddleModel:
         self._predict = predict
         chosen = {name: parameter for name, parameter in layer.named_parameters() if self._evolves(name, parameter)}
         if not chosen:
-            raise EvolutionError(f"{type(layer).__name__} has no parameter that could evolve: {parameters or 'none'}")
+            raise EvolutionError(f"{type(layer).__name__} has no trainable parameter: {parameters or 'none'}")
         self._parameters = chosen
         self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
         self._views: dict[str, FlatVector] = {}

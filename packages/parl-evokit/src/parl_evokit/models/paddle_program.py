@@ -47,7 +47,7 @@ class PaddleProgram:
             try:
                 loaded = paddle.static.load_inference_model(*self._where(), self._executor, **self._filenames())
             except (ValueError, RuntimeError, OSError) as error:
-                raise SolverError(f"{self._graph} is no inference program: {error}") from error
+                raise SolverError(f"{self._graph} is not an inference program: {error}") from error
         self._program, self._feeds, self._fetches = loaded
         self._graph_bytes = self._graph.read_bytes()  # the directory may be gone when the program is saved elsewhere
         self._take_layout()

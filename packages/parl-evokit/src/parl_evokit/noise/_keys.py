@@ -47,7 +47,7 @@ def check_key(key: int) -> int:
         InvalidKey: It is negative, longer than 62 bits, or the reserved 1.
     """
     if not 0 <= key < 2**KEY_BITS or key == CONTROL_KEY + 1:
-        raise InvalidKey(f"a key is 0 (no noise) or 2 to 2**62 - 1, not {key}")
+        raise InvalidKey(f"a key must be 0 (no noise) or from 2 to 2**62 - 1, not {key}")
     return key
 
 
@@ -80,7 +80,7 @@ def join_key(halves: Sequence[int]) -> int:
         high, low = halves
         if 0 <= high <= HALF_MASK and 0 <= low <= HALF_MASK:
             return check_key(high << HALF_BITS | low)
-    raise InvalidKey(f"a key is two integers from 0 to 2**31 - 1, not {list(halves)}")
+    raise InvalidKey(f"a key must be two integers from 0 to 2**31 - 1, not {list(halves)}")
 
 
 class KeySource(Protocol):
@@ -170,7 +170,7 @@ class CounterKeys:
 
     def __init__(self, worker: int = 0, mirrored: bool = True, first: int = 2) -> None:
         if not 0 <= worker <= HALF_MASK:
-            raise InvalidKey(f"a worker's number is 0 to 2**31 - 1, not {worker}")
+            raise InvalidKey(f"a worker's number must be from 0 to 2**31 - 1, not {worker}")
         self._worker = worker
         self._mirrored = mirrored
         self._counts = itertools.count(max(first, 2))  # next() on it is atomic

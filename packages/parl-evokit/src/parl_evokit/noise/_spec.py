@@ -100,9 +100,9 @@ class NoiseSpec:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
-            raise EvolutionError(f"a noise seed is 0 to 2**64 - 1, not {self.seed}")
+            raise EvolutionError(f"a noise seed must be from 0 to 2**64 - 1, not {self.seed}")
         if not SMALLEST_TABLE <= self.cache_size <= LARGEST_TABLE:
-            raise EvolutionError(f"cache_size is {SMALLEST_TABLE} to 2**31, not {self.cache_size}")
+            raise EvolutionError(f"cache_size must be from {SMALLEST_TABLE} to 2**31, not {self.cache_size}")
 
     @property
     def block(self) -> int:

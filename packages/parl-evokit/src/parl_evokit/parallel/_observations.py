@@ -110,7 +110,7 @@ class ObservationStatistics:
     def __init__(self, shape: int | Sequence[int], *, clip: float = 10.0) -> None:
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         if clip <= 0:
-            raise ValueError(f"clip is above 0, not {clip}")
+            raise ValueError(f"clip must be above 0, not {clip}")
         self._total: NDArray[np.float64] = np.zeros(sizes)
         self._squares: NDArray[np.float64] = np.zeros(sizes)
         self._count = 0

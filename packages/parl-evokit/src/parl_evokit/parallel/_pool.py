@@ -358,7 +358,7 @@ class ProcessPool(Pool):
 
 def _require_some(workers: int) -> int:
     if workers < 1:
-        raise ValueError(f"a pool has 1 worker or more, not {workers}")
+        raise ValueError(f"a pool must have 1 worker or more, not {workers}")
     return workers
 
 
@@ -429,9 +429,9 @@ def sample(
         EvolutionError: The agent has no clones, or something cannot be sent to the workers.
     """
     if n < 1:
-        raise ValueError(f"n is 1 or more, not {n}")
+        raise ValueError(f"n must be 1 or more, not {n}")
     if share is not None and not 0.0 < share <= 1.0:
-        raise ValueError(f"share is above 0 to 1, not {share}")
+        raise ValueError(f"share must be above 0 and at most 1, not {share}")
     if not hasattr(agent, "clone"):
         raise EvolutionError(f"samples are drawn of an ESAgent, which has clones; {type(agent).__name__} has none")
     drawing: SamplingAgent = agent.clone()
@@ -473,7 +473,7 @@ def open_pool(kind: str = "threads", workers: int | None = None, **options: Any)
         return ProcessPool(workers, **options)
     if kind == "remote":
         return Pool(kind, workers, **options)
-    raise ValueError(f"a pool is threads, processes or remote, not {kind!r}")
+    raise ValueError(f"a pool must be threads, processes or remote, not {kind!r}")
 
 
 class _Rows:

@@ -150,7 +150,7 @@ def _failure_of(error: BaseException) -> Failure:
 def _with_seed(evaluate: Evaluate) -> Callable[[Any, int], float]:
     """Return the function as one of agent and seed; many take the agent alone."""
     if not callable(evaluate):
-        raise TypeError(f"evaluate is a function of an agent (and a seed), not {evaluate!r}")
+        raise TypeError(f"evaluate must be a function of an agent (and a seed), not {evaluate!r}")
     try:
         signature = inspect.signature(evaluate)
     except ValueError:  # some functions written in C have none

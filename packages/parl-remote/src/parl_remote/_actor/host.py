@@ -563,7 +563,7 @@ class ActorHost:
             frames = pack(Kind.STATE, 0, 0, 0, serialize.dumps(state, references))
             self._state_references = references
         except Exception:
-            _log.exception("%s.__parl_save__() failed; what it saved before stays", self._class_name)
+            _log.exception("%s.__parl_save__() failed; the state that it saved before is kept", self._class_name)
         else:
             self.on_state(frames)
 

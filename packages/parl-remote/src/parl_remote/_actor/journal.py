@@ -205,14 +205,14 @@ class Journal:
         """Return the journal of a file; one whose end is missing has the entries before. Runs nothing of it.
 
         Raises:
-            RemoteError: It is no journal.
+            RemoteError: It is not a journal.
         """
         entries: dict[int, Entry] = {}
         random_states = b""
         with path.open("rb") as file:
             header = _line(file)
             if header is None or header.get("journal") != _VERSION:
-                raise RemoteError(f"{path} is no journal of an actor")
+                raise RemoteError(f"{path} is not a journal of an actor")
             while (line := _line(file)) is not None:
                 frames = [file.read(size) for size in line["frames"]]
                 if [len(frame) for frame in frames] != line["frames"]:
@@ -269,10 +269,10 @@ class Replay:
         """Have a debugger's `runcall` make one call; return what it returned.
 
         Raises:
-            RemoteError: The entry is no call of a method.
+            RemoteError: The entry is not a call of a method.
         """
         if entry.kind != _CALL:
-            raise RemoteError(f"entry {entry.number} is {entry.name}, which is no call of a method")
+            raise RemoteError(f"entry {entry.number} is {entry.name}, which is not a call of a method")
         frames = [memoryview(frame) for frame in entry.frames]
         _, flags, index, _ = header_of(frames[0])
         name, args, kwargs = self._host._called(flags, index, frames)

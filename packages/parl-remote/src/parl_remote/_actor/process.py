@@ -597,7 +597,7 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
         try:
             os.chdir(settings["working_dir"])
         except OSError as error:
-            _log.warning("cannot work in %s: %s", settings["working_dir"], error)
+            _log.warning("cannot change to the directory %s: %s", settings["working_dir"], error)
     if settings.get("calls"):
         try:
             host.meter.publish(settings["calls"])

@@ -167,7 +167,7 @@ class Holders:
         self._here.add(caller)
 
     def does_not_hold(self, caller: object) -> None:
-        """Stop counting a caller that is no holder: the worker, or the actor itself through its own handle."""
+        """Stop counting a caller that is not a holder: the worker, or the actor itself through its own handle."""
         self._here.discard(caller)
 
     def expect(self) -> None:

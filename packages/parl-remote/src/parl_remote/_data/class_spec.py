@@ -35,7 +35,7 @@ def dumps_class(cls: type) -> bytes:
         blamed = culprit or f"something that its methods use, in {cls.__module__}"
         raise SerializationError(
             f"class {cls.__qualname__} cannot be sent to an actor: {type(error).__name__}: {error}. "
-            f"The culprit is {blamed}: make it inside the actor, in __init__ for example.",
+            f"The cause is {blamed}: make it inside the actor, in __init__ for example.",
             what=culprit or f"class {cls.__qualname__}",
         ) from error
 

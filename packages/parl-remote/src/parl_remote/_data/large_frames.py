@@ -285,13 +285,13 @@ class Mappings:
 
         Raises:
             ChannelClosed: The sender is gone, and the frames with it.
-            RemoteProtocolError: The bytes are no valid ticket.
+            RemoteProtocolError: The bytes are not a valid ticket.
         """
         import numpy as np  # here, because a process that gets no large frames does not need it
 
         count, over = divmod(len(ticket) - _TICKET.size, _LENGTH_BYTES)
         if count < 1 or over:
-            raise RemoteProtocolError(f"{len(ticket)} bytes are no ticket for shared memory")
+            raise RemoteProtocolError(f"{len(ticket)} bytes are not a ticket for shared memory")
         pid, descriptor, inode, size = _TICKET.unpack_from(ticket)
         lengths = struct.unpack_from(f"<{count}Q", ticket, _TICKET.size)
         whole = sum(map(_aligned, lengths))

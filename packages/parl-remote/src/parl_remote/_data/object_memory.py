@@ -223,7 +223,7 @@ def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
         entries = [_ENTRY.unpack_from(memory, _HEAD.size + i * _ENTRY.size) for i in range(count)]
         if first + sum(_aligned(length) for length, _ in entries) <= len(memory):
             return entries, first
-    raise MemoryGone(f"these {len(memory)} bytes hold no stored value")
+    raise MemoryGone(f"these {len(memory)} bytes do not hold a stored value")
 
 
 def _layout(frames: Sequence[Buffer], kinds: Sequence[int]) -> tuple[list[tuple[int, Buffer]], int]:
@@ -421,7 +421,7 @@ def is_id(text: str) -> bool:
 
 def _note_of(socket_directory: Path, object_id: str) -> Path:
     if not is_id(object_id):
-        raise ValueError(f"{object_id!r} is no id of a value")
+        raise ValueError(f"{object_id!r} is not an id of a value")
     return socket_directory / f"{object_id}.at"
 
 

@@ -238,8 +238,8 @@ def imports_of(script: Path) -> tuple[str, ...]:
 
     Raises:
         OSError: The file cannot be read.
-        SyntaxError: It is no Python.
-        ValueError: It is no notebook, though its name says so.
+        SyntaxError: It is not Python.
+        ValueError: It is not a notebook, though its name says so.
     """
     folder = script.absolute().parent
     text = _code_of(script.read_text()) if script.suffix == ".ipynb" else script.read_bytes()
@@ -252,7 +252,7 @@ def _code_of(notebook: str) -> str:
     try:
         sources = [cell["source"] for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("it is no notebook") from error
+        raise ValueError("it is not a notebook") from error
     lines = "\n".join("".join(source) for source in sources).splitlines()
     return "\n".join("pass" if line.startswith(("%", "!", "?")) else line for line in lines)
 

@@ -163,9 +163,9 @@ class Entry:
     def __post_init__(self) -> None:
         _check_path(self.path)
         if self.digest and not is_digest(self.digest):
-            raise RemoteProtocolError(f"{self.digest[:80]!r} is no SHA-256")
+            raise RemoteProtocolError(f"{self.digest[:80]!r} is not a SHA-256")
         if not 0 <= self.size < 2**60 or (self.size and not self.digest):
-            raise RemoteProtocolError(f"a size of {self.size} cannot be, for {self.path[:80]!r}")
+            raise RemoteProtocolError(f"{self.path[:80]!r} cannot have a size of {self.size}")
 
     @property
     def is_directory(self) -> bool:
@@ -229,7 +229,7 @@ def _check_path(path: str) -> None:
     try:
         raw = path.encode()
     except UnicodeEncodeError:
-        raise RemoteProtocolError(f"the file name {path[:80]!r} is no Unicode text") from None
+        raise RemoteProtocolError(f"the file name {path[:80]!r} is not Unicode text") from None
     parts = path.split("/")
     if (
         not raw
@@ -238,7 +238,7 @@ def _check_path(path: str) -> None:
         or any(character in path for character in "\0\\")
         or ":" in parts[0]
     ):
-        raise RemoteProtocolError(f"{path[:80]!r} is no path within a job's folder")
+        raise RemoteProtocolError(f"{path[:80]!r} is not a path within a job's folder")
 
 
 def _check_tree(entries: Sequence[Entry]) -> None:

@@ -26,7 +26,7 @@ class Places:
         same_host_shortcut: Whether workers of this host may use the program's own directories.
 
     Raises:
-        TypeError: The patterns are no list of texts.
+        TypeError: The patterns are not a list of texts.
         ValueError: A pattern is absolute, leads upwards or matches nothing.
         OSError: A file cannot be read.
     """

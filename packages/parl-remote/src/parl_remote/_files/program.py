@@ -418,7 +418,7 @@ def _unwritten_imports() -> tuple[str, ...]:
 
 
 def _without_magic(cell: str) -> str:
-    """Return a cell without IPython's own lines, which are no Python."""
+    """Return a cell without IPython's own lines, which are not Python."""
     return "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
 
 

@@ -108,14 +108,14 @@ def select_files(patterns: Iterable[str | os.PathLike[str]], base: str) -> dict[
         The path of each file on this host, None for a directory, by its path relative to `base` with "/" as separator.
 
     Raises:
-        TypeError: The patterns are no list of texts.
+        TypeError: The patterns are not a list of texts.
         ValueError: A pattern is absolute, leads upwards or matches nothing, or all patterns exclude; the message names
             it.
     """
     texts = _checked(patterns)
     is_left_out = Exclusions([text[1:] for text in texts if text.startswith("!")])
     if texts and all(text.startswith("!") for text in texts):
-        raise ValueError(f"distributed_files: {texts} only takes away; name the files to take it from")
+        raise ValueError(f"distributed_files: {texts} only excludes files; name the files to include as well")
     found: dict[str, str | None] = {}
     for pattern in (text for text in texts if not text.startswith("!")):
         matches = _matches(pattern, base)
@@ -139,7 +139,7 @@ def _checked(patterns: object) -> list[str]:
         texts.append(text)
         path = text.removeprefix("!")
         if not path or "\0" in path:
-            raise ValueError(f"distributed_files: {text!r} is no pattern")
+            raise ValueError(f"distributed_files: {text!r} is not a pattern")
         if os.path.isabs(path) or PureWindowsPath(path).drive:
             raise ValueError(
                 f"distributed_files: {text!r} is absolute; give paths relative to the directory that the program "
@@ -163,7 +163,7 @@ def _take(relative: str, path: str, found: dict[str, str | None], is_left_out: E
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        raise ValueError(f"distributed_files: {relative!r} is a link that leads nowhere") from None
+        raise ValueError(f"distributed_files: {relative!r} is a broken link") from None
     if stat.S_ISDIR(mode):
         if name == "." or not is_left_out(name, True):
             found.update(_beneath("" if name == "." else name, path, is_left_out))
@@ -195,7 +195,7 @@ def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[st
                 elif item.is_file():
                     yield _readable(inner), item.path
                 else:
-                    _log.warning("distributed_files leaves out %s: it is no file, or a link that leads nowhere", inner)
+                    _log.warning("distributed_files leaves out %s: it is not a file, or it is a broken link", inner)
 
 
 def _readable(name: str) -> str:
@@ -203,7 +203,7 @@ def _readable(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"distributed_files: the file name {name!r} is no Unicode text; rename it") from None
+        raise ValueError(f"distributed_files: the file name {name!r} is not Unicode text; rename it") from None
     if "\\" in name:
         raise ValueError(f"distributed_files: {name!r} has a backslash, which other hosts take for a directory")
     return name

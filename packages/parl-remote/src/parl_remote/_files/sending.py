@@ -164,7 +164,7 @@ class Contents:
 
 def _changed(file: str) -> RemoteError:
     return RemoteError(
-        f"{file} was changed or removed since parl.connect() took note of it, and a worker that an actor is to run on "
+        f"{file} was changed or removed after parl.connect() had listed it, and a worker that an actor is to run on "
         "does not have it yet. Write files that change elsewhere, take them out with a pattern such as '!*.log', or "
         "call parl.disconnect() and parl.connect() once they are complete."
     )
@@ -282,12 +282,12 @@ class ProgramFiles:
         known = manifest.sizes
         for digest in lacks:
             if digest != manifest.digest and digest not in known:
-                raise RemoteProtocolError(f"a worker asks for a content {digest[:80]!r} that it was not told of")
+                raise RemoteProtocolError(f"a worker asks for a content {digest[:80]!r} that it was not offered")
             if attempts[digest] > _MOST_ATTEMPTS:
                 what = "the list of files" if digest == manifest.digest else self._contents.name(digest)
-                raise RemoteError(f"{what} was sent {_MOST_ATTEMPTS} times, and the worker lost it each time")
+                raise RemoteError(f"{what} was sent {_MOST_ATTEMPTS} times, and the worker lost it every time")
         if not lacks:
-            raise RemoteProtocolError("a worker has all files but makes no folder")
+            raise RemoteProtocolError("a worker has all files but does not make the folder")
 
     def _send(
         self,

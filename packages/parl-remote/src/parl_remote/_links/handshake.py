@@ -346,7 +346,7 @@ class Parts:
         """Register a part's messages; `make` creates the part on first use."""
         for name in takes:
             if name in self._makers:
-                raise ValueError(f"two parts want {name}")
+                raise ValueError(f"two parts handle {name}")
             self._makers[name] = make
 
     def take(self, link: Link, message: Message, frames: Sequence[memoryview]) -> bool:

@@ -140,7 +140,7 @@ class Loop:
         except Exception as error:
             if not is_shortage(error):
                 raise
-            _log.exception("the system is short of something: %s", shortage_of(error))
+            _log.exception("a resource of the system is exhausted: %s", shortage_of(error))
             time.sleep(_REST_S)
 
     def stop(self) -> None:

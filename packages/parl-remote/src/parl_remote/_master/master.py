@@ -213,7 +213,7 @@ class Master:
 
     def _join(self, link: Link, joined: NodeJoin) -> None:
         if joined.node_id != link.hello.id:
-            raise RemoteProtocolError(f"a worker that said Hello as {link.hello.id} joins as {joined.node_id}")
+            raise RemoteProtocolError(f"a worker that identified itself as {link.hello.id} joins as {joined.node_id}")
         hello = link.hello
         instructions = self._state.node_joined(joined, self._loop.now(), pid=hello.pid, versions=hello.versions)
         before = self._nodes.get(joined.node_id)

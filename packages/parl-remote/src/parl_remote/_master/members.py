@@ -73,7 +73,7 @@ class KnownNodes:
         """See `ClusterState.node_joined`."""
         brought = {lease.lease_id: lease for lease in joined.leases}
         if not joined.resources.fits(_sum(lease.resources for lease in brought.values())):
-            raise RemoteProtocolError(f"{joined.node_id} brings leases for more than the {joined.resources} it offers")
+            raise RemoteProtocolError(f"{joined.node_id} has leases for more than the {joined.resources} it offers")
         if joined.gpus and len(joined.gpus) != joined.resources.gpu:
             raise RemoteProtocolError(f"{joined.node_id} offers {joined.resources.gpu:g} GPU and names {joined.gpus}")
         out: list[Instruction] = []

@@ -44,7 +44,7 @@ def encode(message: Message) -> bytes:
     kind = type(message)
     name = kind.__name__
     if not isinstance(message, Message) or (name not in _KINDS and _kind(name) is None):
-        raise LocalProtocolError(f"{name} is no message of the control plane")
+        raise LocalProtocolError(f"{name} is not a message of the control plane")
     fields = writer_of(cast(Hashable, kind))(message)
     return json.dumps({"is": name, **fields}, separators=(",", ":"), allow_nan=False).encode()
 
@@ -53,13 +53,13 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
     """Return the message of a frame, fully validated.
 
     Raises:
-        RemoteProtocolError: The frame is no JSON object, no known message, or a field is missing, unknown or wrong.
+        RemoteProtocolError: The frame is not a JSON object, no known message, or a field is missing, unknown or wrong.
         OSError: A message of a module that is not imported yet came where there is no descriptor left for that.
     """
     try:
         fields = json.loads(bytes(frame), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"a control message of {len(frame)} bytes is no JSON: {error}") from error
+        raise RemoteProtocolError(f"a control message of {len(frame)} bytes is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise RemoteProtocolError(f"a control message must be an object, not a {type(fields).__name__}")
     name = fields.pop("is", None)
@@ -95,4 +95,4 @@ def _of_topic(topic: str) -> dict[str, type[Message]]:
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")

@@ -42,7 +42,7 @@ __all__ = ["BadQuery", "Listing", "Wish", "make_api", "wish_of"]
 
 Row = TypeVar("Row")
 
-_MOST_A_PAGE = 500  # more than anyone reads, few enough to be made in milliseconds
+_MOST_A_PAGE = 500  # more than a page shows well, few enough to be made in milliseconds
 
 
 class BadQuery(ValueError):

@@ -163,7 +163,7 @@ def make_pages(guard: Guard, tries: Tries) -> Blueprint:
     return pages
 
 
-_MOST_BODY = 16 * 1024  # the largest thing anyone sends is a reason
+_MOST_BODY = 16 * 1024  # the largest part of a request is a reason
 
 
 def create_app(

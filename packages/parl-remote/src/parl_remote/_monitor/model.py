@@ -66,7 +66,7 @@ class NodeInfo:
         cpu_busy: Share of the host's CPU time in use, 0 to 1.
         load: Load average over one minute.
         memory_total: Bytes of the host.
-        memory_used: Bytes in use by anyone on the host.
+        memory_used: Bytes in use by all processes of the host.
         actors: Leases on it; of a lost node, those that were lost with it.
         silent_s: Time since its last sign of life.
         devices: Its GPUs as measured.

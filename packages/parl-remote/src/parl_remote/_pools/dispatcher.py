@@ -69,7 +69,7 @@ class Member:
         is_reserved: Whether it is to leave the pool, so that it gets no more tasks.
 
     Raises:
-        TypeError: The argument is no remote object.
+        TypeError: The argument is not a remote object.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -315,7 +315,7 @@ class Dispatcher:
             if idle is None:
                 if not self._members and not self._making:
                     self._requests.remove(request)
-                    request.set_exception(ActorError("the pool has no actor that could be taken out"))
+                    request.set_exception(ActorError("the pool has no actor that could be removed"))
                 break
             del self._members[idle]
             self._requests.remove(request)

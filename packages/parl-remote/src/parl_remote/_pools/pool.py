@@ -163,7 +163,7 @@ class ActorPool:
         """Add an actor to the pool.
 
         Raises:
-            TypeError: The argument is no remote object.
+            TypeError: The argument is not a remote object.
             ActorError: The pool is closed.
         """
         self._open().add(actor)
@@ -180,7 +180,7 @@ class ActorPool:
             return request.result(timeout_s)
         except TimeoutError:
             if request.cancel():
-                raise ResultTimeout(f"no actor of the pool got free within {timeout_s} s") from None
+                raise ResultTimeout(f"no actor of the pool became free within {timeout_s} s") from None
             return request.result()
 
     def close(self, *, wait: bool = True) -> None:

@@ -120,7 +120,7 @@ class LoopbackSocket(socket.socket):
                 if self._is_proved():
                     return super().recv_into(buffer, nbytes, flags & ~(DONT_WAIT | NO_SIGNAL))
             if not self._wait(deadline, write=False):
-                raise BlockingIOError("nothing has come")
+                raise BlockingIOError("nothing has arrived")
 
     def recvmsg_into(
         self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0, /
@@ -165,7 +165,7 @@ class LoopbackSocket(socket.socket):
                     return super().sendmsg(buffers, (), NO_SIGNAL)
                 return super().send(_together(buffers), NO_SIGNAL)
             if not self._wait(deadline, write=True):
-                raise BlockingIOError("the peer takes nothing")
+                raise BlockingIOError("the peer does not receive")
 
     def _deadline(self, flags: int) -> float | None:
         if flags & DONT_WAIT:

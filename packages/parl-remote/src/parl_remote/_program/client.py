@@ -452,7 +452,7 @@ class Client(ConnectionDisplay):
                     del last[record]
                     if record.outlives_us:
                         _log.warning(
-                            "%d calls of %s were not sent: it took none for %g s, and this program ends",
+                            "%d calls of %s were not sent: the actor accepted none for %g s, and this program ends",
                             record.outbox.unsent,
                             record.class_name,
                             patience_s,

@@ -222,8 +222,8 @@ class ActorRecord:
     def _error_of(self, running: str) -> ActorLost | NotConnected:
         if self.forked:
             return NotConnected(
-                f"the process that this one was forked from has called this {self.class_name}, and gets the answer; "
-                "call it here again"
+                f"the parent of this process has made this call of {self.class_name}, and gets the answer; call it "
+                "again here"
             )
         cause = self.cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         told = dataclasses.replace(cause, last_call=running or cause.last_call)

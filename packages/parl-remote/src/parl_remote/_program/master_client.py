@@ -378,7 +378,7 @@ class MasterClient:
         elif channel is None:
             self._knock_later()
         else:
-            _log.warning("the master at %s is there again", self._address)
+            _log.warning("the master at %s is back", self._address)
             with self._lock:
                 self._channel, self._lost, self._away_since = channel, "", None
             self._heard = self._loop.now()

@@ -202,8 +202,8 @@ class RemoteObject(Reference):
         ref: ActorRef = _get(self, "_parl_ref")
         if isinstance(ref.place, ActorPlace) and not ref.place.node_id:
             raise TypeError(
-                f"a {ref.spec.name} that another program serves with as_remote is reached by the program with the "
-                "RemoteManager alone; call it there, and send what it answers"
+                f"only the program with the RemoteManager can call a {ref.spec.name} that another program serves with "
+                "as_remote; call it there, and send the result"
             )
         return arrive, (ref.place, ref.spec.shipped(), _get(self, "_parl_wait"), tuple(ref.attributes.names))
 

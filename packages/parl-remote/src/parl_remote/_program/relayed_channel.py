@@ -40,10 +40,10 @@ def credit_of(frames: Sequence[memoryview]) -> int:
     """Return the number of bytes that a credit message grants.
 
     Raises:
-        RemoteProtocolError: The message is no credit.
+        RemoteProtocolError: The message is not a credit.
     """
     if len(frames) != 1 or len(frames[0]) != _CREDIT.size:
-        raise RemoteProtocolError("a message that begins like a credit is none")
+        raise RemoteProtocolError("a message that begins like a credit is not one")
     taken: int = _CREDIT.unpack(frames[0])[1]
     return taken
 
@@ -152,7 +152,7 @@ class RelayedChannel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._sent - self._credit >= WINDOW:
             if deadline is not None and time.monotonic() >= deadline:
-                raise ResultTimeout(f"the actor took nothing for {timeout_s} s")
+                raise ResultTimeout(f"the actor received nothing for {timeout_s} s")
             if self._receiving.acquire(blocking=False):
                 try:
                     with contextlib.suppress(ResultTimeout):

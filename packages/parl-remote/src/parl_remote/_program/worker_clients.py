@@ -250,7 +250,7 @@ class WorkerClients:
         except BaseException as error:
             sealed.close()
             if isinstance(error, ResultTimeout):
-                raise ClusterUnreachable(f"a worker does not lead to its actor: {error}") from error
+                raise ClusterUnreachable(f"a worker did not connect its actor: {error}") from error
             raise
         return sealed
 

@@ -176,7 +176,9 @@ class RayClient(ConnectionDisplay):
             handles = self._arriving.get(place.actor_id)
             handle = handles[-1] if handles else place.handle
             if handle is None:
-                raise NotConnected(f"this handle of a {spec.name} did not come in a call; on Ray it has to")
+                raise NotConnected(
+                    f"this handle of a {spec.name} did not arrive in a call; on Ray, handles are sent in calls"
+                )
             return self._reference(spec, place, handle, AttributeNames(attributes))[0]
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
@@ -423,7 +425,7 @@ def open_ray(
     Raises:
         ImportError: Ray is not installed.
         ClusterUnreachable: The cluster does not answer.
-        TypeError: The patterns are no list of texts.
+        TypeError: The patterns are not a list of texts.
         ValueError: A pattern is absolute, leads upwards or matches nothing.
     """
     module = ray()

@@ -74,7 +74,7 @@ def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfil
         with_code: Whether the program's own modules are copied, too, because actors cannot see them.
 
     Raises:
-        TypeError: The patterns are no list of texts.
+        TypeError: The patterns are not a list of texts.
         ValueError: A pattern is absolute, leads upwards or matches nothing.
         OSError: A file cannot be copied.
     """

@@ -143,7 +143,7 @@ class MemoryChannel:
         """Wait for one message and return it."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._inbox or self._over or self._closed, timeout_s):
-                raise ResultTimeout(f"nothing came within {timeout_s} s")
+                raise ResultTimeout(f"nothing arrived within {timeout_s} s")
             if self._closed:
                 raise ChannelClosed("this channel was closed")
             if not self._inbox:

@@ -196,7 +196,7 @@ class SealedReader(FrameReader):
             while end - at >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(view, at)
                 if not _TAG <= length <= _RECORD + _TAG:
-                    raise RemoteProtocolError(f"a record of {length} bytes cannot be")
+                    raise RemoteProtocolError(f"a record cannot have {length} bytes")
                 start = at + _LENGTH.size
                 if end - start < length:
                     needed = _LENGTH.size + length
@@ -355,7 +355,7 @@ class SealedChannel(UnixChannel):
             if deadline is not None and not wait_once(
                 self._socket, OUT, max(0.0, 1000 * (deadline - time.monotonic()))
             ):
-                raise ResultTimeout(f"the peer took nothing for {timeout_s} s")
+                raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
             complete = False
             try:
                 for record in self._sealer.records(parts):

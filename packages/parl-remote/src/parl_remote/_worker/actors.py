@@ -409,7 +409,7 @@ class CallRecorder:
         elif isinstance(message, ReadCalls):
             link.tell(self._read(message))
         else:
-            raise RemoteProtocolError(f"{type(message).__name__} is no request about the times of calls")
+            raise RemoteProtocolError(f"{type(message).__name__} is not a request about the times of calls")
 
     def closed(self, link: Link) -> None:
         """Do nothing: a recording ends when its time is up."""

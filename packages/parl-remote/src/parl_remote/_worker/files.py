@@ -112,7 +112,7 @@ class Blobs:
             OSError: The content cannot be written.
         """
         if not is_digest(digest):
-            raise RemoteProtocolError(f"{digest[:80]!r} is no SHA-256")
+            raise RemoteProtocolError(f"{digest[:80]!r} is not a SHA-256")
         if digest in self._sizes:
             self._give_up(who, digest)  # another program was quicker
             return
@@ -339,7 +339,7 @@ class WorkerFiles:
             if len(frames) != 2 or any(part.length < 0 for part in message.parts):
                 raise RemoteProtocolError(f"parts of files come in one frame, not in {len(frames) - 1}")
             if sum(part.length for part in message.parts) != len(frames[1]):
-                raise RemoteProtocolError(f"a frame of {len(frames[1])} bytes is not what its parts say")
+                raise RemoteProtocolError(f"a frame of {len(frames[1])} bytes does not match its parts")
             self._do(link, message.request_id, lambda: self._store(program, message, frames[1]))
         else:
             raise RemoteProtocolError(f"files are not handled with {type(message).__name__}")

@@ -94,7 +94,7 @@ class HostCheck:
 
     def _find_out(self, link: Link, request_id: int, find: Callable[[], Message]) -> None:
         if self._busy >= _MOST_AT_ONCE:
-            raise RemoteError(f"this node answers {_MOST_AT_ONCE} questions about its health already; ask again")
+            raise RemoteError(f"this node answers {_MOST_AT_ONCE} questions about its health already; try again")
         self._busy += 1
 
         def work() -> None:
@@ -108,7 +108,7 @@ class HostCheck:
             threading.Thread(target=work, name="parl-check", daemon=True).start()
         except RuntimeError as error:  # the host has no more threads
             self._busy -= 1
-            raise RemoteError(f"this node cannot find out: {error}") from error
+            raise RemoteError(f"this node cannot determine it: {error}") from error
 
     def _answer(self, link: Link, answer: Message) -> None:
         self._busy -= 1

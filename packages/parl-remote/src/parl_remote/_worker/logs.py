@@ -390,7 +390,7 @@ class WorkerLogs:
             case FollowActors():
                 self._asked_to_follow(link, message)
             case _:
-                raise RemoteProtocolError(f"{type(message).__name__} is no request about logs")
+                raise RemoteProtocolError(f"{type(message).__name__} is not a request about logs")
 
     def closed(self, link: Link) -> None:
         """Drop the requests of a peer that is gone."""

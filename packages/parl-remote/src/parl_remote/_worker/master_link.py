@@ -282,7 +282,7 @@ class RejoiningLink:
         if self._ended:
             channel.close()
             return
-        _log.warning("the master is there again")
+        _log.warning("the master is back")
         self._link = self._linked(channel)
 
     def _master_is_away(self, reason: str) -> None:

@@ -57,7 +57,7 @@ class WorkerObjects:
         """Process a message of `messages.objects`; see `parts.Part`."""
         object_id = getattr(message, "object_id", "")
         if not object_memory.is_id(object_id):
-            raise RemoteProtocolError(f"{object_id[:80]!r} is no id of a value")
+            raise RemoteProtocolError(f"{object_id[:80]!r} is not an id of a value")
         if isinstance(message, StoreObject):
             if len(frames) != 2:  # the message and the image
                 raise RemoteProtocolError(f"StoreObject comes with one frame, not {len(frames) - 1}")

@@ -327,7 +327,7 @@ class WorkerStacks:
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
         """Request a dump, or join a pending request."""
         if not isinstance(message, DumpStack):
-            raise RemoteProtocolError(f"{type(message).__name__} is no request about stacks")
+            raise RemoteProtocolError(f"{type(message).__name__} is not a request about stacks")
         actor = self._find(message.lease_id)
         if actor is None:
             raise RemoteError(f"no actor runs on lease {message.lease_id} of this worker")

@@ -101,8 +101,8 @@ def _worker_of(session: Session, text: str) -> Iterator[tuple[Inquiry, str]]:
     node = next((node for node in nodes_of(session.master) if node.node_id == found.node_id), None)
     if node is None:
         raise click.ClickException(
-            f"{found.class_name} {short_id(found.lease_id)} ran on {found.node_id}, which has left the cluster with "
-            "its logs; xparl list deaths --json has the last lines"
+            f"{found.class_name} {short_id(found.lease_id)} ran on {found.node_id}, which has left the cluster, "
+            "with its logs; xparl list deaths --json has the last lines"
         )
     with session.worker(node.addresses, "xparl logs") as worker:
         yield worker, found.lease_id
@@ -245,7 +245,7 @@ def acknowledge_command(
       xparl acknowledge --all
     """
     if every == bool(nodes):
-        raise click.UsageError("name the nodes whose loss is known, or give --all")
+        raise click.UsageError("name the lost nodes to acknowledge, or give --all")
     with open_session("xparl acknowledge", port, address, key_file) as session:
         lost = [node for node in nodes_of(session.master, lost=True) if node.phase is NodePhase.LOST]
         meant = lost if every else [_meant(lost, text) for text in nodes]

@@ -183,6 +183,6 @@ def _announce(running: Sequence[_Record], *, asks: bool) -> None:
     if not asks or len({_port_of(one) for one in running}) <= 1:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        click.echo("These are several, and this is no terminal; name some by --port, or pass --all.", err=True)
+        click.echo("Several would stop, and this is not a terminal; name them by --port, or pass --all.", err=True)
         raise SystemExit(_UNANSWERED)
     click.confirm("Stop all of them?", abort=True)

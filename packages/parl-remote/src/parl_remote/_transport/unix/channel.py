@@ -208,7 +208,7 @@ class UnixChannel:
         while self._unsent:
             self._unsent = self._rest_of(self._unsent)
             if self._unsent and not self._wait_for_room(deadline):
-                raise ResultTimeout(f"the peer took nothing for {timeout_s} s")
+                raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _send_rest(self, parts: list[Buffer], sent: int, timeout_s: float | None) -> None:
@@ -218,7 +218,7 @@ class UnixChannel:
         try:
             while rest:
                 if not self._wait_for_room(deadline):
-                    raise ResultTimeout(f"the peer took nothing for {timeout_s} s")
+                    raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
                 try:
                     sent = self._socket.sendmsg(rest[:PARTS_AT_ONCE], (), NOW)
                 except BlockingIOError:
@@ -369,7 +369,7 @@ class UnixChannel:
         except BlockingIOError:
             pass  # waiting here would show it in the traceback of Ctrl-C
         if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
-            raise ResultTimeout(f"nothing came within {timeout_s} s")
+            raise ResultTimeout(f"nothing arrived within {timeout_s} s")
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""

@@ -114,7 +114,7 @@ class FrameReader:
         """Return the next message that was read completely, None if there is none.
 
         Raises:
-            RemoteProtocolError: The bytes read are no valid message.
+            RemoteProtocolError: The bytes read are not a valid message.
         """
         start, available = self._start, self._end - self._start
         if available < 12 or self._missing:
@@ -130,7 +130,7 @@ class FrameReader:
             lengths: tuple[int, ...] = (length,)
         else:
             if not 1 <= count <= _MAX_FRAMES:
-                raise RemoteProtocolError(f"a message of {count} frames cannot be")
+                raise RemoteProtocolError(f"a message cannot have {count} frames")
             if available < 4 + 8 * count:
                 # At most twice what has arrived: a peer that announces a million frames has to send their lengths.
                 self._make_room(min(4 + 8 * count, 2 * max(available, _READ_AHEAD)))

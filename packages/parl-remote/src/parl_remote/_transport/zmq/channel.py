@@ -120,7 +120,7 @@ class ZmqChannel:
                 if not _speaks_zmtp(host, port, deadline):
                     raise ClusterUnreachable(
                         f"the peer at {address} closes the connection at once: a relay or firewall whose target "
-                        "is away, or something else than a PARL cluster",
+                        "is away, or something other than a PARL cluster",
                         address=address,
                     ) from None
                 time.sleep(_AFTER_REFUSAL_S)
@@ -183,7 +183,7 @@ class ZmqChannel:
             while (frames := self._look()) is None:
                 remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not self._wait(remaining_s) and deadline is not None and time.monotonic() >= deadline:
-                    raise ResultTimeout(f"nothing came from {self._address} within {timeout_s} s")
+                    raise ResultTimeout(f"nothing arrived from {self._address} within {timeout_s} s")
         return frames
 
     def fileno(self) -> int:
@@ -364,7 +364,7 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
                 )
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connection >= 0 and event == zmq.EVENT_DISCONNECTED):
                 raise ClusterUnreachable(
-                    f"the peer at {address} is no PARL cluster; is the port right?", address=address
+                    f"the peer at {address} is not a PARL cluster; is the port right?", address=address
                 )
             elif event == zmq.EVENT_CLOSED:
                 raise ClusterUnreachable(

@@ -242,7 +242,7 @@ class ZmqListener:
     def _turn_oldest_away(self) -> None:
         """End a connection that has not proved to hold the key, the oldest from the host that has most of these.
 
-        zmq itself ends each after some seconds. An outsider crowds out his own connections first.
+        zmq itself ends each after some seconds. An outsider's connections displace only each other at first.
         """
         fileno = crowded_out({fileno: _host_of(ends) for fileno, ends in self._unproved.items()})
         ends = self._unproved.pop(fileno)

@@ -103,7 +103,7 @@ def unpack(parts: Sequence[memoryview]) -> tuple[Kind, list[memoryview]]:
     """Return the kind of a message and its frames, which may refer to the parts' memory.
 
     Raises:
-        RemoteProtocolError: The parts are no valid message.
+        RemoteProtocolError: The parts are not a valid message.
     """
     head = parts[0]
     if len(head) < _HEAD.size:
@@ -134,7 +134,7 @@ _KINDS = tuple(Kind)  # by number
 def _joined(sizes: Sequence[int], parts: Sequence[memoryview]) -> list[memoryview]:
     expected = [piece for size in sizes for piece in _pieces(size, len(parts))]
     if expected != [len(part) for part in parts]:
-        raise RemoteProtocolError(f"{len(parts)} parts do not hold {len(sizes)} frames of {sizes[:8]} bytes")
+        raise RemoteProtocolError(f"{len(parts)} parts are not the {len(sizes)} frames of {sizes[:8]} bytes")
     rest = iter(parts)
     return [_whole(size, rest) for size in sizes]
 
