@@ -244,7 +244,7 @@ class ClusterCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; only `parl_monitor_up` while the cluster is not known."""
         health = self._store.health()
-        yield _gauge("parl_monitor_up", "Whether the master has answered lately.", float(health.ok))
+        yield _gauge("parl_monitor_up", "1 if the master has answered recently, else 0.", float(health.ok))
         view = self._store.view()
         if view is not None:
             yield from _cluster(view)
@@ -272,7 +272,7 @@ class ClusterCollector(Collector):
         yield calls
         yield errors
         deaths = CounterMetricFamily(
-            "parl_actor_deaths", "Actors lost since the monitor began, by class and cause.", labels=["class", "cause"]
+            "parl_actor_deaths", "Actors lost since the monitor started, by class and cause.", labels=["class", "cause"]
         )
         for (name, cause), count in sorted(self._store.death_counts().items()):
             deaths.add_metric([name, cause], count)

@@ -23,7 +23,7 @@ const live = document.getElementById("live");
 document.addEventListener("parl:live", ({ detail }) => {
   live.dataset.state = detail.ok ? "ok" : "bad";
   live.querySelector("span").textContent = detail.ok ? "live" : detail.reason;
-  live.title = detail.ok ? "The master has answered lately" : detail.reason;
+  live.title = detail.ok ? "The master has answered recently" : detail.reason;
 });
 if (location.pathname === "/login") live.hidden = true;
 

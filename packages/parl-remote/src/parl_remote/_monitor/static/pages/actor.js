@@ -77,7 +77,7 @@ const readLog = poll(async () => {
   if (position !== null && chunk.start > position) log.append([["\n… left out …\n", false]], false);
   position = chunk.position;
   log.append(chunk.pieces, byId("follow").checked);
-  byId("log").dataset.note = log.length ? "" : "nothing written yet";
+  byId("log").dataset.note = log.length ? "" : "no output yet";
 }, 1500, { sign: false });
 
 segmented(byId("stream"), [["all", "All"], ["out", "stdout"], ["err", "stderr"]], "all", (value) => {

@@ -40,7 +40,7 @@ try {
   }
   const log = byId("log");
   if (row.log_tail.length) log.textContent = stripped(row.log_tail.join("\n"));
-  else log.replaceWith(empty("It wrote nothing."));
+  else log.replaceWith(empty("No output."));
 } catch (error) {
   live(error.status === 404, error.message);
   notice(byId("problem"), error.message);

@@ -12,6 +12,6 @@ new DataTable(byId("list"), {
   also: ["node"],
   sortedBy: ["at", "desc"],
   rowHead: 1,
-  none: "No actor was lost since the monitor began.",
+  none: "No actor has been lost since the monitor started.",
   columns: deathColumns,
 });

@@ -9,7 +9,7 @@ export class NodeMap {
     this.note = note;
     this.by = "cpu";
     this.cells = new Map();
-    this.grid = h("div", { class: "map", role: "group", "aria-label": "Nodes, by how busy they are; arrow keys move" });
+    this.grid = h("div", { class: "map", role: "group", "aria-label": "Nodes by load; use the arrow keys to move" });
     this.none = h("div");
     const scale = h("div", { class: "scale", "aria-hidden": "true" }, "idle", ...Array.from({ length: STEPS }, (_, i) => h("i", { class: `heat${i}` })), "full", h("i", { class: "unknown" }), "unknown");
     parent.append(this.grid, this.none, scale);
