@@ -42,7 +42,7 @@ def test_every_notebook_is_its_script_run_to_the_end(compared: Any) -> None:
     assert compared.main([]) == 0
 
 
-def test_a_changed_script_is_told_with_the_command_that_helps(
+def test_a_changed_script_is_reported_with_the_command_that_helps(
     compared: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = compared.COURSE / f"{LESSONS[1]}.py"
@@ -69,7 +69,7 @@ def test_changed_code_is_no_text(compared: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", ["unfinished", "error", "without a picture", "another picture", "missing"])
-def test_a_notebook_that_shows_no_results_is_told(
+def test_a_notebook_that_shows_no_results_is_reported(
     fault: str, compared: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = compared.COURSE / f"{LESSONS[0]}.ipynb"

@@ -98,7 +98,7 @@ def test_many_connections_at_once_get_their_own_answers(port: int) -> None:
         list(pool.map(client, range(12)))
 
 
-def test_more_than_it_can_compute_at_once_are_told_to_come_again(file: Path) -> None:
+def test_requests_above_the_limit_are_asked_to_try_again(file: Path) -> None:
     description = spec_from_file_location("serve", PROGRAM)
     assert description is not None
     assert description.loader is not None

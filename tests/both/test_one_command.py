@@ -171,7 +171,7 @@ def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: 
     assert resumed.count("128 steps were taken") == 2
 
 
-def test_what_cannot_be_trained_is_said_before_there_is_a_folder(tmp_path: Path) -> None:
+def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     for arguments, message in (
         (("ppo", "CartPole-v1", "--set", "lrr=1"), "did you mean lr?"),
         (("ppoo", "CartPole-v1"), "did you mean ppo?"),

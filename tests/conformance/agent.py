@@ -82,7 +82,7 @@ class AgentConformance(Conformance):
         changed = [name for name, array in agent.get_weights().items() if not np.array_equal(array, before[name])]
         assert any("norm" in name and ("mean" in name or "var" in name) for name in changed)
 
-    def test_acting_has_no_dropout_and_learning_has_it_whoever_asks_for_the_mode(self) -> None:
+    def test_acting_has_no_dropout_and_learning_has_it_in_either_mode(self) -> None:
         layers: Any = self.backend.layers
         base = self.backend.Model
         seen: list[bool] = []
@@ -211,7 +211,7 @@ class AgentConformance(Conformance):
             restored.restore(tmp_path / "agent.ckpt", normalization=others)
             np.testing.assert_equal(others.get_state(), statistics)
 
-    def test_statistics_that_nobody_takes_are_told_of_and_missing_ones_are_an_error(
+    def test_unused_statistics_are_reported_and_missing_ones_are_an_error(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         agent = self._agent()

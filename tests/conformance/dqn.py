@@ -391,7 +391,7 @@ class DQNConformance(Conformance):
         moved = {name: 0.75 * before[name] + 0.25 * now for name, now in algorithm.model.get_weights().items()}
         assert_weights_close(algorithm.target_model.get_weights(), moved, 1e-6)
 
-    def test_the_loops_move_a_target_that_nobody_moves(self) -> None:
+    def test_the_loops_move_a_target_that_nothing_else_moves(self) -> None:
         algorithm = self.algorithm("DQN", self._drawn(), lr=0.01)
         agent = self.backend.Agent(algorithm)
         before = algorithm.target_model.get_weights()

@@ -188,7 +188,7 @@ def test_the_lag_grows_to_its_limit_and_no_further() -> None:
     assert recorder.updates[-1].metrics["lag/limit"] == 2
 
 
-def test_who_comes_first_is_within_the_lag_too() -> None:
+def test_the_first_arrival_is_within_the_lag_too() -> None:
     agent = Actor()
     learned(agent=agent, total_steps=240, max_lag=2)
     assert {max(update - version for version in rows) for update, rows in enumerate(agent.versions)} == {0, 1, 2}

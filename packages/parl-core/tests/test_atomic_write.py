@@ -17,7 +17,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_nobody_sees_the_new_content_before_it_is_complete(tmp_path: Path) -> None:
+def test_new_content_is_invisible_before_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "figures.bin"
     path.write_bytes(b"old")
     with atomic_write(path) as file:

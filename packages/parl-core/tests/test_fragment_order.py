@@ -18,7 +18,7 @@ def tasks(fragments: list[FragmentSteps] | None) -> list[Task]:
     return [each.task for each in fragments]
 
 
-def test_whoever_comes_first_is_learned_from_first() -> None:
+def test_the_first_arrival_is_learned_from_first() -> None:
     order = AsTheyCome([[0], [1]], per_batch=2, max_lag=1)
     assert order.due(0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
     order.arrived(fragment(Task(1, 0)))
@@ -57,7 +57,7 @@ def test_what_is_older_than_the_lag_allows_is_dropped_and_counted() -> None:
     assert order.dropped == 1
 
 
-def test_rounds_keep_their_order_whoever_comes_first() -> None:
+def test_rounds_keep_their_order_whatever_arrives_first() -> None:
     order = InRounds(groups=3, per_batch=2, max_lag=1)
     assert order.due(0) == [(0, 0), (1, 0), (2, 0), (0, 1)]
     for task in (Task(0, 1), Task(2, 0), Task(1, 0)):

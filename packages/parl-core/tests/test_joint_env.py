@@ -398,7 +398,7 @@ def test_names() -> None:
         ("gymnasium:CartPole-v11", HyperparameterError, "did you mean gymnasium:CartPole-v1?"),
     ],
 )
-def test_what_is_wrong_with_a_name_is_told(name: str, error: type[Exception], told: str) -> None:
+def test_the_fault_of_a_name_is_reported(name: str, error: type[Exception], told: str) -> None:
     if name.startswith("mpe2"):
         pytest.importorskip("mpe2")
     if name != "gymnasium:CartPole-v11":

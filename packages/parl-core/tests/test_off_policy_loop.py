@@ -483,7 +483,7 @@ def test_a_memory_that_would_mix_environments_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", ["on_update", "on_evaluation"])
-def test_a_callback_that_stops_without_words_is_named_and_all_are_told_of_the_end(method: str) -> None:
+def test_a_callback_that_stops_without_a_reason_is_named_and_all_receive_the_end(method: str) -> None:
     ends: list[Stop] = []
 
     class Wordless(Callback):

@@ -183,7 +183,7 @@ def test_learning_rate_and_clip_range_decay_linearly_only_when_asked_to() -> Non
         np.testing.assert_allclose([given["clip"] for given in agent.given], 0.6 * np.array(factors))
 
 
-def test_callbacks_are_told_of_every_update_and_evaluation_and_once_of_the_end() -> None:
+def test_callbacks_receive_every_update_and_evaluation_and_the_end_once() -> None:
     recorder = Recorder()
     ticks = iter(range(100))
     ended = train_on_policy(
@@ -223,7 +223,7 @@ def test_two_confirmed_evaluations_stop_the_loop_and_the_best_weights_come_back(
     assert agent.weights["updates"] == 3.0
 
 
-def test_a_loss_that_is_not_finite_stops_the_loop_with_a_message_and_callbacks_are_told() -> None:
+def test_a_loss_that_is_not_finite_stops_the_loop_with_a_message_and_ends_the_callbacks() -> None:
     recorder = Recorder()
     agent = TenTimesTheCount(losses=[0.5, math.nan])
     with pytest.raises(DivergedError, match="policy_loss is nan"):
@@ -260,7 +260,7 @@ def test_an_observation_that_is_not_finite_ends_the_loop_and_says_where_it_was()
     assert len(agent.batches) == 1
 
 
-def test_an_interruption_passes_through_after_callbacks_were_told() -> None:
+def test_an_interruption_is_raised_after_the_callbacks_ended() -> None:
     class Interrupting(Callback):
         def on_update(self, update: Update) -> None:
             raise KeyboardInterrupt
@@ -280,7 +280,7 @@ class FailingAtTheEnd(Callback):
         raise OSError("disk full")
 
 
-def test_a_callback_that_fails_at_the_end_keeps_nobody_from_being_told() -> None:
+def test_a_callback_that_fails_at_the_end_does_not_stop_the_others() -> None:
     recorder = Recorder()
     with pytest.raises(OSError, match="disk full"):
         train_on_policy(

@@ -354,7 +354,9 @@ def test_a_video_of_each_episode_is_written(still: Path, tmp_path: Path) -> None
     assert (tmp_path / "new" / "agent-0.mp4").read_bytes()[4:8] == b"ftyp"
 
 
-def test_what_a_window_needs_is_said_before_anything_is_loaded(still: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_needs_of_a_window_are_reported_before_anything_is_loaded(
+    still: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(variable, raising=False)
     result = run("play", str(still))
@@ -362,7 +364,9 @@ def test_what_a_window_needs_is_said_before_anything_is_loaded(still: Path, monk
     assert "there is no display for a window (DISPLAY is not set): use --video FILE.mp4" in result.output
 
 
-def test_what_videos_need_is_said_before_anything_is_loaded(still: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_needs_of_videos_are_reported_before_anything_is_loaded(
+    still: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recipe_run, "find_spec", lambda name: None)
     result = run("play", str(still), "--video", "agent.mp4")
     assert result.exit_code == 1

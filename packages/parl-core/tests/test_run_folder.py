@@ -99,9 +99,7 @@ def test_an_interruption_that_was_swallowed_is_raised_again(tmp_path: Path, monk
         go_on_after_an_interruption()
 
 
-def test_once_it_is_told_an_interruption_does_not_disturb_those_who_clean_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_noticed_interruption_does_not_disturb_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parl_core.training.run.SECONDS_UNTIL_AGAIN", 0.05)
     with Run("ppo", tmp_path, out=io.StringIO()) as run:
         press_ctrl_c_and_swallow_it()

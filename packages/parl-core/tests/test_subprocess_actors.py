@@ -269,7 +269,7 @@ def test_processes_that_import_or_copy_the_program_take_its_classes_and_function
     assert (done.stdout.split(), done.returncode) == (["4", "15", "8"], 0), done.stderr
 
 
-def test_a_program_without_a_guard_is_told_what_it_needs(tmp_path: Path) -> None:
+def test_a_program_without_a_guard_is_refused_with_what_it_needs(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(WITH_OWN_CLASSES.replace("METHOD", "'spawn'").replace("GUARD", "if True:"))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False)

@@ -166,7 +166,7 @@ def test_without_evaluations_there_is_no_best_and_the_agent_stays_as_it_is(tmp_p
     assert agent.number == 5
 
 
-def test_where_nobody_watches_progress_is_plain_lines_now_and_then() -> None:
+def test_without_a_terminal_progress_is_occasional_plain_lines() -> None:
     out = io.StringIO()
     now = [0.0]
     progress = Progress(out, clock=lambda: now[0])

@@ -88,7 +88,7 @@ def test_a_full_board_without_a_line_is_a_draw() -> None:
     assert game.rewards == {"player_0": 0.0, "player_1": 0.0}
 
 
-def test_players_are_told_of_the_end_and_leave_one_after_the_other() -> None:
+def test_players_see_the_end_and_leave_one_after_the_other() -> None:
     game = played("0101010")
     assert (game.last()[1:4], game.agent_selection) == ((-1.0, True, False), "player_1")
     game.step(None)

@@ -71,7 +71,7 @@ def test_what_waits_is_saved_with_the_solver(agent: ESAgent, tmp_path: Path) -> 
     assert not (tmp_path / "model" / "waiting.npz").exists()
 
 
-def test_who_knows_only_the_key_can_log_a_reward(agent: ESAgent, tmp_path: Path) -> None:
+def test_the_key_alone_is_enough_to_log_a_reward(agent: ESAgent, tmp_path: Path) -> None:
     first = agent.clone()
     agent.update([first.add_noise(), first.add_noise()], [1.0, 2.0])
     infos = serve(agent, tmp_path, 3)

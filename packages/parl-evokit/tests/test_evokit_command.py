@@ -160,7 +160,7 @@ def test_configurations_are_checked_and_converted(workplace: Path) -> None:
     assert "did you mean optimizer?" in evokit("config", "check", "wrong.prototxt", expect=2).output
 
 
-def test_what_is_missing_is_said_with_its_exit_code(workplace: Path) -> None:
+def test_missing_things_are_reported_with_their_exit_code(workplace: Path) -> None:
     assert "evokit init-solver" in evokit(*online_sampling(0), expect=4).output
     evokit(*init_solver())
     assert "package.module:function" in evokit(*online_sampling(0), "--env=nothing", expect=2).output

@@ -294,8 +294,6 @@ def test_a_file_is_not_replaced_by_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "message"), [(3, "not of type int"), ({"sed": 18}, "did you mean seed")])
-def test_settings_of_another_kind_and_fields_of_the_flat_form_that_are_mistyped_are_told(
-    source: Any, message: str
-) -> None:
+def test_settings_of_another_kind_and_mistyped_fields_of_the_flat_form_are_reported(source: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ESAgent(source)

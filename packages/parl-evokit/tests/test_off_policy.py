@@ -57,7 +57,7 @@ def test_the_intervals_hold_the_truth_of_a_simulated_shop() -> None:
     assert widths["dr"] < widths["snips"] < widths["ips"]
 
 
-def test_who_serves_is_estimated_as_it_was() -> None:
+def test_the_serving_policy_is_estimated_as_it_was() -> None:
     decisions = traffic(np.random.default_rng(2), 500)
     result = evaluate(decisions, serving)
     assert result.logged.value == result.snips.value == pytest.approx(decisions.rewards.mean())

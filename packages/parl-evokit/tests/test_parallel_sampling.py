@@ -269,7 +269,7 @@ def test_a_straggler_comes_late_and_counts_as_stale() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_processes_that_are_held_up_for_ever_are_replaced_when_nobody_else_is_left(tmp_path: Path) -> None:
+def test_processes_that_hang_forever_are_replaced_when_no_other_is_left(tmp_path: Path) -> None:
     from parallel_evaluations import WaitsForPipe, output
 
     pipe = tmp_path / "pipe"
@@ -323,7 +323,7 @@ def test_parameters_are_sent_once_a_model_and_a_sample_comes_back_in_few_bytes(
     assert len(pickle.dumps(Reply(bytes(4 * 256), None, None, 0.1), 5)) / 256 <= 64
 
 
-def test_what_cannot_be_sent_to_a_process_is_said_and_a_thread_takes_it() -> None:
+def test_a_value_that_cannot_be_sent_to_a_process_is_named_and_a_thread_takes_it() -> None:
     agent = new_agent()
     with ProcessPool(1) as pool, pytest.raises(EvolutionError, match="top level of a module"):
         sample(agent, lambda clone: 1.0, 2, pool)

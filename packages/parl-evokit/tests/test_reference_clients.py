@@ -511,7 +511,7 @@ def test_damaged_models_are_refused_by_name(cpp: Command, tmp_path: Path, damage
     assert "params.npz" in done.stderr or "solver.json" in done.stderr
 
 
-def test_a_full_disk_is_told_and_leaves_whole_records(cpp: Command, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_whole_records(cpp: Command, tmp_path: Path) -> None:
     agent().save(tmp_path / "model")
 
     def little_memory() -> None:

@@ -271,6 +271,6 @@ def test_a_page_that_is_kept_says_of_which_time_it_is(tmp_path: Path) -> None:
     assert "the last one at 2026-03-01 12:00 UTC, 1.5 hours before this page (2026-03-01 13:30 UTC)" in text
 
 
-def test_a_directory_without_a_model_is_said_in_a_line(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_reported_in_a_line(tmp_path: Path) -> None:
     for command in ("report", "metrics"):
         assert evokit(command, "--model_dir", tmp_path, expect=2).stderr.count("\n") == 1

@@ -81,7 +81,7 @@ def test_a_straggler_keeps_the_sample_that_holds_it_up_and_the_idle_take_the_res
     assert schedule.complete(1.3)
 
 
-def test_a_late_sample_counts_once_whoever_returns_it() -> None:
+def test_a_late_sample_counts_once_whichever_worker_returns_it() -> None:
     schedule = begun(4, share=0.5)
     assert schedule.next_batch(0, 1, 0.0) == [0, 1]
     while batch := schedule.next_batch(1, 1, 0.0):
@@ -93,7 +93,7 @@ def test_a_late_sample_counts_once_whoever_returns_it() -> None:
     assert schedule.settle(0, [0, 1], 5.1) == [0]
 
 
-def test_workers_that_hold_late_samples_only_are_named_when_nobody_else_begins() -> None:
+def test_workers_that_hold_only_late_samples_are_named_when_no_other_begins() -> None:
     schedule = begun(1, share=1.0)
     schedule.next_batch(0, 1, 0.0)
     schedule.abandon()

@@ -35,7 +35,7 @@ def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         process.kill()
 
 
-def test_the_second_says_who_holds_it(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+def test_the_second_names_the_holder(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
     who = rf"model is being updated by pid {holder.pid} on {os.uname().nodename} since 20.* UTC"
     with pytest.raises(UpdateLocked, match=who), update_lock(tmp_path / "model"):
         pass
@@ -73,7 +73,7 @@ def test_two_names_of_one_directory_are_one_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_many_who_wait_come_one_after_the_other(tmp_path: Path) -> None:
+def test_many_waiting_threads_proceed_one_after_the_other(tmp_path: Path) -> None:
     inside, most, done = 0, 0, 0
 
     def work() -> None:
@@ -162,7 +162,7 @@ def test_an_agent_does_not_write_over_an_update_that_it_has_not_seen(tmp_path: P
     second.save(tmp_path / "elsewhere")
 
 
-def test_a_lock_that_cannot_say_who_holds_it_is_held_all_the_same(
+def test_a_lock_that_cannot_name_its_holder_is_held_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, data: bytes) -> int:

@@ -145,7 +145,7 @@ def test_a_cluster_that_comes_back_is_used_again(cluster: LoopbackCluster, tmp_p
     assert strike.metrics["actors/lost"] == 2
 
 
-def test_a_master_that_is_killed_holds_nobody_up(cluster: LoopbackCluster, tmp_path: Path) -> None:
+def test_a_killed_master_does_not_hold_up_programs(cluster: LoopbackCluster, tmp_path: Path) -> None:
     strike = Strike(lambda: cluster.master.kill())
     with Run.at(tmp_path / "run") as run, RemoteActors() as actors:
         _, ended = learn(run, actors, strike, deterministic=False)

@@ -166,7 +166,7 @@ def test_a_function_may_give_more_than_the_item(anywhere: str) -> None:
         assert list(pool.map(lambda actor, item: actor.work(item, more=100), range(3))) == [100, 101, 102]
 
 
-def test_a_function_that_waits_itself_is_told_what_to_return(anywhere: str) -> None:
+def test_a_function_that_waits_is_refused_with_what_to_return(anywhere: str) -> None:
     with ActorPool(Worker, 1) as pool, pytest.raises(TypeError, match="must return the call's future"):
         list(pool.map(lambda actor, item: actor.work(item).result(), [1]))
 
@@ -427,7 +427,7 @@ def test_a_pool_that_is_dropped_lets_its_actors_go(connect: Callable[..., None])
     assert [actor.work(1) for actor in again] == [1, 1]
 
 
-def test_actors_with_threads_get_as_many_items_as_is_said(anywhere: str) -> None:
+def test_actors_with_threads_get_as_many_items_as_documented(anywhere: str) -> None:
     with ActorPool([Threads()], per_actor=4) as pool:
         assert sorted(pool.map_unordered("meet", range(8))) == list(range(8))
 

@@ -82,7 +82,7 @@ def test_what_the_table_does_not_have_closes_the_actor_and_says_what_happened(
     assert one.state is S.CLOSED
 
 
-def test_who_broke_the_protocol_decides_the_error() -> None:
+def test_the_side_that_broke_the_protocol_decides_the_error() -> None:
     with pytest.raises(LocalProtocolError):
         ActorMachine().on(E.CALL, error=LocalProtocolError)
 

@@ -101,7 +101,7 @@ def test_run_files_lie_in_one_directory_that_one_variable_alone_changes() -> Non
     assert environment({**others, "PARL_RUN_DIR": "/x"}).run_dir == Path("/x")
 
 
-def test_a_user_whom_no_list_knows_has_a_run_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_an_account_entry_has_a_run_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert environment({"HOME": "/h"}).run_dir == Path("/tmp/parl-of-user-4000000000")
 
@@ -254,14 +254,14 @@ def test_without_a_key_and_with_master_is_away_the_address_is_the_problem(here: 
     assert caught.value.address == f"localhost:{port}"
 
 
-def test_without_a_key_and_with_somebody_there_the_key_is_the_problem(here: Environment) -> None:
+def test_without_a_key_at_an_open_port_the_key_is_the_problem(here: Environment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(AuthenticationFailed, match=rf"no key for {address}.*key_file=, PARL_KEY_FILE or PARL_KEY"):
             ClusterAddress(address, here)
 
 
-def test_a_crashed_cluster_of_this_host_does_not_lend_its_key_to_whoever_has_the_port_now(
+def test_the_key_of_a_crashed_cluster_is_not_used_for_the_next_program_at_its_port(
     here: Environment, sleeper: subprocess.Popen[bytes]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

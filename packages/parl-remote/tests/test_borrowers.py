@@ -103,7 +103,7 @@ def test_it_is_released_when_the_last_one_has_come_or_is_gone(part: Borrowers, a
     assert actor.read() == [Kind.RELEASE]
 
 
-def test_who_comes_through_the_relay_has_come(part: Borrowers, actor: Actor) -> None:
+def test_a_caller_through_the_relay_counts_as_arrived(part: Borrowers, actor: Actor) -> None:
     client = Client("far away")
     part.received(client.link, WatchActor(1, LEASE), [])
     assert actor.read() == [Kind.HOLD]
@@ -130,7 +130,7 @@ def test_a_busy_actor_gets_two_messages_however_many_come(part: Borrowers, actor
     assert read == [Kind.RELEASE]
 
 
-def test_watchers_hear_of_the_end_and_those_who_come_later_too(part: Borrowers, actor: Actor) -> None:
+def test_watchers_get_the_end_and_later_ones_too(part: Borrowers, actor: Actor) -> None:
     one, two, late = Client("one"), Client("two"), Client("late")
     for client in (one, two):
         part.received(client.link, WatchActor(1, LEASE), [])
@@ -143,7 +143,7 @@ def test_watchers_hear_of_the_end_and_those_who_come_later_too(part: Borrowers, 
     assert late.told == [ActorWatched(2, cause=KILLED)]
 
 
-def test_an_actor_that_nobody_knows_is_said_to_have_ended(part: Borrowers) -> None:
+def test_an_unknown_actor_is_reported_as_ended(part: Borrowers) -> None:
     client = Client("one")
     part.received(client.link, WatchActor(3, "lease-unknown"), [])
     (answer,) = client.told
@@ -152,7 +152,7 @@ def test_an_actor_that_nobody_knows_is_said_to_have_ended(part: Borrowers) -> No
     assert "ended long ago" in answer.cause.detail
 
 
-def test_who_needs_a_description_waits_until_there_is_one(part: Borrowers) -> None:
+def test_a_request_for_a_description_waits_until_there_is_one(part: Borrowers) -> None:
     seeker, owner = Client("seeker"), Client("owner")
     part.received(seeker.link, WatchActor(1, LEASE, described=True), [])
     assert seeker.told == []
@@ -162,7 +162,7 @@ def test_who_needs_a_description_waits_until_there_is_one(part: Borrowers) -> No
     assert seeker.told[1:] == [ActorWatched(2, "a1.sock", "a class")]
 
 
-def test_who_waits_for_a_description_hears_of_the_end(part: Borrowers, actor: Actor) -> None:
+def test_a_request_for_a_description_fails_at_the_actors_end(part: Borrowers, actor: Actor) -> None:
     seeker, gone = Client("seeker"), Client("gone")
     for client in (seeker, gone):
         part.received(client.link, WatchActor(1, LEASE, described=True), [])

@@ -95,7 +95,7 @@ def granted(messages: list[Message]) -> list[LeaseGranted]:
     return [one for one in messages if isinstance(one, LeaseGranted)]
 
 
-def test_a_request_is_granted_where_there_is_a_slot_and_the_worker_is_told_first() -> None:
+def test_a_request_is_granted_where_there_is_a_slot_after_the_worker_has_it() -> None:
     state = cluster(("n", Resources(cpu=2)))
     out = state.lease_requested("c", LeaseRequest(7, ONE, None, "Actor"), 0.0)
     assert out == [
@@ -238,7 +238,7 @@ def test_events_tell_of_actors_that_were_lost_ran_out_of_memory_or_started_again
     assert counts == {"node_joined": 1, "actor_lost": 1, "actor_restarted": 1, "out_of_memory": 1}
 
 
-def test_ends_that_somebody_wanted_are_no_events() -> None:
+def test_intended_ends_are_not_events() -> None:
     state = cluster(("a", Resources(cpu=2)))
     ask(state, 1)
     ask(state, 2)
@@ -261,7 +261,7 @@ def test_events_are_read_from_a_position_or_from_the_end() -> None:
     assert (kept.events[0].number, kept.latest) == (1006, 6005)
 
 
-def test_a_drained_node_is_told_twice_when_it_begins_and_when_it_is_empty() -> None:
+def test_a_drained_node_is_reported_at_the_beginning_and_when_it_is_empty() -> None:
     state = cluster(("a", ONE))
     ask(state, 1)
     state.drain_requested("c", DrainNode(2, "the a:1", None, "new disk"), 1.0)
@@ -316,7 +316,7 @@ def test_a_request_is_refused_when_its_time_is_up_and_not_before() -> None:
     assert granted(answers(state.lease_released("c", "lease1"))) == []
 
 
-def test_what_no_node_can_hold_waits_for_one_that_can_and_is_in_nobodys_way() -> None:
+def test_a_request_that_no_node_can_hold_waits_and_blocks_no_other() -> None:
     state = cluster(("n", ONE))
     assert ask(state, 1, Resources(cpu=4)) == []
     assert granted(ask(state, 2))
@@ -345,14 +345,14 @@ def test_actors_without_gpus_leave_the_nodes_that_have_some_to_others() -> None:
     assert granted(ask(state, 9, Resources(cpu=1, gpu=1)))[0].node_id == "gpu"
 
 
-def test_who_waits_for_a_gpu_does_not_hold_back_who_wants_a_cpu() -> None:
+def test_a_request_for_a_gpu_does_not_hold_back_one_for_a_cpu() -> None:
     state = cluster(("n", Resources(cpu=4, gpu=1)))
     ask(state, 1, Resources(gpu=1))
     assert ask(state, 2, Resources(gpu=1)) == []
     assert granted(ask(state, 3))
 
 
-def test_who_waits_for_many_cpus_is_not_starved_by_those_who_want_one() -> None:
+def test_a_request_for_many_cpus_is_not_starved_by_those_for_one() -> None:
     state = cluster(("n", Resources(cpu=2)))
     ask(state, 1)
     assert ask(state, 2, Resources(cpu=2)) == []

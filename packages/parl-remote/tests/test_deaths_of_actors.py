@@ -113,7 +113,7 @@ def test_every_outstanding_call_of_a_lost_actor_raises(connect: Callable[..., No
             future.result(PATIENCE_S)
 
 
-def test_a_result_that_nobody_has_asked_for_yet_survives_the_death(connect: Callable[..., None]) -> None:
+def test_a_result_that_is_not_requested_yet_survives_the_death(connect: Callable[..., None]) -> None:
     connect()
     victim = Victim()
     unread = submit(victim.process)
@@ -171,9 +171,7 @@ def test_the_slot_of_a_failed_constructor_is_free_again(connect: Callable[..., N
     wait_until_free(1)
 
 
-def test_an_actor_ends_when_nobody_refers_to_it_any_more(
-    connect: Callable[..., None], await_end: Callable[..., float]
-) -> None:
+def test_an_actor_ends_with_its_last_reference(connect: Callable[..., None], await_end: Callable[..., float]) -> None:
     connect(cpu_num=1)
     victim = Victim()
     pid = victim.process()

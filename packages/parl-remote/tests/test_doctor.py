@@ -129,7 +129,7 @@ def reach(port: int, host: str = "127.0.0.1") -> Finding:
 # -- the way to a port ------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_port_of_this_host_is_told_with_the_command_that_opens_it() -> None:
+def test_a_closed_port_of_this_host_is_reported_with_the_command_that_opens_it() -> None:
     port = closed_port()
     finding = reach(port)
     assert (finding.check, finding.severity) == ("port", Severity.PROBLEM)
@@ -137,21 +137,21 @@ def test_a_closed_port_of_this_host_is_told_with_the_command_that_opens_it() -> 
     assert f"xparl start --port {port}" in finding.remedy
 
 
-def test_a_listener_that_never_answers_is_told_from_a_cluster() -> None:
+def test_a_listener_that_never_answers_is_distinguished_from_a_cluster() -> None:
     with served() as port:
         finding = reach(port)
     assert "takes connections and says nothing" in finding.what
     assert finding.remedy
 
 
-def test_another_program_is_told_by_what_it_says() -> None:
+def test_another_program_is_recognised_by_what_it_sends() -> None:
     with served(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
         finding = reach(port)
     assert "another program answers" in finding.what
     assert "SSH-2.0-OpenSSH_9.2" in finding.what
 
 
-def test_a_web_server_is_told_though_it_waits_to_be_asked() -> None:
+def test_a_web_server_is_recognised_although_it_sends_nothing_first() -> None:
     """The port of a cluster's own monitor is the wrong one that is closest at hand."""
 
     def answer(connection: socket.socket) -> None:
@@ -164,13 +164,13 @@ def test_a_web_server_is_told_though_it_waits_to_be_asked() -> None:
     assert "HTTP/1.1 302 FOUND" in finding.what
 
 
-def test_an_unknown_name_is_told() -> None:
+def test_an_unknown_name_is_reported() -> None:
     finding = reach(8037, "no-such-host.invalid")
     assert (finding.check, finding.severity) == ("address", Severity.PROBLEM)
     assert "no-such-host.invalid" in finding.what
 
 
-def test_a_host_that_swallows_packets_is_told_within_the_time_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_drops_packets_is_reported_within_the_time_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(address: tuple[str, int], timeout: float) -> socket.socket:
         raise TimeoutError("timed out")
 
@@ -288,7 +288,7 @@ def test_a_module_that_a_worker_lacks_is_named_with_the_command_that_installs_it
 
 
 @pytest.mark.slow
-def test_a_full_cluster_names_who_has_the_cpus(xparl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_full_cluster_names_the_holders_of_its_cpus(xparl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     port = closed_port()
     assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
     program = subprocess.Popen(
@@ -318,7 +318,7 @@ def test_a_full_cluster_names_who_has_the_cpus(xparl: Callable[..., subprocess.C
 
 
 @pytest.mark.slow
-def test_a_cluster_that_was_killed_is_told_from_one_that_runs(
+def test_a_killed_cluster_is_distinguished_from_a_running_one(
     xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
 ) -> None:
     port = closed_port()
@@ -407,7 +407,7 @@ def doctor(xparl: Any, master: FakeMaster, *more: str, **variables: str) -> list
     return problems_of(done)
 
 
-def test_a_clock_that_differs_is_told_with_by_how_much(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+def test_a_clock_that_differs_is_reported_with_the_difference(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     (finding,) = [one for one in doctor(xparl, fake([], ahead_s=-90.0)) if one["check"] == "clock"]
     assert re.search(r"clock of the master \(on fakehost\) is (89|90)\.\d s behind this host's", finding["what"])
     assert "timedatectl" in finding["remedy"]
@@ -462,7 +462,7 @@ def test_an_address_at_which_another_node_answers_is_wrong(xparl: Any, fake: Cal
     assert "another node answers there (node-fake)" in finding["what"]
 
 
-def test_a_worker_that_is_frozen_is_told_from_one_behind_a_firewall(
+def test_a_frozen_worker_is_distinguished_from_one_behind_a_firewall(
     xparl: Any, fake: Callable[..., FakeMaster]
 ) -> None:
     with served() as port:
@@ -472,7 +472,7 @@ def test_a_worker_that_is_frozen_is_told_from_one_behind_a_firewall(
     assert "stopped" in finding["remedy"]
 
 
-def test_another_program_at_a_workers_address_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+def test_another_program_at_a_workers_address_is_reported(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     with served(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
         problems = doctor(xparl, fake([node_at(f"127.0.0.1:{port}")]))
     (finding,) = [one for one in problems if one["check"] == "worker"]
@@ -486,7 +486,7 @@ def test_a_worker_with_another_key_is_at_a_wrong_address(xparl: Any, fake: Calla
     assert "does not have the cluster's key" in finding["what"]
 
 
-def test_another_python_on_a_worker_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+def test_another_python_on_a_worker_is_reported(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     master = fake([])
     master._nodes = (node_at(master.address, "node-fake"),)
     problems = doctor(xparl, master, "--module", "torch")
@@ -495,7 +495,7 @@ def test_another_python_on_a_worker_is_told(xparl: Any, fake: Callable[..., Fake
     assert modules["remedy"] == "on fakehost: /usr/bin/python3 -m pip install torch"
 
 
-def test_a_cluster_without_workers_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+def test_a_cluster_without_workers_is_reported(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     (finding,) = [one for one in doctor(xparl, fake([])) if one["check"] == "cpus"]
     assert "no worker" in finding["what"]
 
@@ -509,7 +509,7 @@ def test_a_cluster_that_is_drained_has_no_slot_though_none_is_taken(
     assert "xparl connect" in finding["remedy"]
 
 
-def test_an_old_protocol_is_told_with_both_versions(xparl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_protocol_is_reported_with_both_versions(xparl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     key = ClusterKey.generate()
     listener = ZmqListener("127.0.0.1", 0, key)
     loop = Loop()
@@ -548,7 +548,9 @@ def here(**variables: str) -> dict[str, Finding]:
     return {finding.check: finding for finding in found}
 
 
-def test_a_full_disk_is_told_with_the_variable_that_moves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_the_variable_that_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=5 * 2**20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     finding = here(PARL_RUN_DIR=str(tmp_path / ".parl"), TMPDIR=str(tmp_path))["disk"]
@@ -557,7 +559,7 @@ def test_a_full_disk_is_told_with_the_variable_that_moves_it(tmp_path: Path, mon
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_directory_without_rights_is_told(tmp_path: Path) -> None:
+def test_a_directory_without_rights_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert "cannot be written to: Permission denied" in here(PARL_RUN_DIR=str(tmp_path / ".parl"))["disk"].what
 
@@ -586,7 +588,7 @@ def test_little_shared_memory_is_noted(tmp_path: Path, monkeypatch: pytest.Monke
         assert words in here(PARL_RUN_DIR=str(tmp_path / ".parl"))["shared memory"].what
 
 
-def test_run_files_that_others_could_read_are_told_with_chmod(tmp_path: Path) -> None:
+def test_run_files_that_others_could_read_are_reported_with_chmod(tmp_path: Path) -> None:
     (tmp_path / ".parl").mkdir(mode=0o755)
     (tmp_path / ".parl").chmod(0o755)
     finding = here(PARL_RUN_DIR=str(tmp_path / ".parl"))["run files"]
@@ -594,7 +596,7 @@ def test_run_files_that_others_could_read_are_told_with_chmod(tmp_path: Path) ->
     assert finding.remedy == f"chmod 700 {tmp_path / '.parl'}"
 
 
-def test_a_file_where_run_files_go_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_where_run_files_go_is_reported_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     finding = here(PARL_RUN_DIR=str(tmp_path / "run"))["run files"]
     assert finding.what.startswith(f"{tmp_path / 'run'} is not a directory")
@@ -602,7 +604,7 @@ def test_a_file_where_run_files_go_is_told_and_left_alone(tmp_path: Path) -> Non
     assert "chmod" not in finding.remedy
 
 
-def test_a_key_that_is_no_key_is_told_and_never_shown(tmp_path: Path) -> None:
+def test_an_invalid_key_is_reported_and_never_shown(tmp_path: Path) -> None:
     finding = here(PARL_RUN_DIR=str(tmp_path / ".parl"), PARL_KEY="parl1-secret-and-wrong")["key"]
     assert finding.severity is Severity.PROBLEM
     assert "secret-and-wrong" not in finding.what + finding.remedy

@@ -362,7 +362,7 @@ def test_the_actor_knows_that_it_is_one() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5_000, 2_000_000])
-def test_arrays_come_and_go_and_belong_to_who_has_them(size: int) -> None:
+def test_arrays_come_and_go_and_belong_to_their_holder(size: int) -> None:
     counter = Counter()
     array = np.arange(size, dtype=np.float64)
     back = counter.fill(array, -1.0)
@@ -524,7 +524,7 @@ def test_an_actor_makes_actors_and_gives_them_away() -> None:
     assert (made.add(), made.value) == (11, 11)
 
 
-def test_an_actor_lives_while_somebody_holds_it() -> None:
+def test_an_actor_lives_while_a_handle_exists() -> None:
     counter, manager = Counter(1), Manager()
     manager.keep(counter)
     del counter
@@ -592,7 +592,7 @@ def test_a_full_cluster_has_a_slot_again_once_an_actor_is_dropped(engine: str) -
     assert counters[0].add() == 1
 
 
-def test_an_answer_that_nobody_waits_for_keeps_no_actor() -> None:
+def test_an_answer_that_is_not_awaited_keeps_no_actor() -> None:
     for _ in range(2):
         counters = [Counter.options(n_cpu=SLOTS / 2)() for _ in range(2)]
         for counter in counters:

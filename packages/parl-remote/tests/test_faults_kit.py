@@ -60,7 +60,7 @@ def test_a_process_that_does_not_end_in_time_is_named(sleeper: subprocess.Popen[
         Process(sleeper.pid).wait_for_end(0.01)
 
 
-def test_a_number_that_is_nobody_s_is_refused(sleeper: subprocess.Popen[bytes]) -> None:
+def test_an_unknown_number_is_refused(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
     with pytest.raises(ProcessLookupError):
@@ -250,7 +250,7 @@ def test_a_cut_line_is_silent_and_delivers_when_it_is_mended(line: Line, way: Di
         round_trip(connection, b"after")
 
 
-def test_who_dials_over_a_cut_line_reaches_nobody_until_it_is_mended(line: Line, echo: Echo) -> None:
+def test_a_connection_over_a_cut_line_fails_until_it_is_restored(line: Line, echo: Echo) -> None:
     line.cut()
     with dial(line) as connection:
         connection.sendall(b"early")
@@ -291,7 +291,7 @@ def test_the_end_of_one_side_reaches_the_other(line: Line) -> None:
         assert connection.recv(100) == b""
 
 
-def test_a_line_to_nobody_resets(echo: Echo) -> None:
+def test_a_line_without_a_receiver_resets(echo: Echo) -> None:
     echo.close()
     with Line(echo.address) as line, pytest.raises(ConnectionResetError), dial(line) as connection:
         connection.recv(1)
@@ -364,7 +364,7 @@ def test_tcp_repairs_what_the_packets_between_two_hosts_suffer(network: PacketNe
 
 
 @pytest.mark.slow
-def test_a_host_that_is_cut_off_one_way_hears_but_is_not_heard(network: PacketNetwork) -> None:
+def test_a_host_that_is_cut_off_one_way_receives_and_cannot_send(network: PacketNetwork) -> None:
     """Datagrams show it without TCP's repairs."""
     a, b = network.host("a"), network.host("b")
     ends = {

@@ -140,7 +140,7 @@ def test_a_restarted_master_knows_names_and_actors_make_actors_as_before(cluster
 
 
 @pytest.mark.slow
-def test_everybody_who_holds_an_actor_hears_that_its_node_is_lost(cluster: LoopbackCluster) -> None:
+def test_all_holders_of_an_actor_get_the_loss_of_its_node(cluster: LoopbackCluster) -> None:
     holders = [Holder() for _ in range(2)]
     counters = [Counter() for _ in range(2)]
     lost = counters[0]
@@ -185,7 +185,7 @@ def test_a_killed_program_takes_the_actors_of_its_actors_along(cluster: Loopback
         assert time.monotonic() < deadline
 
 
-def test_the_borrower_of_an_actor_that_was_killed_learns_of_what(cluster: LoopbackCluster) -> None:
+def test_the_borrower_of_a_killed_actor_gets_the_cause(cluster: LoopbackCluster) -> None:
     holder, counter = Holder(), Counter()
     holder.put(counter)
     os.kill(counter.process(), signal.SIGKILL)

@@ -161,7 +161,7 @@ def test_a_node_that_takes_no_values_costs_a_training_loop_one_actor(
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_serves_who_waits(cluster: LoopbackCluster) -> None:
+def test_a_worker_that_returns_serves_waiting_requests(cluster: LoopbackCluster) -> None:
     (node,) = cluster.nodes.values()
     node.kill()
     cluster.wait_for_nodes(0)
@@ -281,7 +281,7 @@ def test_the_time_to_wait_for_a_slot_counts_while_the_master_is_away(cluster: Lo
 
 
 @pytest.mark.slow
-def test_who_asks_while_the_loss_is_still_being_noted_waits_for_the_master_s_return(
+def test_a_request_during_the_loss_waits_for_the_master_s_return(
     cluster: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noting, asked = threading.Event(), threading.Event()

@@ -193,7 +193,7 @@ def test_all_of_the_users_modules_travel(cluster: Cluster, tmp_path: Path) -> No
     assert cluster.run(tmp_path, "main.py").splitlines() == SEEN
 
 
-def test_they_do_where_nobody_else_can_see_the_programs_directory(
+def test_they_are_sent_where_the_programs_directory_is_invisible(
     cluster: Cluster, tmp_path: Path, may_mount: None
 ) -> None:
     write(tmp_path, **PROJECT)

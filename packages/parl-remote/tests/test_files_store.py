@@ -170,7 +170,7 @@ def test_two_may_send_the_same_content_at_once(blobs: Blobs) -> None:
     assert blobs.read(digest).read_bytes() == b"abcdef"
 
 
-def test_who_goes_leaves_nothing_half_done(blobs: Blobs, tmp_path: Path) -> None:
+def test_a_leaving_peer_leaves_nothing_half_done(blobs: Blobs, tmp_path: Path) -> None:
     blobs.add("me", digest_of(b"abcdef"), 6, 0, memoryview(b"abc"))
     blobs.forget("me")
     assert not list((tmp_path / "contents/incoming").iterdir())

@@ -203,7 +203,7 @@ class TestExecutor:
         assert next(items) in {6, 7}
         assert list(started) == [1]
 
-    def test_results_that_nobody_iterates_hold_no_shutdown_up(self, shared_cluster: None) -> None:
+    def test_results_that_are_not_iterated_do_not_hold_up_a_shutdown(self, shared_cluster: None) -> None:
         executor = Executor(2)
         items = itertools.count()
         executor.map(square, items, buffersize=4)

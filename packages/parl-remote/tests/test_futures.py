@@ -143,7 +143,7 @@ def test_waiting_ends_after_the_timeout_and_the_call_goes_on(shared_cluster: Non
     assert future.get(timeout=PATIENCE_S) == "through"
 
 
-def test_an_exception_is_kept_for_whoever_asks(anywhere: str) -> None:
+def test_an_exception_is_kept_for_later_callers(anywhere: str) -> None:
     future = future_of(Worker().fail())
     assert isinstance(future.exception(PATIENCE_S), KeyError)
     with pytest.raises(KeyError, match="no such thing"):
@@ -490,7 +490,7 @@ def test_waiters_count_each_future_once(shared_cluster: None) -> None:
         assert not concurrent.futures.wait(futures).not_done
 
 
-def test_a_future_without_a_carrier_is_settled_by_who_made_it() -> None:
+def test_a_future_without_a_carrier_is_settled_by_its_maker() -> None:
     future: RemoteFuture[int] = RemoteFuture(None)
     assert not future.running()
     assert future.set_running_or_notify_cancel()

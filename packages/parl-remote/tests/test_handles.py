@@ -231,7 +231,7 @@ def test_an_actor_whose_owner_holds_it_outlives_its_borrowers(everywhere: str) -
     assert cell.get() == 7
 
 
-def test_a_handle_that_nobody_has_yet_is_held_on_its_way(everywhere: str) -> None:
+def test_a_handle_on_its_way_keeps_its_actor(everywhere: str) -> None:
     maker, keeper = Maker(), Cell()
     for number in range(10):
         keeper.put(maker.make(number))
@@ -257,7 +257,7 @@ def test_an_actor_may_hold_its_own_handle_without_living_for_ever(everywhere: st
         assert gone(pid)
 
 
-def test_an_actor_that_waits_for_itself_is_told_so(clusters: str) -> None:
+def test_an_actor_that_waits_for_itself_gets_an_error(clusters: str) -> None:
     cell = Cell(1)
     with pytest.raises(parl_remote.RemoteError, match=r"waits in a method for its own get\(\)"):
         cell.call(cell.get)
@@ -545,7 +545,7 @@ def test_a_named_actor_is_found_by_its_name(everywhere: str) -> None:
     assert seeker.is_a_cell("the cell")
 
 
-def test_a_name_that_nobody_has_is_said_with_a_near_one(everywhere: str) -> None:
+def test_an_unknown_name_is_reported_with_a_similar_one(everywhere: str) -> None:
     cell = with_options(Cell, name="weights")(5)
     with pytest.raises(parl_remote.NoSuchActor, match=r"'wieghts'.*weights"):
         parl_remote.get_actor("wieghts")
@@ -583,7 +583,7 @@ def test_a_named_actor_keeps_its_wait_and_its_attributes(everywhere: str) -> Non
     del cell
 
 
-def test_looking_an_actor_up_again_does_not_take_its_news_from_who_holds_it(clusters: str) -> None:
+def test_looking_an_actor_up_again_does_not_stop_news_to_its_holders(clusters: str) -> None:
     maker = Maker()
     held = maker.make_named("known")
     for _ in range(3):

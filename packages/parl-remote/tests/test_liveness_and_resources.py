@@ -14,7 +14,7 @@ from parl_remote._resources import Resources
 beats = st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=50)
 
 
-def test_who_is_silent_for_longer_than_the_limit_is_reported_once() -> None:
+def test_a_peer_silent_beyond_the_limit_is_reported_once() -> None:
     one: Liveness[str] = Liveness(15.0)
     one.heard("a", 0.0)
     one.heard("b", 1.0)
@@ -26,7 +26,7 @@ def test_who_is_silent_for_longer_than_the_limit_is_reported_once() -> None:
     assert one.silent_s("a", 16.0) == 6.0
 
 
-def test_who_is_forgotten_is_not_missed() -> None:
+def test_a_forgotten_peer_is_not_reported_as_lost() -> None:
     one: Liveness[str] = Liveness(1.0)
     one.heard("a", 0.0)
     one.forget("a")
@@ -35,7 +35,7 @@ def test_who_is_forgotten_is_not_missed() -> None:
     assert one.expired(100.0) == []
 
 
-def test_who_is_pardoned_has_the_whole_limit_once_more() -> None:
+def test_a_pardoned_peer_has_the_whole_limit_again() -> None:
     one: Liveness[str] = Liveness(15.0)
     one.heard("a", 0.0)
     one.heard("b", 1.0)

@@ -221,7 +221,7 @@ def test_a_reader_gets_every_whole_line_once_whatever_pieces_come(entry: LogEntr
     assert got == text
 
 
-def test_who_is_too_far_behind_gets_the_latest_and_is_told_how_many_lines_are_missing(entry: LogEntry) -> None:
+def test_a_reader_too_far_behind_gets_the_latest_lines_and_the_number_of_missing_ones(entry: LogEntry) -> None:
     write(entry, b"".join(b"line %06d\n" % number for number in range(10_000)))
     lines = next_lines(entry, 0, 2**20, backlog=24_000)
     first = int(lines.data.split()[1])
@@ -317,7 +317,7 @@ def test_only_so_many_may_wait_at_once(part: WorkerLogs, entry: LogEntry, monkey
     part.received(asker.link, ReadLog(3, "lease-1", start=0, wait_s=1.0), [])
 
 
-def test_a_follower_hears_only_of_its_own_actors(part: WorkerLogs, entry: LogEntry) -> None:
+def test_a_follower_receives_only_its_own_actors(part: WorkerLogs, entry: LogEntry) -> None:
     write(entry, b"mine\n")
     another, owner = Asker("client-2"), Asker("client-1")
     for asker in (another, owner):
@@ -329,7 +329,7 @@ def test_a_follower_hears_only_of_its_own_actors(part: WorkerLogs, entry: LogEnt
     ]
 
 
-def test_a_follower_is_told_once_that_an_actor_has_ended(part: WorkerLogs, book: LogBook, entry: LogEntry) -> None:
+def test_a_follower_receives_the_end_of_an_actor_once(part: WorkerLogs, book: LogBook, entry: LogEntry) -> None:
     asker = Asker()
     write(entry, b"last\n")
     book.ended("lease-1")
@@ -512,7 +512,7 @@ def test_a_flood_is_shortened_and_every_line_is_accounted_for(output: Callable[.
 
 
 @pytest.mark.slow
-def test_calls_do_not_wait_for_whoever_reads_the_output(tmp_path: Path) -> None:
+def test_calls_do_not_wait_for_the_reader_of_the_output(tmp_path: Path) -> None:
     program = CLASS + textwrap.dedent("""
         parl.connect(cpu_num=1, logs=True)
         a = Talker()

@@ -90,7 +90,7 @@ WAYS = [through_wait, through_as_completed, through_callbacks, through_asyncio, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_of_many_futures_is_told_once(shared_cluster: None, way: Any) -> None:
+def test_each_of_many_futures_is_reported_once(shared_cluster: None, way: Any) -> None:
     actors = [Echo() for _ in range(ACTORS)]
     for _ in range(3):
         way(actors, 500)

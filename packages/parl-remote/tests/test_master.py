@@ -249,7 +249,7 @@ def test_a_worker_whose_connection_closes_is_lost_with_its_actors(cluster: Clust
     assert lost.cause.kind is DeathKind.NODE_LOST
 
 
-def test_a_master_that_was_stopped_takes_nobody_s_silence_for_death(cluster: Cluster) -> None:
+def test_a_master_that_was_stopped_does_not_take_silence_for_death(cluster: Cluster) -> None:
     """A paused virtual machine, a frozen container, a debugger: no message could be received meanwhile."""
     worker, client = cluster.worker("w"), cluster.client("c")
     client.say(LeaseRequest(1, ONE))
@@ -368,7 +368,9 @@ def still_works(cluster: Cluster) -> bool:
     "frames",
     [[b""], [b"GET / HTTP/1.1"], [b"{}"], [encode(Heartbeat(1))], [b"x", b"y"], [b'{"is":"Hello"}'], [b"[" * 10_000]],
 )
-def test_who_does_not_begin_with_hello_is_refused_dropped_and_counted(cluster: Cluster, frames: list[bytes]) -> None:
+def test_a_peer_that_does_not_begin_with_hello_is_refused_dropped_and_counted(
+    cluster: Cluster, frames: list[bytes]
+) -> None:
     peer = cluster.connect()
     peer.channel.send(frames)
     cluster.settle()
@@ -380,7 +382,7 @@ def test_who_does_not_begin_with_hello_is_refused_dropped_and_counted(cluster: C
     assert still_works(cluster)
 
 
-def test_who_never_says_hello_is_dropped_after_a_while(cluster: Cluster) -> None:
+def test_a_peer_that_never_sends_hello_is_dropped_after_a_while(cluster: Cluster) -> None:
     first = cluster.connect()
     cluster.settle(3.0)
     second = cluster.connect()
@@ -456,7 +458,7 @@ def test_greet_gives_up_on_what_is_no_node() -> None:
             greet(channel, hello(Role.CLIENT, "c"), 1.0)
 
 
-def test_who_asks_for_a_worker_where_there_is_none_is_told_so(cluster: Cluster) -> None:
+def test_a_request_for_a_missing_worker_is_refused(cluster: Cluster) -> None:
     peer = cluster.connect()
     peer.say(replace(hello(Role.CLIENT, "c"), to=Role.WORKER))
     assert peer.hear() == Refused(RefusalCode.NOT_HERE, "there is no worker here")
@@ -492,7 +494,7 @@ def test_a_worker_may_only_send_what_workers_send_when_they_may(cluster: Cluster
         [b"x" * (5 * 2**20)],
     ],
 )
-def test_a_client_that_sends_what_it_may_not_loses_its_leases_and_nobody_elses(
+def test_a_client_that_sends_a_forbidden_message_loses_only_its_own_leases(
     cluster: Cluster, frames: list[bytes]
 ) -> None:
     worker, client, other = cluster.worker("w", cpu=2), cluster.client("c"), cluster.client("other")

@@ -175,7 +175,7 @@ def test_calls_to_a_lost_actor_end_with_the_cause_at_once(shared_cluster: None, 
         peer.push(1).result(PATIENCE_S)
 
 
-def test_answers_that_nobody_waits_for_do_not_hold_up_the_actor(shared_cluster: None) -> None:
+def test_answers_that_are_not_awaited_do_not_hold_up_the_actor(shared_cluster: None) -> None:
     peer: Any = Peer()
     kept = [peer.push(bytes(100_000)) for _ in range(200)]  # more than a socket holds, and it is not read
     counted = threading.Event()

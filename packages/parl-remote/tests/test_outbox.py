@@ -309,7 +309,7 @@ def test_slots_are_given_in_the_order_of_asking() -> None:
     assert machine.enter()
 
 
-def test_whoever_waits_for_a_slot_is_let_in_when_the_actor_is_gone() -> None:
+def test_calls_that_wait_for_a_slot_proceed_when_the_actor_is_gone() -> None:
     machine: OutboxMachine[str] = OutboxMachine()
     machine.limit = 1
     assert machine.enter()
@@ -390,7 +390,7 @@ def test_an_array_is_copied_when_its_call_cannot_leave() -> None:
     received[:] = 2  # as writable as one that is sent at once
 
 
-def test_results_of_futures_are_put_into_the_arguments_by_who_reads_them() -> None:
+def test_results_of_futures_are_put_into_the_arguments_by_their_reader() -> None:
     same = np.arange(3.0)
     call = Call(2, 0, 0, serialize.dumps((same, Awaited(1), {"in": same}, Awaited(0))), "call")
     sent = call.completed([np.ones(100_000), "text"])

@@ -107,7 +107,7 @@ def test_a_call_above_the_limit_waits_until_one_is_answered(shared_cluster: None
     assert [future.result(PATIENCE_S) for future in [*futures, *later]] == ["", 1, 2, 3, 4]
 
 
-def test_nobody_else_needs_to_read_answers(anywhere: str) -> None:
+def test_answers_need_no_other_reader(anywhere: str) -> None:
     worker = Worker()
     futures = [add(worker) for _ in range(5_000)]
     assert [future.result(PATIENCE_S) for future in futures] == list(range(1, 5_001))
@@ -176,7 +176,7 @@ def test_exceptions_and_arguments_that_cannot_be_sent_free_slots(anywhere: str) 
     assert add(worker).result(PATIENCE_S) == 1
 
 
-def test_a_call_that_waits_for_a_slot_learns_of_the_death(shared_cluster: None, gate: Gate) -> None:
+def test_a_call_that_waits_for_a_slot_fails_at_the_death(shared_cluster: None, gate: Gate) -> None:
     worker = Worker()
     pid = os.getpid()
     futures: list[Any] = [submit(worker.die), *(add(worker) for _ in range(10))]

@@ -185,7 +185,7 @@ def test_a_refusal_counts_the_memory_of_one_host_once() -> None:
         cluster.ask(memory=20 * GIB, timeout_s=0)
 
 
-def test_what_no_node_can_ever_give_is_said_with_the_largest_that_there_is() -> None:
+def test_an_impossible_request_is_refused_with_the_largest_node() -> None:
     cluster = Cluster(a=Resources(cpu=2), b=Resources(cpu=4, gpu=1))
     with pytest.raises(LookupError, match="no single node is large enough: it needs 6 CPU, the largest has 4 CPU"):
         cluster.ask(cpu=6, timeout_s=0)
@@ -195,7 +195,7 @@ def test_what_no_node_can_ever_give_is_said_with_the_largest_that_there_is() -> 
         Cluster(a=Resources(cpu=4), b=Resources(cpu=1, gpu=1)).ask(cpu=2, gpu=1, timeout_s=0)
 
 
-def test_who_waits_for_one_node_is_told_of_that_node_and_holds_back_others_only_there() -> None:
+def test_a_request_for_one_node_names_that_node_and_holds_back_others_only_there() -> None:
     cluster = Cluster(a=Resources(cpu=2), b=Resources(cpu=2))
     first = cluster.ask(cpu=2, node="a")
     assert first is not None
@@ -211,7 +211,7 @@ def test_who_waits_for_one_node_is_told_of_that_node_and_holds_back_others_only_
     assert cluster.why() == "there is no node 'nowhere'"
 
 
-def test_who_is_behind_an_older_request_is_told_behind_which() -> None:
+def test_a_waiting_request_names_the_older_one_before_it() -> None:
     cluster = Cluster(n=Resources(cpu=4))
     lease = cluster.ask(cpu=2)
     assert lease is not None

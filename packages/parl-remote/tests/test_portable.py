@@ -150,7 +150,7 @@ def test_both_ends_of_a_proved_connection_talk(listener: LoopbackListener) -> No
     here.close()
 
 
-def test_whoever_only_knows_the_port_is_turned_away(listener: LoopbackListener) -> None:
+def test_a_peer_that_only_knows_the_port_is_refused(listener: LoopbackListener) -> None:
     with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S) as unauthenticated:
         unauthenticated.sendall(bytes(64))
         assert unauthenticated.recv(1) == b""
@@ -158,7 +158,7 @@ def test_whoever_only_knows_the_port_is_turned_away(listener: LoopbackListener) 
         listener.accept()
 
 
-def test_one_who_says_nothing_holds_up_nobody(listener: LoopbackListener) -> None:
+def test_a_silent_peer_holds_up_no_other_one(listener: LoopbackListener) -> None:
     with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S):
         connect_loopback(listener.getsockname(), wait=True).close()
         let_in(listener).close()
@@ -173,7 +173,7 @@ def _hear_through(file: Path, wait: bool) -> None:
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_somebody_else_at_the_port_cannot_pose_as_the_listener(tmp_path: Path, wait: bool) -> None:
+def test_another_program_at_the_port_cannot_pose_as_the_listener(tmp_path: Path, wait: bool) -> None:
     listener = LoopbackListener(str(tmp_path / "listener.sock"))
     record = Path(listener.getsockname()).read_text()
     listener.close()

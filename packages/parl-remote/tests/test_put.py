@@ -126,7 +126,7 @@ def test_the_same_is_true_for_get_in_the_program(shared_cluster: None) -> None:
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_who_writes_is_told_so(reader: Any, size: int) -> None:
+def test_a_writer_gets_the_error(reader: Any, size: int) -> None:
     ref = put(np.zeros(size))
     for method in (reader.write, reader.add_to):
         with pytest.raises(ValueError, match="read-only") as caught:

@@ -113,7 +113,7 @@ def test_frames_come_back_as_they_were_and_aligned(pool: MemoryPool) -> None:
     memory.close()
 
 
-def test_frames_of_one_s_own_can_be_written_to_and_nobody_sees_it(pool: MemoryPool) -> None:
+def test_writes_to_own_frames_are_invisible_to_others(pool: MemoryPool) -> None:
     memory = pool.store([b"pickle", bytes(SIZE)], [FrameKind.READ_ONLY, FrameKind.OWN_COPY])
     mine, _ = read(memory.place())
     mine[1][0] = 9
@@ -131,7 +131,7 @@ def test_an_image_is_stored_elsewhere_as_it_was(pool: MemoryPool) -> None:
     assert kinds == [0, 1]
 
 
-def test_memory_is_used_again_only_when_nobody_reads(pool: MemoryPool) -> None:
+def test_memory_is_reused_only_without_readers(pool: MemoryPool) -> None:
     first = pool.store([bytes(SIZE)], [0])
     reader, _ = read(first.place())
     pool.give_back(first)

@@ -164,7 +164,7 @@ def test_a_closed_queue_gives_what_it_has_and_ends_loops() -> None:
 
 
 @pytest.mark.usefixtures("shared_cluster")
-def test_closing_wakes_those_who_wait() -> None:
+def test_closing_wakes_waiting_threads() -> None:
     empty: Queue[int] = Queue()
     full: Queue[int] = Queue(maxsize=1)
     full.put(1)

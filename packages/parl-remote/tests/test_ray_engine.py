@@ -106,7 +106,7 @@ def test_a_connection_that_the_program_made_itself_is_used_and_left_open(tmp_pat
 
 
 @needs_ray
-def test_what_ray_cannot_do_is_refused_and_what_is_in_the_way_is_told(tmp_path: Path) -> None:
+def test_options_that_ray_lacks_are_refused_and_conflicts_are_reported(tmp_path: Path) -> None:
     program = """
         import parl_remote as parl
 

@@ -415,7 +415,7 @@ def test_closing_the_manager_ends_calls_and_waiting(manager: RemoteManager, serv
     assert serving.wait(PATIENCE_S)
 
 
-def test_who_has_another_key_learns_and_does_nothing(manager: RemoteManager, tmp_path: Path) -> None:
+def test_a_peer_with_another_key_reads_and_changes_nothing(manager: RemoteManager, tmp_path: Path) -> None:
     other = tmp_path / "key"
     other.write_text(ClusterKey.generate().to_text() + "\n")
     other.chmod(0o600)
@@ -445,7 +445,7 @@ def test_run_files_are_private_and_gone_at_the_end(manager: RemoteManager, run_d
     assert not directory.exists()
 
 
-def test_the_address_is_written_for_the_one_who_starts_the_manager(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_address_is_printed_where_the_manager_starts(capsys: pytest.CaptureFixture[str]) -> None:
     with RemoteManager() as manager:
         assert f"RemoteManager listens on {manager.address}" in capsys.readouterr().err
 

@@ -127,7 +127,7 @@ def test_a_replay_has_the_same_outcomes_with_the_same_random_numbers(home: Path)
     assert done.returncode == 0
 
 
-def test_the_call_that_ended_the_process_is_told_before_it_ends_the_replay(home: Path) -> None:
+def test_the_call_that_ended_the_process_is_named_before_it_ends_the_replay(home: Path) -> None:
     done = replay(home, "Plain")
     assert done.returncode == 3
     assert "die never ended: now again" in done.stderr

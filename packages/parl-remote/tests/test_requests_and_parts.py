@@ -27,7 +27,7 @@ class Peer:
         self.came.set()
 
 
-def test_an_answer_reaches_who_asked_and_nobody_else() -> None:
+def test_an_answer_reaches_only_its_caller() -> None:
     requests, peer = Requests(), Peer()
 
     def answer() -> None:
@@ -54,14 +54,14 @@ def _reply(requests: Requests, message: Message) -> None:
     requests.answered(Failed(message.request_id, "no such actor"))
 
 
-def test_a_late_answer_is_nobodys() -> None:
+def test_a_late_answer_is_discarded() -> None:
     requests, peer = Requests(), Peer()
     with pytest.raises(ResultTimeout, match=r"master did not answer StatusRequest within 0\.01 s"):
         requests.ask("master", StatusRequest, peer.send, 0.01)
     assert not requests.answered(Done(peer.asked[0].request_id))
 
 
-def test_who_waits_for_a_peer_that_is_gone_hears_of_it() -> None:
+def test_a_request_to_a_lost_peer_fails() -> None:
     requests = Requests()
     with pytest.raises(ClusterUnreachable, match="gone"):
         requests.ask("a", StatusRequest, lambda _: requests.lost("a", ClusterUnreachable("a is gone")), 10)

@@ -85,7 +85,7 @@ def kill(pid: int) -> None:
     os.close(process)
 
 
-def test_state_survives_the_loss_of_the_node_for_everybody_who_holds_the_actor(cluster: LoopbackCluster) -> None:
+def test_state_survives_the_loss_of_the_node_for_all_holders_of_the_actor(cluster: LoopbackCluster) -> None:
     actor = Saving()
     lost = node_of(cluster, actor.pid())
     holders = [Holder(actor) for _ in range(4)]

@@ -133,7 +133,7 @@ def test_a_busy_actor_gets_another_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("connected")
-def test_the_end_of_an_actor_is_told() -> None:
+def test_the_end_of_an_actor_is_reported() -> None:
     echo = Echo()
     with pytest.raises(parl_remote.ActorLost):
         echo.kill_itself()

@@ -84,7 +84,7 @@ def test_a_class_of_an_importable_module_travels_by_name() -> None:
     assert len(dumps_class(json.JSONDecoder)) < 100
 
 
-def test_a_class_that_nobody_else_can_import_travels_itself() -> None:
+def test_a_class_that_no_other_process_can_import_travels_itself() -> None:
     class Local:
         def answer(self) -> int:
             return 42

@@ -197,7 +197,7 @@ def test_nothing_is_placed_after_the_end(segments: Segments) -> None:
     assert len(segments_here()) == before
 
 
-def test_segments_go_with_who_forgot_to_close_them() -> None:
+def test_segments_are_freed_with_the_process_that_did_not_close_them() -> None:
     before = len(segments_here())
     segments = Segments()
     place(segments, frame(LARGE))
@@ -355,7 +355,7 @@ def test_results_stay_when_their_actor_is_gone(keeper: Any) -> None:
     assert (array == 5).all()
 
 
-def test_answers_that_nobody_takes_give_their_memory_back(keeper: Any) -> None:
+def test_answers_that_are_not_taken_give_their_memory_back(keeper: Any) -> None:
     for _ in range(100):
         keeper.make(1).cancel()
     assert keeper.sums().result() == []

@@ -193,7 +193,9 @@ def test_whichever_call_of_a_node_of_a_real_cluster_fails_it_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["node", "actor"])
-def test_a_connection_that_cannot_be_accepted_is_told_why(shortages: Shortages, tmp_path: Path, target: str) -> None:
+def test_a_connection_that_cannot_be_accepted_gets_the_reason(
+    shortages: Shortages, tmp_path: Path, target: str
+) -> None:
     rounds = _rounds(shortages, tmp_path, target, Call.ACCEPT, 4)
     _check(rounds, Call.ACCEPT)
     assert any(failed for _, failed, _, _ in rounds)

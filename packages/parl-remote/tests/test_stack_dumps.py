@@ -92,13 +92,13 @@ def test_a_second_dump_does_not_show_the_first_one_again(busy: ActorProcess) -> 
     assert second.told[0].text.count("most recent call first") == 2  # its two threads
 
 
-def test_two_who_ask_at_once_get_the_same_dump(busy: ActorProcess) -> None:
+def test_two_simultaneous_requests_get_the_same_dump(busy: ActorProcess) -> None:
     links = Listener(), Listener()
     ask(busy, *links)
     assert links[0].told == links[1].told
 
 
-def test_an_actor_that_is_stopped_is_said_to_be(busy: ActorProcess) -> None:
+def test_a_stopped_actor_is_reported_as_stopped(busy: ActorProcess) -> None:
     os.kill(busy.pid, signal.SIGSTOP)
     link = Listener()
     ask(busy, link)

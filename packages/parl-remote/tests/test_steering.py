@@ -135,7 +135,7 @@ def test_the_name_of_an_actor_that_will_be_made_again_is_kept_for_it() -> None:
     assert lease(state, "d", actor_name="boss"), "its restarts are used up"
 
 
-def test_who_looks_for_an_actor_whose_program_gives_up_is_told_so() -> None:
+def test_a_look_up_of_an_actor_whose_program_gives_up_fails() -> None:
     state = cluster("n")
     held = lease(state, actor_name="boss", max_restarts=-1)
     state.lease_ended("n", held, KILLED)
@@ -144,7 +144,7 @@ def test_who_looks_for_an_actor_whose_program_gives_up_is_told_so() -> None:
     assert failed == Failed(5, "there is no actor called 'boss'; named actors of the cluster: 0 (`xparl list`)")
 
 
-def test_a_name_that_nobody_has_is_refused_with_a_near_one() -> None:
+def test_an_unknown_name_is_refused_with_a_similar_one() -> None:
     state = cluster("n")
     lease(state, actor_name="learner")
     with pytest.raises(RemoteError, match="no actor called 'lerner'; did you mean 'learner'"):
@@ -259,7 +259,7 @@ def test_a_kill_is_answered_also_when_the_node_is_lost_or_the_owner_let_go() -> 
     assert killed.death.cause.kind is DeathKind.NODE_LOST
 
 
-def test_who_kills_what_is_not_there_is_told_so() -> None:
+def test_killing_an_unknown_actor_is_an_error() -> None:
     with pytest.raises(RemoteError, match="there is no actor 'ghost'; `xparl list` shows"):
         cluster("n").kill_requested("d", KillActor(1, "ghost"))
 
@@ -297,7 +297,7 @@ def test_when_the_time_is_up_actors_are_asked_to_end_and_those_that_come_back_at
     assert not to_node(state.tick(131.0), EndActor), "no node is asked twice"
 
 
-def test_who_wants_to_go_to_a_node_that_is_being_drained_is_told_so() -> None:
+def test_a_request_for_a_draining_node_is_refused() -> None:
     state = cluster("n")
     lease(state)
     state.drain_requested("d", DrainNode(4, "n"), 0.0)
@@ -306,7 +306,7 @@ def test_who_wants_to_go_to_a_node_that_is_being_drained_is_told_so() -> None:
     assert waiting.reason == "node host n is being drained"
 
 
-def test_who_wants_an_actor_of_a_cluster_that_is_drained_is_told_so() -> None:
+def test_a_request_to_a_drained_cluster_is_refused() -> None:
     state = cluster("n", own_node_id="n")
     state.drain_requested("d", DrainNode(4, "n"), 0.0)
     ask(state)

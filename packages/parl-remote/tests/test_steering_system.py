@@ -123,7 +123,7 @@ def eventually(happened: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
         ("crash", None, DeathKind.SIGNAL, None, signal.SIGSEGV),
     ],
 )
-def test_a_death_is_told_in_the_exception_and_by_the_master_in_the_same_words(
+def test_the_exception_and_the_master_describe_a_death_in_the_same_words(
     connect: Callable[..., None], method: str, argument: int | None, kind: DeathKind, exit_code: int, number: int
 ) -> None:
     connect()
@@ -216,7 +216,9 @@ def test_an_actor_can_be_bound_to_a_node_by_its_name(connect: Callable[..., None
 # -- kill and drain ----------------------------------------------------------------------------------------------------
 
 
-def test_somebody_else_kills_an_actor_and_its_owner_learns_who_and_why(connect: Callable[..., None]) -> None:
+def test_the_owner_of_an_actor_killed_by_another_program_gets_the_killer_and_the_reason(
+    connect: Callable[..., None],
+) -> None:
     connect()
     victim = Victim()
     waiting = submit(victim.sleep, PATIENCE_S)

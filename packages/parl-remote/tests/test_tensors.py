@@ -139,7 +139,7 @@ def test_actors_take_and_give_torch_tensors(connect: Callable[..., None]) -> Non
 
 
 @pytest.mark.slow
-def test_torch_tensors_of_put_are_shared_until_somebody_writes(connect: Callable[..., None]) -> None:
+def test_torch_tensors_of_put_are_shared_until_a_write(connect: Callable[..., None]) -> None:
     torch = pytest.importorskip("torch")
     connect(cpu_num=2)
     first, second = Keeper(), Keeper()

@@ -157,7 +157,7 @@ def is_let_in(listener: SealedListener, stranger: socket.socket) -> bool:
     raise AssertionError("nothing happened")
 
 
-def test_who_has_no_ticket_is_not_let_in(listener: SealedListener) -> None:
+def test_a_peer_without_a_ticket_is_refused(listener: SealedListener) -> None:
     with knock(listener, os.urandom(16)) as stranger:
         assert not is_let_in(listener, stranger)
 
@@ -239,7 +239,7 @@ def test_a_message_that_cannot_be_sent_at_once_leaves_the_channel_as_it_was(list
     channel.close()
 
 
-def test_where_nobody_listens_the_channel_says_so() -> None:
+def test_a_channel_without_a_listener_raises() -> None:
     listener = SealedListener("127.0.0.1", limits=LIMITS)
     port = listener.port
     listener.close()

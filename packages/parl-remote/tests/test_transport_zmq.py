@@ -182,7 +182,7 @@ def test_outsiders_that_come_and_stay_are_ended_long_before_descriptors_are(few_
         one.close()
 
 
-def test_a_port_where_nobody_listens_is_reported_at_once() -> None:
+def test_a_port_without_a_listener_is_reported_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -237,7 +237,7 @@ def test_a_name_leads_to_the_interface_that_it_stands_for(served: Served) -> Non
     ZmqChannel.connect(f"localhost:{port}", KEY).close()
 
 
-def test_who_waits_sees_a_message_that_was_announced_to_another_thread(
+def test_a_waiting_thread_sees_a_message_that_was_announced_to_another_one(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = ZmqChannel.connect(served.listener.address, KEY)

@@ -258,6 +258,6 @@ def test_a_host_that_fails_is_named_and_can_be_added_later(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_let_in_is_told_by_ssh_s_own_words(site: Site) -> None:
+def test_a_host_that_refuses_is_reported_in_the_words_of_ssh(site: Site) -> None:
     (site.folder / "user.pub").write_text("")
     assert "Permission denied" in site.xparl("up", site.hosts(workers=1), status=1)

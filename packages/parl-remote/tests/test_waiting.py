@@ -182,7 +182,7 @@ def test_actors_that_are_not_reached_by_a_connection_can_be_among_them(anywhere:
     assert [future.result() for future in futures] == [0, 1]
 
 
-def test_ctrl_c_leaves_nobody_waiting(shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_no_thread_waiting(shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     worker: Any = Worker()
     worker.note(0).result(PATIENCE_S)
     future = worker.note(1)

@@ -72,7 +72,7 @@ def test_a_stored_value_is_noted_and_can_be_read(
     assert peer.told[-1][1] == image
 
 
-def test_a_value_goes_with_the_last_who_wants_it(part: WorkerObjects, image: bytes, tmp_path: Path) -> None:
+def test_a_value_is_freed_with_its_last_reference(part: WorkerObjects, image: bytes, tmp_path: Path) -> None:
     first, second = Peer(), Peer()
     store(part, first, image)
     store(part, second, image)

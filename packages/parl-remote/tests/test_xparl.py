@@ -244,7 +244,7 @@ def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_reported_with_who_uses_it(desk: Desk) -> None:
+def test_a_port_in_use_is_reported_with_its_user(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     assert "your own cluster cluster-" in desk.xparl("start", "--port", port, fails=True)
@@ -281,7 +281,7 @@ def test_a_worker_whose_port_is_taken_reports_the_process_that_has_it(desk: Desk
 
 
 @pytest.mark.slow
-def test_without_a_key_a_worker_and_a_program_are_told_what_to_do(desk: Desk, tmp_path: Path) -> None:
+def test_without_a_key_a_worker_and_a_program_get_an_error_with_what_to_do(desk: Desk, tmp_path: Path) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     (directory,) = [where for where, _ in desk.run_files.clusters()]

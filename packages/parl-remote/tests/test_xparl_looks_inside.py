@@ -330,14 +330,14 @@ def test_kill_ends_the_actor_that_is_meant_and_says_how(busy_desk: Desk) -> None
     assert tell(busy_desk, "first.say('x')") == "lost KILLED_BY_USER"
 
 
-def test_kill_touches_nobody_if_one_name_is_wrong(watched: Desk) -> None:
+def test_kill_ends_no_actor_if_one_name_is_wrong(watched: Desk) -> None:
     assert "no actor 'nobody'" in watched.xparl("kill", "chief", "nobody", fails=True)
     assert len(watched.listed("actors")) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 1, 3])
-def test_too_little_of_an_id_means_nobody(watched: Desk, digits: int) -> None:
+def test_too_little_of_an_id_matches_no_actor(watched: Desk, digits: int) -> None:
     """An empty variable of a script, or the name of an actor that has ended, must not end another one."""
     little = str(watched.listed("actors")[1]["lease_id"]).partition("-")[2][:digits]
     assert f"no actor {little!r}" in watched.xparl("kill", little, fails=True)
@@ -373,7 +373,7 @@ def test_of_two_nodes_of_one_name_one_has_to_be_named_by_its_id(desk: Desk) -> N
 
 
 @pytest.mark.slow
-def test_a_lost_worker_is_told_and_listed_until_it_is_acknowledged(desk: Desk) -> None:
+def test_a_lost_worker_is_reported_and_listed_until_it_is_acknowledged(desk: Desk) -> None:
     follower = subprocess.Popen(
         [*XPARL, "events", "-f", "--json"],
         env=desk.environment,

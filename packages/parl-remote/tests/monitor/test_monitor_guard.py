@@ -119,7 +119,7 @@ def test_on_loopback_one_may_look_without_the_token(monitor: Any) -> None:
         assert monitor.client().get(path).status_code == 200
 
 
-def test_on_loopback_nobody_changes_anything_without_the_token(monitor: Any) -> None:
+def test_on_loopback_nothing_changes_without_the_token(monitor: Any) -> None:
     answer = monitor.client().post(KILL)
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, 'Bearer realm="PARL monitor"')
     assert monitor.client().post(KILL, headers={"Authorization": "Bearer wrong"}).status_code == 401
@@ -137,7 +137,7 @@ def test_loopbacks_own_names_are_welcome(monitor: Any, host: str) -> None:
     assert monitor.client().get("/api/v1/actors", headers={"Host": host}).status_code == 200
 
 
-def test_elsewhere_nobody_sees_anything_without_the_token(abroad: Any) -> None:
+def test_beyond_loopback_nothing_is_visible_without_the_token(abroad: Any) -> None:
     client = abroad.client()
     for path in ("/", "/actors", "/nodes/node-1"):
         answer = client.get(path)

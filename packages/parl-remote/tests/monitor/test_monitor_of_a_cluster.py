@@ -252,7 +252,7 @@ def test_a_cluster_in_the_foreground_has_its_monitor_too(place: Place, await_end
 
 
 @pytest.mark.slow
-def test_the_token_is_there_as_soon_as_people_are_told_of_it(place: Place) -> None:
+def test_the_token_exists_before_it_is_announced(place: Place) -> None:
     token_file = Path(place.start().split("to change anything, is in ")[1].split(")")[0])
     token = token_file.read_text()
     assert len(token) > 40
@@ -297,7 +297,7 @@ def test_no_monitor_is_started_where_none_is_wanted(place: Place) -> None:
     assert not list((place.home / "run").glob("*/monitor.*"))
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_started(place: Place) -> None:
+def test_a_port_in_use_is_reported_before_anything_is_started(place: Place) -> None:
     with socket.create_server(("127.0.0.1", place.monitor_port)):
         said = place.xparl(
             "start", "--port", place.port, "--cpu_num", 1, "--monitor_port", place.monitor_port, fails=True
@@ -350,7 +350,7 @@ def test_a_monitor_stays_when_the_master_is_gone_and_says_so(place: Place) -> No
     assert place.get("/api/v1/cluster")["totals"]["cpus"] == 2
 
 
-def test_what_is_missing_is_said_with_the_command_that_installs_it(
+def test_missing_packages_are_reported_with_the_command_that_installs_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from parl_remote._monitor import launch

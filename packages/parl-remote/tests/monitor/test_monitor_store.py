@@ -33,7 +33,7 @@ def test_a_monitor_without_news_says_so(monitor: Any) -> None:
     assert "30 s" in health.reason
 
 
-def test_the_reason_for_no_news_is_told(monitor: Any) -> None:
+def test_the_reason_for_no_news_is_shown(monitor: Any) -> None:
     monitor.store.failed("the master is gone")
     assert monitor.store.health().ok, "the last news are fresh"
     monitor.cluster.at += 10
@@ -49,7 +49,7 @@ def test_deaths_are_kept_when_the_master_no_longer_has_them(monitor: Any) -> Non
     assert monitor.store.death_counts() == {("Evaluator", "signal"): 1}
 
 
-def test_a_death_is_counted_once_however_often_it_is_told(monitor: Any) -> None:
+def test_a_death_is_counted_once_however_often_it_is_reported(monitor: Any) -> None:
     monitor.cluster.die("lease-3", "signal")
     monitor.look(5)
     assert sum(monitor.store.death_counts().values()) == 1
