@@ -26,7 +26,7 @@ HEADER = struct.Struct("<QQ")
 JOINED = 1 << 14
 """Bytes of an answer up to which it is copied behind its header, so that the parent wakes once."""
 PROGRAM_NAMES = ("init_main_from_name", "init_main_from_path")
-"""Of what `multiprocessing.spawn.get_preparation_data` gives: how to import the parent's program."""
+"""Keys of `multiprocessing.spawn.get_preparation_data` that say how to import the parent's program."""
 _importing = threading.Event()
 
 

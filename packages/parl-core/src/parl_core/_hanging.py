@@ -25,7 +25,7 @@ _ARRAY, _TENSOR, _TUPLE, _ITEMS = "$array", "$tensor", "$tuple", "$items"
 
 @dataclass(frozen=True)
 class Holder:
-    """How the state of one object is read and written."""
+    """The functions that read and write the state of one object."""
 
     get: Callable[[], Any]
     set: Callable[[Any], object]

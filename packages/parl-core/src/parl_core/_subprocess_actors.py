@@ -41,7 +41,7 @@ _PROGRAM = (
     "main({link}, {lifeline}, {program!r})"
 )
 CLOSE_TIMEOUT_S = 5.0
-"""How long a process may take to end after its connection was closed, before it is killed."""
+"""Seconds that a process may take to end after its connection was closed, before it is killed."""
 _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
@@ -123,7 +123,7 @@ class SubprocessActors:
 
 
 class _Started(Protocol):
-    """What is needed of a started process; `subprocess.Popen` has it."""
+    """The interface of a started process; `subprocess.Popen` has it."""
 
     @property
     def pid(self) -> int: ...

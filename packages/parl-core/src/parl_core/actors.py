@@ -42,7 +42,7 @@ IN_PROCESS = "in-process"
 THREADS = "threads"
 SUBPROCESS = "subprocess"
 JOIN_TIMEOUT_S = 1.0
-"""How long closing waits in all for threads that are at the end of a call."""
+"""Seconds that closing waits in all for threads that are at the end of a call."""
 
 
 class ActorFuture(Protocol):

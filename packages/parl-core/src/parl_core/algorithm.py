@@ -267,10 +267,10 @@ class Algorithm:
     """Attributes with whole numbers that belong to the saved state."""
 
     LATER_COUNTERS: ClassVar[tuple[str, ...]] = ()
-    """Those among them that files of older versions lack; they stay as they are then."""
+    """The members of `COUNTERS` that files of older versions lack; they keep their values then."""
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = False
-    """Whether actions lie in [-1, 1]; the loops map them in a straight line to the bounds of the action space."""
+    """True if actions lie in [-1, 1]; the loops map them in a straight line to the bounds of the action space."""
 
     TARGETS: ClassVar[tuple[str, ...]] = ("target_model",)
     """Attributes with models that only give targets. They stay in evaluation mode: no dropout, and batch statistics are
@@ -278,21 +278,21 @@ class Algorithm:
     (`parl.layers.noisy_fc`) draw there, too (Fortunato et al. 2018, section 3.1)."""
 
     NEEDS_HISTORY: ClassVar[bool] = False
-    """Whether `predict` takes the steps before as well, so that an agent cannot act on an observation alone."""
+    """True if `predict` takes the previous steps as well, so that an agent cannot act on an observation alone."""
 
     TEAM: ClassVar[str | None] = None
-    """Of an algorithm for several agents, the kind of `parl.networks.for_team` whose models it trains. Loops show it
+    """The kind of `parl.networks.for_team` whose models an algorithm for several agents trains. Loops show it
     joint observations (`parl_core.env.joint`) for an action of each agent; rollouts have a column an agent
     (`parl_core.contracts.batches.TeamRollout`)."""
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
-    """Whether models with a memory (`parl_core.recurrent`) can be learned with; others are refused."""
+    """True if the algorithm learns with models that have a memory (`parl_core.recurrent`)."""
 
     RECORDED: ClassVar[bool] = False
-    """Whether updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
+    """True if updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
 
     remembers: bool = False
-    """Whether the model has a memory (`parl_core.recurrent`)."""
+    """True if the model has a memory (`parl_core.recurrent`)."""
 
     _compiles: bool = False
     _reduces: bool = False

@@ -89,7 +89,7 @@ class Backend:
 
 
 class _Choice:
-    """The one place that remembers what `set_backend` said, what is preferred without it, and what was loaded."""
+    """The choice of `set_backend`, the preference without it, and the loaded backends."""
 
     def __init__(self) -> None:
         self.name: str | None = None

@@ -46,7 +46,7 @@ __all__ = ["AGENT_FILE", "VERSION", "Checkpoint", "CheckpointStore", "Journal", 
 _ARRAY, _BYTES = "$array", "$bytes"
 
 VERSION = 1
-"""Of the layout. A reader knows this one and all before it; it is raised when an older reader could not go on."""
+"""The version of the layout, raised when older readers fail on it. A reader knows this one and all before it."""
 
 AGENT_FILE = "agent.safetensors"
 """Name of the agent's file in a checkpoint's folder."""

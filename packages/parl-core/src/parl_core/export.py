@@ -63,7 +63,7 @@ _NAMES = {
 }
 
 _TOLERANCE = 1e-4
-"""How much numbers may differ, in proportion to the largest one: frameworks round sums in orders of their own."""
+"""The largest difference of numbers, in proportion to the largest one: frameworks add in different orders."""
 
 _RUN = """
 import sys

@@ -26,4 +26,4 @@ class GlobalConfig(SimpleNamespace):
 
 
 global_config = GlobalConfig()
-"""The one that a program's modules share."""
+"""The instance that a program's modules share."""

@@ -134,7 +134,7 @@ class LazyLayer:
     act: Callable[[Any], Any] | None
     activation: str | None
     own_parameters: tuple[str, ...]
-    """Those of `PARAMETERS` that this layer has."""
+    """The members of `PARAMETERS` that this layer has."""
 
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
         raise NotImplementedError

@@ -93,7 +93,7 @@ class _Console(logging.Handler):
 
 
 class _Run:
-    """The one log directory of this process, and the logger's handlers."""
+    """The log directory of this process, and the logger's handlers."""
 
     def __init__(self) -> None:
         self.logger = logging.getLogger("parl")

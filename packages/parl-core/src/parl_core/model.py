@@ -39,7 +39,7 @@ class Model:
 
     _model_id: str
     _blended: _Blended | None = None
-    """What this model was blended into last, so that the next time nothing is looked up."""
+    """The last target of `sync_weights_to` and its arrays, so that the next call looks nothing up."""
 
     CONTAINERS: ClassVar[str] = ""
     """The framework's own list and dictionary of layers, for messages."""

@@ -303,7 +303,7 @@ class _Network(Model):
     """The kind of its actions, which algorithms take from it; None where it was not made for a space."""
 
     obs_ndim: Any = None
-    """As of `parl.Agent`, which takes it from here."""
+    """The attribute `parl.Agent.obs_ndim`, which is taken from here."""
 
     def _trunk(self, body: Body, *, encoded: bool = False) -> Any:
         """Return the layers from observations, or from what an encoder made of them, to hidden features."""
@@ -554,7 +554,7 @@ class AtariActorCritic(SharedActorCritic):
 
 
 class _Remembering(_Network):
-    """What is in front of the heads of a model with a memory; `parl_core.recurrent` has the protocol."""
+    """The part in front of the heads of a model with a memory; `parl_core.recurrent` has the protocol."""
 
     def _set_memory(self, memory: MemoryKind, memory_size: int, body: Body, options: Mapping[str, Any]) -> None:
         if memory not in self._parts.memories:

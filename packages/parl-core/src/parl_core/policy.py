@@ -632,7 +632,7 @@ _LAYERS: Mapping[str, Callable[[_Node, _Arrays], _Function]] = {
 
 
 class _Memory:
-    """What remembers, over the layers in front of it.
+    """A recurrent layer with the layers in front of it.
 
     Attributes:
         shapes: of each array of the state, of one observation.

@@ -72,7 +72,7 @@ class Memory(Layer):
 
 class _Recurrent(Memory):
     NAMES: ClassVar[tuple[str, ...]]
-    """Of the arrays of its state, each `[rows, size]`."""
+    """The names of the arrays of its state, each `[rows, size]`."""
 
     _steps_with_any: Callable[[Any], Sequence[int]]
     """Returns the numbers of the columns of `[rows, T]` in which an entry is not zero."""

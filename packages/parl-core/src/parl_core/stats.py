@@ -351,7 +351,7 @@ class Improvement(NamedTuple):
     """The probability that one algorithm is better than another, with its interval."""
 
     probability: float
-    """That a run of the first scores above a run of the second, a tie counted as half; the mean over tasks."""
+    """Of a run of the first to score above one of the second, a tie counted as half; the mean over tasks."""
     interval: Interval
 
 

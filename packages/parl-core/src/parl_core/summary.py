@@ -39,7 +39,7 @@ FLUSH_SECONDS = 10.0  # often enough to watch a run; each flush waits for the di
 
 
 class _EventFile:
-    """The one event file of this process; it follows the logger's directory.
+    """The event file of this process; it follows the logger's directory.
 
     It is written by the calling thread. (tensorboardX's own writer has a thread and a queue, which its `flush` does
     not wait for, and gives two files that are begun in the same second the same name.)

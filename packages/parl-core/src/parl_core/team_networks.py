@@ -176,7 +176,7 @@ class PerAgentMemory(PerAgent):
 
 
 class _TeamNetwork(_Network):
-    """What all networks of teams share; `_per_agent` and `_per_agent_memory` are the backend's."""
+    """The base of all networks of teams; `_per_agent` and `_per_agent_memory` are the backend's."""
 
     _per_agent: Any
     _per_agent_memory: Any

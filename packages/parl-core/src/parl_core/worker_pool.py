@@ -24,10 +24,10 @@ from parl_core.errors import LostActor
 __all__ = ["Answer", "RestartPolicy", "Work", "WorkerPool"]
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long workers may take in all to close what they hold, before they are ended."""
+"""Seconds that workers may take in all to close what they hold, before they are ended."""
 
 SPAWN_AGAIN_S = 1.0
-"""How long a slot stays empty after a worker could not be spawned, before another attempt."""
+"""Seconds that a slot stays empty after a worker could not be spawned, before another attempt."""
 
 
 class Work(NamedTuple):
@@ -37,7 +37,7 @@ class Work(NamedTuple):
     method: str
     args: tuple[Any, ...] = ()
     tag: Any = None
-    """What the caller wants to have back with the answer."""
+    """A value of the caller that comes back with the answer."""
 
 
 class Answer(NamedTuple):
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 
     work: Work
     value: Any
-    """What the method returned, or the exception with which the work failed."""
+    """The result of the method, or the exception with which the work failed."""
     failed: bool
 
 
@@ -180,9 +180,9 @@ class WorkerPool:
         self._runs, self._closing = runs, closing
         self._slots = [_Slot() for _ in range(size)]
         self.restarts = [0] * size
-        """How many workers were lost in each slot."""
+        """The number of workers lost in each slot."""
         self.in_thread = True
-        """Whether workers after the first are spawned in threads: not where they are copies of this process."""
+        """True if workers after the first are spawned in threads: not where they are copies of this process."""
 
     def start(self) -> None:
         """Spawn the first workers, one after the other.

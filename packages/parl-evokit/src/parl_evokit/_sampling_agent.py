@@ -28,7 +28,7 @@ class SamplerSource(Protocol):
 
     @property
     def takes_stale_samples(self) -> bool:
-        """Whether samples of older models can be used."""
+        """True if samples of older models can be used."""
 
 
 class FixedModel:

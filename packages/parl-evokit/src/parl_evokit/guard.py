@@ -130,7 +130,7 @@ class Comparison:
 
     @property
     def variance(self) -> float:
-        """Of one reward, within arms and updates."""
+        """The variance of one reward, within arms and updates."""
         return self.spread / self.freedom if self.freedom else 0.0
 
     def interval(self, level: float) -> tuple[float, float]:

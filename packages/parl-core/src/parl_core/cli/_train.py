@@ -113,7 +113,7 @@ WHAT = options(
     ENV_OPTION,
     click.option("--data", help="Logged transitions, FILE.npz or minari:NAME, for algorithms that learn from them."),
 )
-"""What is trained, where and with which numbers; `asked_by` reads it."""
+"""The options that say what is trained, where and with which numbers; `asked_by` reads them."""
 
 
 def asked_by(

@@ -136,7 +136,7 @@ class OnPolicy(CountingUpdates):
     """Base of algorithms that learn from the experience of their own policy."""
 
     NO_ROLLOUTS: ClassVar[str] = ""
-    """Of a form of an algorithm without `learn_rollout`: its name and what to do instead, for messages."""
+    """The name of a form of an algorithm without `learn_rollout`, and what to do instead, for messages."""
 
     actions: ActionKind
 

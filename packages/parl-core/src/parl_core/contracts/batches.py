@@ -111,12 +111,12 @@ class Batch:
     ELSEWHERE: ClassVar[frozenset[str]] = frozenset({"extra", "state"})
     """Columns that do not have one entry per row."""
     RANGES: ClassVar[Mapping[str, tuple[float, str]]] = {}
-    """Of columns whose numbers begin at 0: the largest, and what to pass. Numbers outside learn without a word."""
+    """The largest number of columns whose numbers begin at 0, and the advice for others, which would be learned from."""
     SAME_SHAPE: ClassVar[tuple[str, ...]] = ()
     """Two columns of the same shapes."""
 
     checked: bool = False
-    """Whether the library made it itself, or it holds tensors."""
+    """True if the library made it itself, or it holds tensors."""
 
     def __post_init__(self) -> None:
         columns = self.__dict__

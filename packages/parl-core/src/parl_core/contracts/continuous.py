@@ -46,7 +46,7 @@ class ContinuousActorCritic(CountingUpdates):
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     HAS_TARGET: ClassVar[bool] = True
-    """Whether there is a `target_model`."""
+    """True if there is a `target_model`."""
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss")
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
     PAIRS: ClassVar[Mapping[str, str]] = {}

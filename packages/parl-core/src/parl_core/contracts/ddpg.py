@@ -93,7 +93,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
     """
 
     _heads: int = 0
-    """As seen at the first update."""
+    """The number of heads, known from the first update."""
 
     def __init__(
         self,

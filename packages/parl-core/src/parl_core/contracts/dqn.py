@@ -107,7 +107,7 @@ class DQN(CountingUpdates):
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "syncs")
     LATER_COUNTERS: ClassVar[tuple[str, ...]] = ("syncs",)
     LOOP_TAU: ClassVar[float] = 0.005
-    """How far the loops move the target after each update, unless the program says otherwise."""
+    """The part by which the loops move the target after each update, unless the program says otherwise."""
 
     LEARNS_SEQUENCES: ClassVar[bool] = True
 

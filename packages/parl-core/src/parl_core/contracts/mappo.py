@@ -123,7 +123,7 @@ class MAPPO(PPO):
 
     TEAM: ClassVar[str | None] = "central"
     CENTRAL: ClassVar[bool] = True
-    """Whether the critic sees the global state."""
+    """True if the critic sees the global state."""
 
     def __init__(
         self,

@@ -50,9 +50,9 @@ class GroupSlot:
         self.obs: Observations = None
         """`[size, *obs]`, what actions are chosen from; None before the environments have begun."""
         self.state: Mapping[str, NDArray[Any]] = {}
-        """Of a model with a memory, the state before `obs`, `[size, ...]` by name."""
+        """The state before `obs` of a model with a memory, `[size, ...]` by name."""
         self.chosen: Chosen | None = None
-        """Of the step that is under way."""
+        """The step in progress."""
         self.under_way = False
 
     @property

@@ -57,7 +57,7 @@ __all__ = [
 
 
 _OUTSIDE = 10
-"""How many losses for which the environments are not to blame count as much as one other failure."""
+"""The number of losses, with causes outside the environments, that count as one other failure."""
 
 
 class Call(NamedTuple):
@@ -67,7 +67,7 @@ class Call(NamedTuple):
     method: str
     args: tuple[Any, ...] = ()
     tag: Any = None
-    """What the caller wants to have back with the answer."""
+    """A value of the caller that comes back with the answer."""
 
 
 class Arrival(NamedTuple):
@@ -124,7 +124,7 @@ class EnvironmentWorkers:
 
     @property
     def lives(self) -> list[int]:
-        """How many workers have held each group before the one that has it now."""
+        """The number of workers that have held each group before the present one."""
         return [life + self._pool.restarts[self._worker_of[group]] for group, life in self._earlier.items()]
 
     def go_on(self, lives: Sequence[int]) -> None:
@@ -459,7 +459,7 @@ class ActorEnvironments:
     def __init__(self, groups: int, size: int) -> None:
         self.num_envs = groups * size
         self.recorded = False
-        """Whether actors have to record episodes from their first reset on."""
+        """True if actors have to record episodes from their first reset on."""
         self._groups = groups
         self._workers: EnvironmentWorkers
         self._source: FragmentSource

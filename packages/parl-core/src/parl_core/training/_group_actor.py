@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Choice(NamedTuple):
-    """What a policy said of observations.
+    """A policy's outputs for observations.
 
     Attributes:
         action: `[n, *act]`, as the policy drew them.
@@ -103,7 +103,7 @@ class Experience(ActingExperience, Protocol):
 
 
 class _Acted:
-    """What both share: the agent, and the state of its memory, which the loop holds between two calls."""
+    """The base of both: the agent, and the state of its memory, which the loop holds between two calls."""
 
     def __init__(self, agent: Any) -> None:
         self._agent, self._acting = agent, Acting(agent, 1)
@@ -113,7 +113,7 @@ class _Acted:
 
 
 class VTraceExperience(_Acted):
-    """Of IMPALA, whose targets correct for the lag.
+    """The experience of IMPALA, whose targets correct for the lag.
 
     Args:
         agent: `parl.Agent` around IMPALA.
@@ -175,7 +175,7 @@ class VTraceExperience(_Acted):
 
 
 class RolloutExperience(_Acted):
-    """Of algorithms that learn from advantages: A2C, A3C and PPO.
+    """The experience of algorithms that learn from advantages: A2C, A3C and PPO.
 
     Args:
         agent: `parl.Agent` around one of them.

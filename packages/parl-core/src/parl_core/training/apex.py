@@ -293,7 +293,7 @@ class ApexActor(CollectingActor):
 
 
 class _Spaces(NamedTuple):
-    """What `make_memory` asks of a vector of environments."""
+    """The part of a vector of environments that `make_memory` needs."""
 
     single_observation_space: Any
     single_action_space: Any

@@ -44,7 +44,7 @@ class Course:
     """
 
     ended: Ended
-    """How it ended; there after the block."""
+    """The end of the loop; set after the block."""
 
     def __init__(
         self,

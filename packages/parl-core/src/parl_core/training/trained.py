@@ -77,7 +77,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "ImplicitActorCritic": "implicit",
     }
 )
-"""What `for_spaces` calls these networks."""
+"""The name of these networks in `for_spaces`."""
 
 
 def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[str, Any] | None = None) -> Any:

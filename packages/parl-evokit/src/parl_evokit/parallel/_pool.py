@@ -48,7 +48,7 @@ UNKNOWN_AHEAD = 2  # calls that a worker has while it is not known how long a sa
 
 @dataclass(eq=False)
 class _Member:
-    """What a worker has been sent: the job it is equipped for, the model, and calls."""
+    """The messages sent to a worker: the job it is equipped for, the model, and calls."""
 
     job: object = None
     model: Model | None = None
