@@ -1,4 +1,4 @@
-"""What an exported policy costs: bytes, start, and one decision; beside the agent that it comes from.
+"""The cost of an exported policy: bytes, start, and one decision; beside the agent that it comes from.
 
     hatch run torch:python benchmarks/export/run.py
     hatch run paddle:python benchmarks/export/run.py

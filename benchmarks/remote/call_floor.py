@@ -1,4 +1,4 @@
-"""What a blocking call costs at least: ours in turns with a pipe by hand, and with our own system calls by hand.
+"""The lower bound of a blocking call: ours in turns with a pipe by hand, and with our own system calls by hand.
 
     hatch run base:python benchmarks/remote/call_floor.py [--windows 20]
 

@@ -55,7 +55,7 @@ class _Sent:
         self.answer: Any = None
 
     def is_right(self) -> bool:
-        """Whether the answer is what the actor was sent."""
+        """Return whether the answer is the value that the actor was sent."""
         number, back = self.answer
         if self.depends_on is None:
             return bool(number == self.number and np.array_equal(back, self.expected))
@@ -63,7 +63,7 @@ class _Sent:
         return bool(number == self.number and back[0] == before.number and _same(back[1], before.answer[1]))
 
     def fails_as(self, error: KeyError) -> bool:
-        """Whether it is the error of a call that this one depends on."""
+        """Return whether it is the error of a call that this one depends on."""
         before = self.depends_on
         return before is not None and (error.args == (before.number,) or before.fails_as(error))
 

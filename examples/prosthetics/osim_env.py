@@ -23,7 +23,7 @@ __all__ = ["OsimProsthetics", "Shaping", "open_simulator"]
 FALLEN_BELOW_M = 0.6
 """Height of the pelvis under which the challenge ends an episode."""
 ROUND_ONE_TARGET = np.array([3.0, 0.0, 0.0])
-"""What difficulty 0 asks for; its observations do not say so."""
+"""The target of difficulty 0, which its observations do not contain."""
 PER_STEP = 10.0
 """The challenge's reward for not falling, by which rewards are divided here."""
 

@@ -23,7 +23,7 @@ class Speeds(NamedTuple):
 
 
 SPEEDS = Speeds(0.5, 2.0)
-"""What the walker is asked for."""
+"""The target of the walker."""
 
 
 class TargetSpeed:

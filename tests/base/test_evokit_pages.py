@@ -1,4 +1,4 @@
-"""What the pages of evolution say is so: vectors of the noise page, algorithms, files of the tutorial."""
+"""Statements of the pages of evolution hold: vectors of the noise page, algorithms, files of the tutorial."""
 
 import json
 import re

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "evolution"
 
 
 def run(*command: object) -> str:
-    """What a program prints."""
+    """Return a program's output."""
     done = subprocess.run(
         [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=110, check=False
     )

@@ -150,7 +150,7 @@ class DocumentedCluster:
         return self._run([str(XPARL), *arguments])
 
     def python(self, folder: Path, program: str, address: str) -> str:
-        """What a program prints at the terminal, both streams."""
+        """Return a program's output on both streams."""
         path = folder / "program.py"
         path.write_text(program.replace("<address>", repr(address) if address else ""))
         return self._run([sys.executable, str(path)])
@@ -211,7 +211,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocumentedClus
 
 @pytest.fixture(scope="module", params=["private", "xparl start"])
 def address(request: pytest.FixtureRequest, cluster: DocumentedCluster) -> Iterator[str]:
-    """What to write between the parentheses of `parl.connect`."""
+    """Return the arguments of `parl.connect`."""
     if request.param == "private":
         yield ""
         return

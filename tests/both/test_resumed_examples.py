@@ -70,7 +70,7 @@ def last_checkpoint(folder: Path) -> tuple[int, dict[str, Any], bytes]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two states have the same bits."""
+    """Return whether two states have the same bits."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     if isinstance(one, (list, tuple)):

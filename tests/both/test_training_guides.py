@@ -33,7 +33,7 @@ def program_of(page: str, **smaller: str) -> str:
 
 
 def run(source: str, folder: Path) -> str:
-    """What the program prints."""
+    """Return the program's output."""
     (folder / "program.py").write_text(source, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "program.py"],

@@ -1,4 +1,4 @@
-"""What A2C and A3C must do on every backend."""
+"""Tests of A2C and A3C that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What actors and a learner must do with every backend: the same bits whoever acts, and learning."""
+"""Tests of actors and a learner that every backend must pass: the same bits whoever acts, and learning."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a backend's tests tell the suite about their framework, and the base of all suites."""
+"""The description of a backend's framework for the suite, and the base of all suites."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `parl.Agent` must do on every backend: one or many observations, saving and restoring, divergence."""
+"""Tests of `parl.Agent` that every backend must pass: one or many observations, saving and restoring, divergence."""
 
 import json
 from contextlib import closing

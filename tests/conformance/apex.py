@@ -1,4 +1,4 @@
-"""What Ape-X's loop must do with every backend: the same bits whoever acts, exact resumption, and learning."""
+"""Tests of Ape-X's loop that every backend must pass: the same bits whoever acts, exact resumption, and learning."""
 
 from functools import partial
 from pathlib import Path

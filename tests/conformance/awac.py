@@ -1,4 +1,4 @@
-"""What AWAC must do on every backend."""
+"""Tests of AWAC that every backend must pass."""
 
 from typing import Any
 

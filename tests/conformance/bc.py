@@ -1,4 +1,4 @@
-"""What behaviour cloning must do on every backend."""
+"""Tests of behaviour cloning that every backend must pass."""
 
 import numpy as np
 import pytest

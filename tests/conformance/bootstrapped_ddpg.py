@@ -1,4 +1,4 @@
-"""What bootstrapped DDPG must do on every backend."""
+"""Tests of bootstrapped DDPG that every backend must pass."""
 
 from typing import Any
 

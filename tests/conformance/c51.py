@@ -1,4 +1,4 @@
-"""What C51 and Rainbow must do on every backend."""
+"""Tests of C51 and Rainbow that every backend must pass."""
 
 from importlib import import_module
 from typing import Any

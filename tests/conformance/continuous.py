@@ -1,4 +1,4 @@
-"""What every off-policy actor-critic must do on every backend; the suites of DDPG, TD3, SAC and OAC inherit it."""
+"""Tests of off-policy actor-critics that every backend must pass; the suites of DDPG, TD3, SAC and OAC inherit it."""
 
 import re
 from pathlib import Path

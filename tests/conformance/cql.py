@@ -1,4 +1,4 @@
-"""What CQL must do on every backend."""
+"""Tests of CQL that every backend must pass."""
 
 from typing import Any
 

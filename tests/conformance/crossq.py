@@ -1,4 +1,4 @@
-"""What CrossQ must do on every backend."""
+"""Tests of CrossQ that every backend must pass."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What DDPG must do on every backend."""
+"""Tests of DDPG that every backend must pass."""
 
 from typing import Any
 

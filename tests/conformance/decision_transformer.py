@@ -1,4 +1,4 @@
-"""What the Decision Transformer, its network and acting with it must do on every backend."""
+"""Tests of the Decision Transformer, its network and acting with it that every backend must pass."""
 
 from typing import Any
 

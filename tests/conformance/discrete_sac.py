@@ -1,4 +1,4 @@
-"""What discrete SAC must do on every backend."""
+"""Tests of discrete SAC that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What DQN and its variants must do on every backend."""
+"""Tests of DQN and its variants that every backend must pass."""
 
 from typing import Any
 

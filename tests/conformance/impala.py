@@ -1,4 +1,4 @@
-"""What IMPALA and V-trace must do on every backend."""
+"""Tests of IMPALA and V-trace that every backend must pass."""
 
 import math
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What IQL must do on every backend."""
+"""Tests of IQL that every backend must pass."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What lazily shaped layers (`parl.layers.fc(size=...)`) must do on every backend."""
+"""Tests of lazily shaped layers (`parl.layers.fc(size=...)`) that every backend must pass."""
 
 import copy
 from typing import Any, cast

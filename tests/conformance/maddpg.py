@@ -1,4 +1,4 @@
-"""What MADDPG must do on every backend, in its form for a team and in PARL 2.x's for one agent."""
+"""Tests of MADDPG that every backend must pass, in its form for a team and in PARL 2.x's for one agent."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What MAPPO, IPPO and COMA must do on every backend."""
+"""Tests of MAPPO, IPPO and COMA that every backend must pass."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `parl.Model` must do on every backend."""
+"""Tests of `parl.Model` that every backend must pass."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""What noisy layers must do on every backend, alone and in networks of action values."""
+"""Tests of noisy layers that every backend must pass, alone and in networks of action values."""
 
 from typing import Any
 

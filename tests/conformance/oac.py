@@ -1,4 +1,4 @@
-"""What OAC must do on every backend: learn as SAC does, and explore where an upper bound of the critics rises."""
+"""Tests of OAC that every backend must pass: it learns as SAC, and explores where an upper bound of Q rises."""
 
 from typing import Any
 

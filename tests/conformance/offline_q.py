@@ -1,4 +1,4 @@
-"""What Q-learning on logged data must do on every backend."""
+"""Tests of Q-learning on logged data that every backend must pass."""
 
 from typing import Any
 

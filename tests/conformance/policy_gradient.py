@@ -1,4 +1,4 @@
-"""What PolicyGradient must do on every backend."""
+"""Tests of PolicyGradient that every backend must pass."""
 
 import itertools
 from collections.abc import Callable

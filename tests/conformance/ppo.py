@@ -1,4 +1,4 @@
-"""What PPO in PARL 2.x's form must do on every backend."""
+"""Tests of PPO in PARL 2.x's form that every backend must pass."""
 
 import math
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""What QMIX and VDN must do on every backend."""
+"""Tests of QMIX and VDN that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What QR-DQN must do on every backend."""
+"""Tests of QR-DQN that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What ReBRAC must do on every backend."""
+"""Tests of ReBRAC that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What REDQ and DroQ must do on every backend."""
+"""Tests of REDQ and DroQ that every backend must pass."""
 
 from typing import Any
 

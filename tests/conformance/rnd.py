@@ -1,4 +1,4 @@
-"""What random network distillation must do on every backend, alone and as a second reward of PPO."""
+"""Tests of random network distillation that every backend must pass, alone and as a second reward of PPO."""
 
 from functools import partial
 from pathlib import Path

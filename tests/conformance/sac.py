@@ -1,4 +1,4 @@
-"""What SAC must do on every backend."""
+"""Tests of SAC that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What PPO in PARL 1.x's form must do on every backend."""
+"""Tests of PPO in PARL 1.x's form that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What target networks with batch statistics or dropout must do on every backend, whichever the algorithm."""
+"""Tests of target networks with batch statistics or dropout that every backend must pass, whichever the algorithm."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What TD3 must do on every backend."""
+"""Tests of TD3 that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What TD3+BC must do on every backend."""
+"""Tests of TD3+BC that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What TQC must do on every backend."""
+"""Tests of TQC that every backend must pass."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the tests that span packages share on paddle."""
+"""Shared fixtures of the tests that span packages, on paddle."""
 
 import warnings
 from collections.abc import Iterator

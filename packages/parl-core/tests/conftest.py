@@ -1,4 +1,4 @@
-"""What several test files of parl-core need."""
+"""Shared fixtures of parl-core's tests."""
 
 from collections.abc import Iterator
 from pathlib import Path

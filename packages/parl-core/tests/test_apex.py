@@ -1,4 +1,4 @@
-"""What an actor of Ape-X computes, and what the learner remembers of it."""
+"""The priorities of an actor of Ape-X, and the learner's record of them."""
 
 from typing import Any
 

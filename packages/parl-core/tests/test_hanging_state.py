@@ -1,4 +1,4 @@
-"""What hangs on an algorithm besides models and our optimizers is found, and its state comes back as it was."""
+"""State of objects on an algorithm besides models and our optimizers is found and restored."""
 
 import random
 from collections import OrderedDict

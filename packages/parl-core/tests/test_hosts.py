@@ -1,4 +1,4 @@
-"""What a machine is and has, without dialling."""
+"""Addresses, ports and accelerators of a machine, found without connecting."""
 
 import ipaddress
 import socket

@@ -1,4 +1,4 @@
-"""What `parl migrate` finds in programs of PARL 1.x and 2.x, and what it changes."""
+"""Findings and changes of `parl migrate` in programs of PARL 1.x and 2.x."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a behaviour does is logged as it happened, equally with the same seed."""
+"""Logs of a behaviour: complete, and equal with the same seed."""
 
 from pathlib import Path
 from typing import Any

@@ -180,7 +180,7 @@ def test_an_environment_is_asked_at_once_or_one_by_one() -> None:
 
 
 class _Agent:
-    """What `make_memory` asks of an agent."""
+    """The part of an agent that `make_memory` uses."""
 
     class alg:  # noqa: N801 - an attribute of agents
         gamma = 0.9

@@ -1,4 +1,4 @@
-"""What kind an environment is, and how it is made for training and for evaluation."""
+"""Kinds of environments, and their preprocessing for training and for evaluation."""
 
 import pickle
 

@@ -26,7 +26,7 @@ def drop(board: np.ndarray, column: int, player: int) -> None:
 
 
 def result_of(game: ConnectFour) -> float:
-    """What player 0 gets of a game that has just ended."""
+    """Return the reward of player 0 of a game that has just ended."""
     return game.rewards["player_0"]
 
 

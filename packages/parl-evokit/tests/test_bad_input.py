@@ -1,4 +1,4 @@
-"""What users and their services get wrong: each has a clear error or a report, and nothing else changes."""
+"""Mistakes of users and their services: each has a clear error or a report, and nothing else changes."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the package promises as a whole: its names, its errors, and what it never imports."""
+"""The package as a whole: its names, its errors, and the imports that it must not have."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands there."""
+"""The programs of the README run as they are."""
 
 import re
 from pathlib import Path

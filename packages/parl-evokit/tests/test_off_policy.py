@@ -1,4 +1,4 @@
-"""What a candidate would have earned, estimated from other models' traffic: right on a shop whose truth is known."""
+"""The reward of a candidate, estimated from other models' traffic: right on a shop whose truth is known."""
 
 from pathlib import Path
 

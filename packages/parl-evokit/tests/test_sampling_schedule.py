@@ -1,4 +1,4 @@
-"""Who evaluates what: shares, stragglers, the dead. No worker and no clock: times are numbers."""
+"""The schedule of evaluations: shares, stragglers, lost workers. No worker and no clock: times are numbers."""
 
 import pytest
 from hypothesis import given, settings

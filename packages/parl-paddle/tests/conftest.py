@@ -1,4 +1,4 @@
-"""What all tests of parl-paddle share."""
+"""Shared fixtures of parl-paddle's tests."""
 
 import warnings
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What only paddle's algorithms can be asked: devices, graphs, waiting for the device."""
+"""Tests of paddle's algorithms alone: devices, graphs, waiting for the device."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

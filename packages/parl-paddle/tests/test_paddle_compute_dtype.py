@@ -1,4 +1,4 @@
-"""What paddle cannot do on a CPU is refused, not ignored."""
+"""Options that paddle lacks on a CPU are refused, not ignored."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an algorithm does beside gradients goes on in a program: targets, counters, schedules, delayed steps."""
+"""The steps of an algorithm beside gradients continue in a program: targets, counters, schedules, delayed steps."""
 
 # mypy: allow-untyped-calls
 # Paddle leaves its programs untyped.

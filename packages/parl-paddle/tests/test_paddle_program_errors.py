@@ -1,4 +1,4 @@
-"""What agents with programs refuse, and that nothing of them stays behind for agents without."""
+"""Refusals of agents with programs, which leave no state behind for agents without."""
 
 # mypy: allow-untyped-calls
 # Paddle leaves its programs untyped.

@@ -1,4 +1,4 @@
-"""What tests of real actors share: a private cluster that leaves nothing behind, and ways to wait for events."""
+"""Shared fixtures of tests with real actors: a private cluster that leaves nothing behind, and waits for events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop of an actor's process does with messages that come while a reply cannot leave."""
+"""Messages that arrive at an actor's process while a reply cannot leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers see when an actor ends, and how its slot becomes free again."""
+"""The end of an actor as its callers see it, and the release of its slot."""
 
 from __future__ import annotations
 

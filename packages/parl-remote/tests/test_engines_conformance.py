@@ -1,4 +1,4 @@
-"""What a user sees of remote classes, the same everywhere: in this process, on a private cluster, over TCP, on Ray.
+"""Remote classes as a user sees them, the same everywhere: in this process, on a private cluster, over TCP, on Ray.
 
 A test here may not know where it runs. Where an engine differs, `DIFFERS` says so with the reason, and only there.
 """

@@ -1,4 +1,4 @@
-"""What `distributed_files` names, and what it does not."""
+"""The files that `distributed_files` selects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ordinary classes have beside plain methods works through a handle as it does without one."""
+"""Features of ordinary classes beside plain methods work through a handle as without one."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _look_up_to_the_end(name: str) -> None:
 
 
 def gone(pid: int, within_s: float = 60.0) -> bool:
-    """Whether a process ends within a time."""
+    """Return whether a process ends within a time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:

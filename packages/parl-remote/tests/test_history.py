@@ -1,4 +1,4 @@
-"""What a master keeps in a file of nodes and events, and reads when it is started again."""
+"""The file of nodes and events that a master reads when it is restarted."""
 
 from __future__ import annotations
 

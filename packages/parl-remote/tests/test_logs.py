@@ -1,4 +1,4 @@
-"""What actors write: books of logs, pieces of text, and lines shown by the program that made them."""
+"""Output of actors: books of logs, pieces of text, and lines shown by the program that made them."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ class Talker:
 
 @pytest.fixture
 def output(run_program: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., tuple[str, str]]:
-    """What a program writes to its stdout and stderr."""
+    """Return a program's output on stdout and stderr."""
 
     def of(body: str, **environment: str) -> tuple[str, str]:
         done = run_program(program=CLASS + textwrap.dedent(body), env={**os.environ, **environment})

@@ -1,4 +1,4 @@
-"""What a client remembers of the actors that it has made."""
+"""A client's record of the actors that it has made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What notebooks show of handles, futures and clusters; IPython itself asks where it is installed."""
+"""Display of handles, futures and clusters in notebooks; IPython itself asks where it is installed."""
 
 from __future__ import annotations
 

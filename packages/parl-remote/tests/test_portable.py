@@ -1,4 +1,4 @@
-"""What stands in for Linux's own facilities elsewhere: its parts, suites over it, Python without what Windows lacks."""
+"""The implementation without Linux's facilities: its parts, suites over it, Python without what Windows lacks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ if __name__ == "__main__":
 
 
 def run(*command: str, **variables: str) -> str:
-    """What a program prints."""
+    """Return a program's output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PARL_") and k != "XPARL"}
     done = subprocess.run(
         [sys.executable, *command],

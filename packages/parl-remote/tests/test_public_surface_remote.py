@@ -1,4 +1,4 @@
-"""What `parl_remote` offers, and what importing it costs."""
+"""The public names of `parl_remote`, and the cost of importing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is particular to Ray; what is common to all engines is in `test_engines_conformance`."""
+"""Tests of Ray alone; those of all engines are in `test_engines_conformance`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be sent is named by the place where it is found, however deep inside an argument or a result."""
+"""Values that cannot be sent are named by their place, however deep inside an argument or a result."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def node_of(cluster: LoopbackCluster, pid: int) -> Any:
 
 
 def answered(call: Callable[[], Any]) -> Any:
-    """What a call gives once the actor is there again."""
+    """Return the result of a call after the restart of the actor."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

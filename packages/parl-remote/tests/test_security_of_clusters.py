@@ -1,4 +1,4 @@
-"""What a cluster that runs shows of itself: modes of files, command lines, logs, ports, and what its nodes load."""
+"""The traces of a running cluster: modes of files, command lines, logs, ports, and what its nodes load."""
 
 from __future__ import annotations
 

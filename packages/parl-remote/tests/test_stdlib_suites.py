@@ -19,7 +19,7 @@ LEAST = 100  # tests that are run with any version; fewer means that the suite h
 
 
 def has_suites(folder: Path) -> bool:
-    """Whether a `test` package has the suites."""
+    """Return whether a `test` package has the suites."""
     futures = (folder / "test_concurrent_futures.py", folder / "test_concurrent_futures" / "__init__.py")
     return any(file.exists() for file in futures) and all((folder / file).exists() for file in WANTED)
 

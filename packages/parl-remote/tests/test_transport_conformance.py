@@ -1,4 +1,4 @@
-"""What every transport must do, run over all of them: in memory, unix sockets, zmq with CURVE, sealed TCP."""
+"""Tests that every transport must pass: in memory, unix sockets, zmq with CURVE, sealed TCP."""
 
 from __future__ import annotations
 

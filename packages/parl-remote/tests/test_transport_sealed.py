@@ -146,7 +146,7 @@ def knock(listener: SealedListener, said: bytes) -> socket.socket:
 
 
 def is_let_in(listener: SealedListener, stranger: socket.socket) -> bool:
-    """Whether a connection was opened, before its end was seen."""
+    """Return whether a connection was opened, before its end was seen."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         if any(isinstance(event, Opened) for event in poll(listener)):

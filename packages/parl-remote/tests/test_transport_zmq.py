@@ -1,4 +1,4 @@
-"""What only the transport between hosts has: authentication, errors of connecting, unauthenticated peers."""
+"""Tests of the transport between hosts alone: authentication, errors of connecting, unauthenticated peers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_another_clusters_key_is_refused_and_nothing_of_the_peer_is_seen(served:
 
 
 def test_the_right_server_key_without_the_members_key_does_not_get_in(served: Served) -> None:
-    """What an outsider could learn of the server is not enough."""
+    """The server's public data are not enough to authenticate."""
     context = zmq.Context()
     unauthenticated = context.socket(zmq.DEALER)
     unauthenticated.curve_serverkey = zmq.curve_public(zmq.utils.z85.encode(KEY.derive("curve server")))

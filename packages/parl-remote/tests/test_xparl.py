@@ -126,7 +126,7 @@ class Desk:
         return running
 
     def output(self, body: str, **variables: str) -> str:
-        """What a user's program prints until it ends."""
+        """Return the output of a user's program until it ends."""
         out, err = self.program(body, **variables).communicate(timeout=240)
         return out + err
 

@@ -423,7 +423,7 @@ def test_top_writes_one_look_into_a_pipe(watched: Desk) -> None:
 
 
 def read_until(terminal: int, text: bytes, seconds: float = 60.0) -> bytes:
-    """What comes from a terminal up to a text."""
+    """Return a terminal's output up to a text."""
     seen = b""
     deadline = time.monotonic() + seconds
     while text not in seen:

@@ -1,4 +1,4 @@
-"""What all tests of parl-torch share."""
+"""Shared fixtures of parl-torch's tests."""
 
 import pytest
 import torch

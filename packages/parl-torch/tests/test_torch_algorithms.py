@@ -1,4 +1,4 @@
-"""What only PyTorch's algorithms can be asked: devices, graphs, waiting for the device."""
+"""Tests of PyTorch's algorithms alone: devices, graphs, waiting for the device."""
 
 from collections.abc import Callable
 from typing import Any

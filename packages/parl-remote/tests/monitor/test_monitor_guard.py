@@ -1,4 +1,4 @@
-"""Who may look, who may act, and what browsers may do."""
+"""Access to the monitor: reading, acting, and the rights of browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the monitor remembers, and says of its own health."""
+"""The monitor's history, and its own health."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Batch:
     ELSEWHERE: ClassVar[frozenset[str]] = frozenset({"extra", "state"})
     """Columns that do not have one entry per row."""
     RANGES: ClassVar[Mapping[str, tuple[float, str]]] = {}
-    """The largest number of columns whose numbers begin at 0, and the advice for others, which would be learned from."""
+    """The largest number of columns whose numbers begin at 0, and the advice for others."""
     SAME_SHAPE: ClassVar[tuple[str, ...]] = ()
     """Two columns of the same shapes."""
 
