@@ -18,7 +18,6 @@ import queue
 import shutil
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -38,8 +37,8 @@ from parl_remote._program.proxy import make_proxy, unpacked
 from parl_remote._program.rendezvous import given_key, publish_manager_key
 from parl_remote._program.restarts import NoRestart, Restarts
 from parl_remote._security import ClusterKey
-from parl_remote._system.facilities import Waker
 from parl_remote._transport import Buffer, Closed, Listener, Opened, Received
+from parl_remote._transport.memory import InboxChannel
 from parl_remote.errors import (
     ChannelClosed,
     DeathCause,
@@ -53,7 +52,7 @@ from parl_remote.errors import (
 __all__ = ["Hello", "PeerChannel", "RemoteManager", "ServedObject", "read_hello"]
 
 
-class PeerChannel:
+class PeerChannel(InboxChannel):
     """A channel to a peer of a listener; implements `transport.Channel`.
 
     Args:
@@ -63,13 +62,10 @@ class PeerChannel:
     """
 
     def __init__(self, loop: Loop, listener: Listener, peer: int) -> None:
+        super().__init__()
         self._loop = loop
         self._listener = listener
         self._peer = peer
-        self._inbox: deque[list[memoryview]] = deque()
-        self._changed = threading.Condition()
-        self._waker = Waker()
-        self._over = ""
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:  # noqa: ARG002  # it never waits
         """Send one message, copied because it is sent later in the loop."""
@@ -78,63 +74,11 @@ class PeerChannel:
         copied = [bytes(frame) for frame in frames]
         self._loop.call_soon(lambda: self._send(copied))
 
-    def post(self, frames: Sequence[Buffer]) -> bool:
-        """Send one message; the listener queues it."""
-        self.send(frames)
-        return True
-
-    def flush(self) -> bool:
-        """Return True: nothing is kept."""
-        return True
-
-    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
-        """Wait for one message and return it."""
-        return self._take(timeout_s)[0]
-
-    def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
-        """Wait for one message and return all that have arrived."""
-        return self._take(timeout_s, most=len(self._inbox) or 1)
-
-    def _take(self, timeout_s: float | None, most: int = 1) -> list[list[memoryview]]:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._inbox or self._over, timeout_s):
-                raise ResultTimeout(f"nothing arrived within {timeout_s} s")
-            if not self._inbox:
-                raise ChannelClosed(self._over)
-            taken = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
-            if not self._inbox and not self._over:
-                self._waker.clear()
-        return taken
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while there are messages, and permanently once the peer is gone."""
-        return self._waker.fileno()
-
-    def pending(self) -> bool:
-        """Return False: the descriptor signals everything."""
-        return False
-
     def close(self) -> None:
         """Close the channel; messages sent before still arrive."""
         if not self._over:
             self.hang_up("this channel was closed")
             self._loop.call_soon(lambda: self._listener.drop(self._peer))
-
-    # -- in the listener's loop --------------------------------------------------------------------------------------
-
-    def deliver(self, frames: list[memoryview]) -> None:
-        """Queue a message from the peer."""
-        with self._changed:
-            self._inbox.append(frames)
-            self._waker.wake()
-            self._changed.notify_all()
-
-    def hang_up(self, reason: str) -> None:
-        """Record that the peer is gone."""
-        with self._changed:
-            self._over = self._over or reason
-            self._waker.wake()
-            self._changed.notify_all()
 
     def _send(self, frames: list[bytes]) -> None:
         try:

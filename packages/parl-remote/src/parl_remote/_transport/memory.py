@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from parl_remote._system.facilities import Waker
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.errors import ChannelClosed, ResultTimeout
 
-__all__ = ["MemoryChannel", "MemoryListener"]
+__all__ = ["InboxChannel", "MemoryChannel", "MemoryListener"]
 
 
 class MemoryListener:
@@ -112,23 +113,18 @@ class MemoryListener:
         self._waker.wake()
 
 
-class MemoryChannel:
-    """One connection to a `MemoryListener`, made by its `connect`."""
+class InboxChannel(ABC):
+    """A channel whose messages another thread of this process delivers."""
 
-    def __init__(self, listener: MemoryListener, peer: int) -> None:
-        self._listener = listener
-        self._peer = peer
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._waker = Waker()
-        self._over = ""
-        self._closed = False
+        self._over = ""  # why nothing will arrive any more
 
-    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:  # noqa: ARG002 - never has to wait
+    @abstractmethod
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message."""
-        if self._closed:
-            raise ChannelClosed("this channel was closed")
-        self._listener.accept(self._peer, frames)
 
     def post(self, frames: Sequence[Buffer]) -> bool:
         """Send one message, which never has to wait."""
@@ -141,17 +137,22 @@ class MemoryChannel:
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message and return it."""
+        return self._take(timeout_s, 1)[0]
+
+    def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
+        """Wait for one message and return all that have arrived."""
+        return self._take(timeout_s, None)
+
+    def _take(self, timeout_s: float | None, most: int | None) -> list[list[memoryview]]:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._inbox or self._over or self._closed, timeout_s):
+            if not self._changed.wait_for(lambda: self._inbox or self._over, timeout_s):
                 raise ResultTimeout(f"nothing arrived within {timeout_s} s")
-            if self._closed:
-                raise ChannelClosed("this channel was closed")
             if not self._inbox:
                 raise ChannelClosed(self._over)
-            frames = self._inbox.popleft()
+            taken = [self._inbox.popleft() for _ in range(most or len(self._inbox))]
             if not self._inbox and not self._over:
                 self._waker.clear()
-        return frames
+        return taken
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while there are messages, and permanently once the peer is gone."""
@@ -161,28 +162,46 @@ class MemoryChannel:
         """Return False: the descriptor signals everything."""
         return False
 
+    def deliver(self, frames: list[memoryview]) -> None:
+        """Queue a message from the peer; for its listener."""
+        with self._changed:
+            if not self._over:
+                self._inbox.append(frames)
+                self._waker.wake()
+                self._changed.notify_all()
+
+    def hang_up(self, reason: str) -> None:
+        """Record that the peer is gone; for its listener."""
+        with self._changed:
+            if not self._over:
+                self._over = reason
+                self._waker.wake()
+                self._changed.notify_all()
+
+
+class MemoryChannel(InboxChannel):
+    """One connection to a `MemoryListener`, made by its `connect`."""
+
+    def __init__(self, listener: MemoryListener, peer: int) -> None:
+        super().__init__()
+        self._listener = listener
+        self._peer = peer
+        self._closed = False
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:  # noqa: ARG002 - never has to wait
+        """Send one message."""
+        if self._closed:
+            raise ChannelClosed("this channel was closed")
+        self._listener.accept(self._peer, frames)
+
     def close(self) -> None:
         """Close the channel; messages sent before still arrive."""
         with self._changed:
             if self._closed:
                 return
             self._closed = True
+            self._over = "this channel was closed"
+            self._inbox.clear()
             self._waker.close()
             self._changed.notify_all()
         self._listener.lose(self._peer, "the peer closed the connection")
-
-    def deliver(self, frames: list[memoryview]) -> None:
-        """Queue a message from the listener; for `MemoryListener`."""
-        with self._changed:
-            if not self._closed:
-                self._inbox.append(frames)
-                self._waker.wake()
-                self._changed.notify_all()
-
-    def hang_up(self, reason: str) -> None:
-        """Record that the listener dropped this channel; for `MemoryListener`."""
-        with self._changed:
-            if not self._closed:
-                self._over = reason
-                self._waker.wake()
-                self._changed.notify_all()
