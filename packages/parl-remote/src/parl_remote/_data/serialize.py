@@ -388,6 +388,9 @@ def _by_value_pickler() -> type[Any]:
                 self.references.append(value._parl_referent())
             if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
                 raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
+            if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
+                make, fields = self.dispatch_table[CodeType](value)
+                return make, tuple(value.co_filename if field == _NO_FILE else field for field in fields)
             if kind is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
@@ -414,6 +417,7 @@ def _by_value_pickler() -> type[Any]:
     return Pickler
 
 
+_NO_FILE = "<dynamic-code>"
 _REDUCED_BY_VALUE = 6  # how many parts cloudpickle's reduction of a class or function has that goes by value
 
 
