@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -75,6 +75,7 @@ class Agent:
 
     _threads_settled: bool = False
     _has_learned: bool = False
+    _told_of_nan: bool = False
     _columns: Columns | None = None
     """The positional form of the algorithm's `learn`; None where it takes other arguments than a batch."""
     _acted_on: dict[str, tuple[int, ...]] | None = None
@@ -258,6 +259,8 @@ class Agent:
         """
         columns = self._columns
         if columns is None:
+            if self.alg.LOSSES_HIDE_NAN and not self._told_of_nan:
+                self._tell_of_nan((*args, *kwargs.values()))
             return self.run(self.alg.learn, *args, **kwargs)
         try:
             batch, settings = columns.batch(args, kwargs)
@@ -317,6 +320,7 @@ class Agent:
     def _update(self, batch: Batch, settings: Mapping[str, Any]) -> Any:
         algorithm = self.alg
         if not (batch.checked and self._has_learned) and isinstance(batch.__dict__["action"], np.ndarray):
+            self._refuse_spoiled(batch)
             batch = algorithm.check_batch(batch)
             self._has_learned = True
         try:
@@ -327,6 +331,29 @@ class Agent:
         if not self._threads_settled:
             self._threads_settled = algorithm._settle_threads()
         return result
+
+    def _tell_of_nan(self, given: Iterable[Any]) -> None:
+        arrays = (array for value in given for array in leaves("", value).values() if isinstance(array, np.ndarray))
+        self._told_of_nan = any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays)
+        if self._told_of_nan:
+            logger.warning(
+                "%s.learn was given NaN; on %s losses may stay finite all the same while weights become NaN",
+                type(self.alg).__name__,
+                self.BACKEND,
+            )
+
+    def _refuse_spoiled(self, batch: Batch) -> None:
+        """Refuse numbers that are not finite before an update, where its losses would not show them.
+
+        Raises:
+            SpoiledBatchError: it names the row.
+        """
+        strange = batch.first_strange() if self.alg.LOSSES_HIDE_NAN else None
+        if strange is not None:
+            raise SpoiledBatchError(
+                f"{strange}: one such number spoils all weights; clip or drop it in the environment. Nothing was "
+                "learned from this batch"
+            )
 
     def _check_figures(self, figures: Any, batch: Batch | None) -> None:
         """Refuse figures that are not finite, and name the row of the batch that spoiled them.
@@ -358,6 +385,8 @@ class Agent:
             DivergedError: a figure is NaN or infinite.
         """
         learn_rollout = self._on_policy("learn_rollout").learn_rollout
+        if not batch.checked:
+            self._refuse_spoiled(batch)
         try:
             figures: dict[str, float] = learn_rollout(
                 batch,

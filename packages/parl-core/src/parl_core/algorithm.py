@@ -291,6 +291,9 @@ class Algorithm:
     RECORDED: ClassVar[bool] = False
     """True if updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
 
+    LOSSES_HIDE_NAN: ClassVar[bool] = False
+    """Whether a loss may be finite though observations are NaN, so that those of programs are looked at before."""
+
     remembers: bool = False
     """True if the model has a memory (`parl_core.recurrent`)."""
 

@@ -97,6 +97,7 @@ class Algorithm(contract.Algorithm):
         return clipped
 
     RECORDED: ClassVar[bool] = True
+    LOSSES_HIDE_NAN: ClassVar[bool] = True  # paddle's relu makes 0 of NaN, and weights become NaN below it
 
     _read = staticmethod(_tensors.to_figures)
 

@@ -221,7 +221,8 @@ class Batch:
         """Describe the position of the first number that would spoil a loss; None if there is none."""
         for name, column in self.named().items():
             for leaf, array in leaves(name, map_nested(_host, column)).items():
-                strange = ~(np.abs(array) <= _LARGEST) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
+                largest = np.inf if name == "behaviour_logits" else _LARGEST  # -inf is of an action never taken
+                strange = ~(np.abs(array) <= largest) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
                 if strange.any():
                     at = tuple(int(i) for i in np.argwhere(strange)[0])
                     place = f"{leaf}{list(at[1:])}" if len(at) > 1 else leaf
