@@ -1,6 +1,7 @@
 """Tests of `parl.Agent` that every backend must pass: one or many observations, saving and restoring, divergence."""
 
 import json
+import pickle
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from conformance.adapter import Conformance, Precision, assert_weights_close, ra
 from conformance.models import ACT_DIM, ACTOR_CRITIC_SHAPES, OBS_DIM, Q_SHAPES, actor_critic, q_values
 from conformance.reference import Adam, Dense
 from conformance.reference_losses import q_learning
+from parl_core.contracts.batches import Transitions
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, ModelContractError
@@ -413,6 +415,24 @@ class AgentConformance(Conformance):
         learner.learn(*_batch(1))
         actor.set_weights(learner.get_weights())
         _assert_same(actor.get_weights(), learner.get_weights())
+
+    def test_a_pickled_agent_goes_on_as_the_one_that_stayed(self) -> None:
+        networks: Any = self.backend.networks
+        agent = self.backend.Agent(self.algorithm("DQN", networks.QNetwork(ACT_DIM, (8,))), seed=3)
+        agent.learn(*_batch(1))
+        other = pickle.loads(pickle.dumps(agent))
+        obs = np.ones((20, OBS_DIM), np.float32)
+        for one in (agent, other):
+            one.learn(*_batch(2))
+        # Where the arrays lie in memory decides the order of sums, and with it the last bit.
+        assert_weights_close(other.get_weights(), agent.get_weights(), 1e-7)
+        np.testing.assert_array_equal(other.sample(obs, epsilon=0.5), agent.sample(obs, epsilon=0.5))
+
+    def test_many_batches_may_come_from_a_generator_and_have_to_be_batches(self) -> None:
+        agent = self._agent()
+        assert len(agent.learn_many(Transitions(*_batch(seed)) for seed in range(3))) == 3
+        with pytest.raises(TypeError, match=r"takes batches, such as Transitions\(\*columns\), got a list"):
+            agent.learn_many([_batch(1)])
 
     def _agent(self, seed: int = 1, **settings: Any) -> Any:
         weights = random_weights(np.random.default_rng(seed), Q_SHAPES)

@@ -103,7 +103,7 @@ class Agent:
         algorithm._settle_targets()
         self.alg = algorithm
         self._columns = getattr(type(algorithm).learn, "columns", None)
-        self._learn = getattr(type(algorithm).learn, "__wrapped__", type(algorithm).learn)  # of batches alone
+        self._find_learn()
         self.training = True
         if obs_ndim is None and self.obs_ndim is None:
             obs_ndim = getattr(getattr(algorithm, "model", None), "obs_ndim", None)
@@ -111,6 +111,18 @@ class Agent:
             self.obs_ndim = obs_ndim
         self.rng = np.random.default_rng(seed)
         self._build()
+
+    def _find_learn(self) -> None:
+        learn = type(self.alg).learn
+        self._learn = getattr(learn, "__wrapped__", learn)  # of batches alone
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_learn"}  # a function without a name
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "alg" in state:
+            self._find_learn()
 
     @property
     def takes_batches(self) -> bool:
@@ -283,7 +295,7 @@ class Agent:
         """
         return self._update(batch, settings)
 
-    def learn_many(self, batches: Sequence[Batch], **settings: Any) -> list[Any]:
+    def learn_many(self, batches: Iterable[Batch], **settings: Any) -> list[Any]:
         """Update the algorithm from several batches, one after the other, and read the results after the last one.
 
         Args:
@@ -294,12 +306,17 @@ class Agent:
             What `learn` returns of each batch.
 
         Raises:
-            TypeError: the algorithm's `learn` takes no batches.
+            TypeError: the algorithm's `learn` takes no batches, or one of these is none.
             DivergedError: as in `learn`; the updates after that batch were made all the same.
             ValueError: arrays do not belong together.
         """
         if self._columns is None:
             raise TypeError(f"{type(self.alg).__name__}.learn takes no batches; call agent.learn for each update")
+        batches = list(batches)
+        wrong = next((batch for batch in batches if not isinstance(batch, Batch)), None)
+        if wrong is not None:
+            kind = self._columns.kind.__name__
+            raise TypeError(f"learn_many takes batches, such as {kind}(*columns), got a {type(wrong).__name__}")
         results = [self._update(batch, settings) for batch in batches]
         return [self.read(result, batch) for result, batch in zip(results, batches, strict=True)]
 
