@@ -1,8 +1,9 @@
 """An algorithm in a loop that does not suit it, or with settings that it does not have, is refused at once."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -82,6 +83,30 @@ def test_the_offline_loop_names_the_loop_of_another_algorithm(name: str) -> None
 def test_settings_that_an_algorithm_does_not_have_are_named(name: str, settings: Any, message: str) -> None:
     with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
         train_off_policy(agent(name), envs, OffPolicySettings(**{**vars(SETTINGS), **settings}))
+
+
+def test_loops_and_evaluation_say_that_they_need_an_agent() -> None:
+    algorithm = agent("DQN").alg
+    cases: list[tuple[Any, str]] = [(algorithm, "got DQN"), (type(algorithm), "got the class DQN")]
+    for given, named in cases:
+        with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=named):
+            train_off_policy(given, envs, SETTINGS)
+        with pytest.raises(HyperparameterError, match=f"evaluate needs an agent, {named}"):
+            evaluate(given, "CartPole-v1", 1)
+
+
+def test_the_settings_of_another_loop_are_refused() -> None:
+    message = r"train_off_policy needs settings made by training\.OffPolicySettings\(\.\.\.\), got OnPolicySettings"
+    with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
+        train_off_policy(agent("DQN"), envs, cast("Any", OnPolicySettings()))
+    with pytest.raises(HyperparameterError, match=r"prioritized must be parl_core\.replay\.Prioritized\(\), got True"):
+        OffPolicySettings(prioritized=cast("Any", True))
+
+
+def test_an_environment_in_place_of_its_maker_is_refused() -> None:
+    env: Any = gymnasium.make("CartPole-v1")
+    with pytest.raises(HyperparameterError, match=r"a function that returns a new one; got <TimeLimit"):
+        evaluate(agent("DQN"), env, 1)
 
 
 def test_a_decision_transformer_does_not_act_on_an_observation_alone() -> None:

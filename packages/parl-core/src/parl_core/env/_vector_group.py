@@ -375,12 +375,20 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
     Args:
         env: a registered id, or a function that returns an environment.
         env_kwargs: passed to `gymnasium.make` or to the function.
+
+    Raises:
+        HyperparameterError: `env` is neither, or has no such option.
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
         # The passive checker looks at the first step only, and costs a call on every other.
         with telling_options(env, kwargs, lambda: gymnasium.spec(env).entry_point):
             return gymnasium.make(env, disable_env_checker=True, **kwargs)
+    if not callable(env):
+        raise HyperparameterError(
+            f"environments are made here, from a registered id or a function that returns a new one; got {env!r}: pass "
+            "for instance lambda: gymnasium.make('CartPole-v1')"
+        )
     made = env(**kwargs)
     return as_gymnasium(made) if isinstance(made, gymnasium.Env) else made  # a `CompatWrapper` speaks gym's API
 

@@ -19,6 +19,7 @@ from parl_core.algorithm import Algorithm
 from parl_core.checks import for_team_of
 from parl_core.contracts.base import OnPolicy
 from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.model import Model
 from parl_core.spaces import require_one_agent, require_several_agents
 from parl_core.training.acting import Acting, tell_dimensions
 
@@ -27,6 +28,7 @@ __all__ = [
     "check_outputs",
     "refuse_uncarried_state",
     "require_agents",
+    "require_kinds",
     "require_off_policy",
     "require_offline",
     "require_on_policy",
@@ -41,6 +43,23 @@ _LOOPS = (
     "PolicyGradient, MAPPO, IPPO and COMA with train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and "
     "DecisionTransformer with train_offline; IMPALA with train_actor_learner; ApeX with train_apex"
 )
+
+
+def require_kinds(loop: str, agent: object, settings: object = None, kind: type[Any] | None = None) -> None:
+    """Refuse what is no agent, and the settings of another loop.
+
+    Raises:
+        HyperparameterError: it says what was given and what is needed.
+    """
+    if isinstance(agent, (type, Algorithm, Model)):
+        given = agent.__name__ if isinstance(agent, type) else type(agent).__name__
+        raise HyperparameterError(
+            f"{loop} needs an agent, got {'the class ' if isinstance(agent, type) else ''}{given}: make one, for "
+            "instance parl.Agent(parl.algorithms.DQN(model))"
+        )
+    if kind is not None and not isinstance(settings, kind):
+        given = settings.__name__ if isinstance(settings, type) else type(settings).__name__
+        raise HyperparameterError(f"{loop} needs settings made by training.{kind.__name__}(...), got {given}")
 
 
 def require_on_policy(agent: object) -> None:

@@ -58,7 +58,7 @@ from parl_core.training._fragment_source import (
     LooseCollector,
 )
 from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
-from parl_core.training._requirements import require_agents
+from parl_core.training._requirements import require_agents, require_kinds
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
@@ -293,6 +293,7 @@ def train_actor_learner(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment raised more often than that, or the agent or a callback raised.
     """
+    require_kinds("train_actor_learner", agent, settings, ActorLearnerSettings)
     if actors is None:
         actors = InProcessActors()
     if seed is None:

@@ -40,7 +40,7 @@ from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
 from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors, EnvironmentWorkers
 from parl_core.training._group_actor import Choice, CollectingActor
-from parl_core.training._requirements import TargetWatch, require_agents, require_off_policy, try_out
+from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
 from parl_core.training.acting import into_space, tell_dimensions
 from parl_core.training.actor_learner import (
     LOOSE,
@@ -347,6 +347,7 @@ def train_apex(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment raised more often than that, or the agent or a callback raised.
     """
+    require_kinds("train_apex", agent, settings, ApexSettings)
     _require_values(agent)
     require_off_policy(agent, (), settings.rates)
     if actors is None:

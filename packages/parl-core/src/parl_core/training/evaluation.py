@@ -20,6 +20,7 @@ from parl_core.env._vector_group import EnvMaker, as_reward, close_all, make_env
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts
+from parl_core.training._requirements import require_kinds
 from parl_core.training.acting import (
     Acting,
     PredictingAgent,
@@ -73,6 +74,7 @@ def evaluate(
         HyperparameterError: a number is out of its range.
         DivergedError: an environment gave a reward or an observation that is NaN or infinite.
     """
+    require_kinds("evaluate", agent)
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
     count = min(check_int("at_once", at_once), episodes)

@@ -46,7 +46,7 @@ from parl_core.replay._memory import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.spaces import action_size, has_goals, kind_of, named_space, with_named_parts
-from parl_core.training._requirements import TargetWatch, require_agents, require_off_policy, try_out
+from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
 from parl_core.training.acting import (
     Acting,
     OffPolicyAgent,
@@ -354,6 +354,11 @@ class OffPolicySettings:
             check_int("sequence_length", self.sequence_length)
         if self.burn_in is not None:
             check_int("burn_in", self.burn_in, at_least=0)
+        if self.prioritized is not None and not isinstance(self.prioritized, Prioritized):
+            raise HyperparameterError(
+                f"prioritized must be parl_core.replay.Prioritized(), got {self.prioritized!r}: alpha and beta are its "
+                "settings; None draws uniformly"
+            )
         if self.hindsight is not None:
             check_fraction("hindsight", self.hindsight)
             if self.n_step > 1 or self.prioritized is not None:
@@ -415,6 +420,7 @@ def train_off_policy(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
+    require_kinds("train_off_policy", agent, settings, OffPolicySettings)
     require_vector(envs)
     require_off_policy(agent, settings.exploration, settings.rates)
     require_agents(agent, envs.single_observation_space)

@@ -24,7 +24,7 @@ from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
-from parl_core.training._requirements import TargetWatch, require_offline
+from parl_core.training._requirements import TargetWatch, require_kinds, require_offline
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
@@ -108,6 +108,7 @@ def train_offline(
         DivergedError: a figure is not finite; callbacks that save have not saved since.
         Exception: what the agent or a callback raised, after the callbacks were told.
     """
+    require_kinds("train_offline", agent, settings, OfflineSettings)
     require_offline(agent)
     if len(dataset) < settings.batch_size:
         raise HyperparameterError(

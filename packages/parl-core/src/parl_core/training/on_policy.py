@@ -34,7 +34,7 @@ from parl_core.returns import gae
 from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
 from parl_core.spaces import with_named_parts
-from parl_core.training._requirements import check_outputs, require_agents, require_on_policy
+from parl_core.training._requirements import check_outputs, require_agents, require_kinds, require_on_policy
 from parl_core.training.acting import (
     Acting,
     ExploringAgent,
@@ -475,6 +475,7 @@ def train_on_policy(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
+    require_kinds("train_on_policy", agent, settings, OnPolicySettings)
     require_vector(envs)
     require_on_policy(agent)
     _require_equal_targets(agent, settings)
