@@ -54,6 +54,18 @@ def test_portable_weights_leave_out_pytorch_s_batch_counter_and_take_it_from_the
     np.testing.assert_array_equal(other.get_weights()["norm.running_mean"], portable["norm.running_mean"])
 
 
+def test_portable_weights_have_the_batch_counter_that_cumulative_averages_are_computed_with() -> None:
+    model, other = Plain(), Plain()
+    for one in (model, other):
+        one.norm.momentum = None
+    model(torch.randn(8, 3))
+    other.set_weights(model.get_weights(portable=True), portable=True)
+    rows = torch.randn(8, 3)
+    for one in (model, other):
+        one(rows)
+    np.testing.assert_array_equal(other.get_weights()["norm.running_mean"], model.get_weights()["norm.running_mean"])
+
+
 def test_sync_copies_counters_and_blends_statistics() -> None:
     source, target = Plain(), Plain()
     source(torch.randn(8, 3) + 5.0)

@@ -18,7 +18,7 @@ from parl_torch._tensors import to_array
 
 __all__ = ["Model"]
 
-_COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks have none, and nothing computes with it
+_COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks have none
 
 
 class Model(nn.Module, contract.Model):
@@ -103,7 +103,12 @@ class Model(nn.Module, contract.Model):
         return waiting
 
     def _to_portable(self, weights: Weights) -> Weights:
-        return {name: array for name, array in weights.items() if not name.endswith(_COUNTER)}
+        return {name: array for name, array in weights.items() if not self._is_idle_counter(name)}
+
+    def _is_idle_counter(self, name: str) -> bool:
+        """Return whether it is a counter that nothing is computed with, which only cumulative averages do."""
+        owner, _, last = name.rpartition(".")
+        return last == _COUNTER and getattr(self._all_layers().get(owner), "momentum", None) is not None
 
     def _from_portable(self, weights: Weights) -> Weights:
         counters = {name: to_array(value) for name, value in self._named_tensors().items() if name.endswith(_COUNTER)}
