@@ -20,6 +20,7 @@ from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError, RunInUseError
 from parl_core.offline import OfflineDataset
 from parl_core.replay import ReplayMemory
+from parl_core.schedules import LinearDecayScheduler
 from parl_core.training import (
     Callback,
     Checkpoints,
@@ -155,6 +156,31 @@ def check_the_same(learn: Any, tmp_path: Path, make_envs: Any = cart_poles, **op
 )
 def test_environments_of_every_kind_go_on(learn: Any, make_envs: Any, tmp_path: Path) -> None:
     check_the_same(learn, tmp_path, make_envs)
+
+
+class Greedy(Linear):
+    """Explores less and less by a number, a scheduler and a generator of its own, as agents of PARL 1.x do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e_greed, self.small, self.seen = 1.0, np.float32(1.0), np.zeros(4)
+        self.decay = LinearDecayScheduler(1.0, 200)
+        self.dice = np.random.default_rng(8)
+
+    def sample(self, obs: Any, **exploration: float) -> Any:
+        self.e_greed, self.small = 0.99 * self.e_greed, np.float32(0.9) * self.small
+        self.seen = 0.9 * self.seen + obs.mean(axis=0)
+        epsilon = self.e_greed * self.decay.step() + float(self.small)
+        at_random = self.dice.random(len(obs)) < epsilon
+        return np.where(at_random, self.dice.integers(2, size=len(obs)), super().sample(obs - self.seen, **exploration))
+
+
+@pytest.mark.parametrize("learn", [learn_on_policy, learn_off_policy])
+def test_numbers_schedulers_and_generators_of_an_agent_go_on(learn: Any, tmp_path: Path) -> None:
+    def with_greedy(run: Run, *callbacks: Callback, envs: Any) -> Any:
+        return learn(run, *callbacks, envs=envs, agent=Greedy())
+
+    check_the_same(with_greedy, tmp_path)
 
 
 def test_the_environments_may_live_elsewhere_after_a_resume(tmp_path: Path) -> None:

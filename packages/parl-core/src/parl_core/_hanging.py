@@ -3,6 +3,7 @@
     self.opt = torch.optim.Adam(...)         state_dict() and load_state_dict(), or paddle's set_state_dict()
     self.rng = np.random.default_rng(0)      the state of its bit generator
     self.heads = [Head(), Head()]            what a list, a tuple or a dictionary holds, too
+    self.e_greed -= 1e-6                     numbers, arrays and tensors that have changed
 
 A state is written as JSON and arrays, never pickled. Models of `parl.Model` and optimizers of `parl.optim` are not
 among them: `parl_core.algorithm` has those.
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError
 
-__all__ = ["Holder", "attributes", "decode", "encode", "holder_of"]
+__all__ = ["Holder", "attributes", "changed_values", "decode", "encode", "holder_of", "values_of"]
 
-_ARRAY, _TENSOR, _TUPLE, _ITEMS = "$array", "$tensor", "$tuple", "$items"
+_ARRAY, _NUMBER, _TENSOR, _TUPLE, _ITEMS = "$array", "$number", "$tensor", "$tuple", "$items"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,49 @@ def holder_of(value: Any) -> Holder | None:
     return None
 
 
+def values_of(owner: object, to_array: Callable[[Any], NDArray[Any] | None]) -> dict[str, Any]:
+    """Return copies of the numbers and arrays among an object's own attributes by name, and None where they are None.
+
+    Private attributes that have a default in the class are left out: what is kept there can be found again.
+
+    Args:
+        owner: the object.
+        to_array: returns a copy of a tensor, None of what is none.
+    """
+    found: dict[str, Any] = {}
+    for name, value in getattr(owner, "__dict__", {}).items():
+        if name.startswith("_") and hasattr(type(owner), name):
+            continue
+        if value is None or isinstance(value, (bool, int, float, np.generic)):
+            found[name] = value
+        elif isinstance(value, np.ndarray):
+            if not value.dtype.hasobject:
+                found[name] = value.copy()
+        elif (array := to_array(value)) is not None:
+            found[name] = array
+    return found
+
+
+def changed_values(now: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of now that are others than at first.
+
+    A number where there was None is a setting that a loop has found out, no change.
+    """
+    found: dict[str, Any] = {}
+    for name, value in now.items():
+        before = first.get(name)
+        is_found_out = name in first and before is None and np.ndim(value) == 0
+        if value is not None and not is_found_out and not _same_value(value, before):
+            found[name] = value
+    return found
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    if other is None or np.shape(one) != np.shape(other):
+        return False
+    return bool(np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"))
+
+
 def encode(
     value: Any, place: str, arrays: dict[str, NDArray[Any]], to_array: Callable[[Any], NDArray[Any] | None]
 ) -> Any:
@@ -83,7 +127,8 @@ def encode(
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
-        return value.item()
+        arrays[place] = np.asarray(value)
+        return {_NUMBER: place}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         arrays[place] = value.copy()
         return {_ARRAY: place}
@@ -121,6 +166,8 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], to_tensor: Callable[[N
         return tree
     if _ARRAY in tree:
         return arrays[tree[_ARRAY]].copy()
+    if _NUMBER in tree:
+        return arrays[tree[_NUMBER]][()]
     if _TENSOR in tree:
         return to_tensor(arrays[tree[_TENSOR]].copy())
     if _TUPLE in tree:

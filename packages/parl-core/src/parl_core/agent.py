@@ -101,6 +101,7 @@ class Agent:
         for model in algorithm._models().values():
             model.require_found_layers()
         algorithm._settle_targets()
+        algorithm._note_values()
         self.alg = algorithm
         self._columns = getattr(type(algorithm).learn, "columns", None)
         self._find_learn()

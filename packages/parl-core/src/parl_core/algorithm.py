@@ -11,14 +11,15 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
-from parl_core._hanging import Holder, attributes, decode, encode, holder_of
-from parl_core._nested import map_nested
+from parl_core._hanging import Holder, attributes, changed_values, decode, encode, holder_of, values_of
+from parl_core._nested import holds_tensors, map_nested
 from parl_core.checks import check_non_negative
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.layers import NoisyFc
@@ -228,8 +229,8 @@ class AlgorithmState:
         arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.
         counters: whole numbers by attribute, such as the updates since the last target synchronisation.
         others: by attribute, the state of what else hangs on the algorithm (optimizers, schedulers, generators and
-            modules of the framework): `class`, the whole name of its class, and `state`, whose arrays and tensors are
-            among `arrays`, below the attribute's name.
+            modules of the framework, and numbers, arrays and tensors that have changed): `class`, the whole name of its
+            class, and `state`, whose arrays and tensors are among `arrays`, below the attribute's name.
     """
 
     arrays: Weights
@@ -418,7 +419,9 @@ class Algorithm:
         It is found among the attributes, and in the lists, tuples and dictionaries there. Models of `parl.Model`
         and optimizers of `parl.optim` have names and layouts that both backends share. The framework's own optimizers,
         schedulers, generators, modules and tensors that require gradients, numpy's generators, and whatever has
-        `state_dict` and `load_state_dict`, or `get_state` and `set_state`, continue in the same framework alone.
+        `state_dict` and `load_state_dict`, or `get_state` and `set_state`, continue in the same framework alone. So do
+        numbers, arrays and tensors among the attributes themselves that have changed since an agent was made of the
+        algorithm, such as a running mean or a weight that decays.
 
         Raises:
             CheckpointError: such a state has something in it that no file holds, such as a function.
@@ -433,6 +436,9 @@ class Algorithm:
         for owner, (value, holder) in self._hanging().items():
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             others[owner] = {"class": kind, "state": encode(holder.get(), owner, arrays, self._copied)}
+        for name, value in self._changed_values().items():
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            others[name] = {"class": kind, "value": encode(value, name, arrays, self._copied)}
         return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS}, others)
 
     def set_state(self, state: AlgorithmState) -> None:
@@ -539,8 +545,8 @@ class Algorithm:
         """Return a batch of tensors with the values of a batch of arrays; the one conversion that an update makes."""
         raise NotImplementedError
 
-    def _exact_tensor(self, array: NDArray[Any]) -> Any:
-        """Return a tensor of the array's own dtype, on the CPU."""
+    def _exact_tensor(self, array: NDArray[Any], like: Any = None) -> Any:
+        """Return a tensor of the array's own dtype, on the device of the tensor `like`, else on the CPU."""
         raise NotImplementedError
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
@@ -728,6 +734,38 @@ class Algorithm:
                 found[name] = value, holder
         return found
 
+    def _note_values(self) -> None:
+        """Remember what numbers, arrays and tensors the attributes hold before learning changes some of them."""
+        if "_first_values" not in self.__dict__:
+            self._first_values = values_of(self, self._value_in)
+
+    def _value_in(self, held: Any) -> NDArray[Any] | None:
+        """Return the values of a tensor that is no parameter, None of anything else."""
+        array = self._copied(held)
+        return None if array is None or self._holder(held) is not None else array
+
+    def _changed_values(self) -> dict[str, Any]:
+        """Return the attributes whose numbers, arrays or tensors are not those that they were at first."""
+        if "_first_values" not in self.__dict__:
+            return {}
+        changed = changed_values(values_of(self, self._value_in), self._first_values)
+        return {name: getattr(self, name) for name in changed if name not in self.COUNTERS}
+
+    def _load_values(self, state: AlgorithmState) -> None:
+        """Set the attributes that had changed when a state was taken, and set those back that had not."""
+        saved = {name: one for name, one in state.others.items() if "value" in one}
+        first = self.__dict__.get("_first_values", {})
+        for name, now in self._changed_values().items():
+            if name in first and name not in saved:
+                was_tensor = holds_tensors(now) and first[name] is not None
+                setattr(self, name, self._exact_tensor(first[name], now) if was_tensor else copy.copy(first[name]))
+        parameters = (each for model in self._models().values() for each in model._named_parameters().values())
+        placed = next(parameters, None)
+        for name, one in saved.items():
+            now = getattr(self, name, None)
+            like = now if holds_tensors(now) else placed
+            setattr(self, name, decode(one["value"], state.arrays, partial(self._exact_tensor, like=like)))
+
     def _load_others(self, state: AlgorithmState) -> None:
         hanging = self._hanging()
         for name, (value, holder) in hanging.items():
@@ -748,7 +786,9 @@ class Algorithm:
                     f"{type(self).__name__}.{name}, a {type(value).__name__}, does not take the state that was saved "
                     f"of a {saved['class']}: {error}"
                 ) from error
-        for name in sorted(set(state.others) - set(hanging)):
+        self._load_values(state)
+        values = {name for name, one in state.others.items() if "value" in one}
+        for name in sorted(set(state.others) - set(hanging) - values):
             logger.warning("%s has no %s, whose saved state stays unused", type(self).__name__, name)
 
     def _new_target(self) -> Any:

@@ -168,7 +168,21 @@ def as_schedule(value: Scheduled) -> Schedule:
     return value if callable(value) else constant(value)
 
 
-class PiecewiseScheduler:
+class _Counting:
+    """Counts steps, which belong to the state of a run."""
+
+    cur_step: int
+
+    def get_state(self) -> dict[str, int]:
+        """Return the state for a checkpoint."""
+        return {"cur_step": self.cur_step}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `get_state` returned."""
+        self.cur_step = int(state["cur_step"])
+
+
+class PiecewiseScheduler(_Counting):
     """A piecewise constant value, read step by step.
 
     Args:
@@ -198,7 +212,7 @@ class PiecewiseScheduler:
         return self.cur_value
 
 
-class LinearDecayScheduler:
+class LinearDecayScheduler(_Counting):
     """A value that falls linearly from `start_value` to 0, read step by step.
 
     Args:

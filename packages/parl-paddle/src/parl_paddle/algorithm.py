@@ -104,8 +104,8 @@ class Algorithm(contract.Algorithm):
     def _on_device(self, batch: Any) -> Any:
         return batch.map(self._tensor)
 
-    def _exact_tensor(self, array: NDArray[Any]) -> paddle.Tensor:
-        return paddle.to_tensor(array, place=paddle.CPUPlace())
+    def _exact_tensor(self, array: NDArray[Any], like: paddle.Tensor | None = None) -> paddle.Tensor:
+        return paddle.to_tensor(array, place=paddle.CPUPlace() if like is None else like.place)
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else None

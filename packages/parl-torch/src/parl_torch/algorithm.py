@@ -155,8 +155,8 @@ class Algorithm(contract.Algorithm):
                 columns[name] = map_nested(self._tensor, value)
         return batch.made(**columns)
 
-    def _exact_tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array)
+    def _exact_tensor(self, array: NDArray[Any], like: Tensor | None = None) -> Tensor:
+        return torch.tensor(array, device=None if like is None else like.device)
 
     def _copied(self, tensor: Any) -> NDArray[Any] | None:
         return to_array(tensor) if isinstance(tensor, Tensor) else None

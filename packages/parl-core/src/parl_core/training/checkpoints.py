@@ -17,6 +17,7 @@ own limits stay). The environments of a checkpoint are one of:
 """
 
 import errno
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,10 +27,12 @@ import numpy as np
 from gymnasium.vector import VectorWrapper
 
 from parl_core import backends, logger
+from parl_core._hanging import Holder, changed_values, decode, encode, holder_of, values_of
 from parl_core.checkpoint import Checkpoint, CheckpointStore, Journal, Journaled
 from parl_core.checks import check_int
 from parl_core.env.autoreset import SameStep
 from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.schedules import LinearDecayScheduler, PiecewiseScheduler
 from parl_core.seeding import spawn_seeds
 from parl_core.training.run import Run
 
@@ -120,6 +123,7 @@ class Checkpoints:
         self._fresh = fresh_episodes
         self._environments: SavedEnvironments | None = None
         self._parts: LoopParts | None = None
+        self._first_values: Mapping[str, Any] = {}
         self._opened: tuple[CheckpointStore, Journal] | None = None
         self._written: int | None = None
 
@@ -150,6 +154,7 @@ class Checkpoints:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
         """
         self._parts = parts
+        self._first_values = _agent_values(parts.agent)
         for name in ("rows_since", "put_rows", "cut_episodes", "get_state", "set_state"):
             if parts.memory is not None and not hasattr(parts.memory, name):
                 raise CheckpointError(
@@ -176,6 +181,7 @@ class Checkpoints:
         if self._parts is None:
             raise CheckpointError("there are no parts whose agent could be replaced: call keep(LoopParts(...)) first")
         self._parts = replace(self._parts, agent=agent)
+        self._first_values = _agent_values(agent)
 
     @property
     def exact(self) -> bool:
@@ -218,7 +224,7 @@ class Checkpoints:
         state: dict[str, Any] = {
             "loop": dict(loop),
             "random": get_random_state(backend),
-            "agent": _agent_state(parts.agent),
+            "agent": _agent_state(parts.agent, self._first_values),
             "others": {name: _part_state(part) for name, part in parts.others.items()},
             **played,
         }
@@ -287,8 +293,17 @@ class Checkpoints:
         )
 
 
-def _agent_state(agent: Any) -> dict[str, Any]:
-    state: dict[str, Any] = {}
+def _agent_values(agent: Any) -> dict[str, Any]:
+    """Return the numbers and arrays among an agent's attributes; an epsilon that it lowers itself is one."""
+    return values_of(agent, lambda _: None)
+
+
+def _agent_state(agent: Any, first: Mapping[str, Any]) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    changed = changed_values(_agent_values(agent), first)
+    held = {name: holder.get() for name, holder in _agent_holders(agent).items()}
+    tree = encode({"values": changed, "held": held}, "agent", arrays, lambda _: None)
+    state: dict[str, Any] = {"attributes": {"tree": json.dumps(tree), "arrays": arrays}}
     if isinstance(getattr(agent, "rng", None), np.random.Generator):
         state["rng"] = agent.rng.bit_generator.state
     if hasattr(agent, "checkpoint_state"):
@@ -296,7 +311,23 @@ def _agent_state(agent: Any) -> dict[str, Any]:
     return state
 
 
+def _agent_holders(agent: Any) -> dict[str, Holder]:
+    """Return what an agent draws from or counts with, by name, besides `rng` and what its algorithm holds."""
+    kinds = (np.random.Generator, np.random.RandomState, random.Random, PiecewiseScheduler, LinearDecayScheduler)
+    held = {name: value for name, value in getattr(agent, "__dict__", {}).items() if isinstance(value, kinds)}
+    holders = {name: holder_of(value) for name, value in held.items() if name != "rng"}
+    return {name: holder for name, holder in holders.items() if holder is not None}
+
+
 def _restore_agent(agent: Any, state: Mapping[str, Any]) -> None:
+    if "attributes" in state:  # which checkpoints of older versions lack
+        found = decode(json.loads(state["attributes"]["tree"]), state["attributes"]["arrays"], lambda array: array)
+        for name, value in found["values"].items():
+            setattr(agent, name, value)
+        holders = _agent_holders(agent)
+        for name, held in found["held"].items():
+            if name in holders:
+                holders[name].set(held)
     if "rng" in state and isinstance(getattr(agent, "rng", None), np.random.Generator):
         agent.rng.bit_generator.state = state["rng"]
     if "own" in state and hasattr(agent, "restore_checkpoint"):
