@@ -47,6 +47,23 @@ def test_every_form_of_import_finds_an_old_path() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=True)
 
 
+def test_old_packages_are_there_after_importing_parl_alone() -> None:
+    pytest.importorskip("parl_remote")
+    program = (
+        "import parl\n"
+        "assert not hasattr(parl.remote, 'nothing')\n"
+        "assert not hasattr(parl.remote, 'master')\n"
+        "import parl_remote\n"
+        "assert parl.remote.exceptions.RemoteError is parl_remote.RemoteError\n"
+        "assert parl.remote.client.connect is parl.connect\n"
+        "try:\n"
+        "    parl.remote.master\n"
+        "except AttributeError as error:\n"
+        "    assert 'use `xparl start`' in str(error)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], timeout=60, check=True)
+
+
 def test_paths_of_remote_classes_lead_to_parl_remote() -> None:
     parl_remote = pytest.importorskip("parl_remote")
     program = (

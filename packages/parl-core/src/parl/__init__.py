@@ -147,7 +147,7 @@ _names.offer_to_joblib()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _names.SUBMODULES:
+    if name in _names.SUBMODULES or f"parl.{name}" in _names.OLD_PACKAGES:
         return import_module(f"parl.{name}")
     if name in _names.BACKEND:
         return getattr(_names.backends().current(), name)

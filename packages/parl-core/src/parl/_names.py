@@ -26,6 +26,7 @@ from typing import Any
 
 __all__ = [
     "BACKEND",
+    "OLD_PACKAGES",
     "SUBMODULES",
     "answer_old_paths",
     "backends",
@@ -70,7 +71,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
 }
 """The modules that an old path stands for; one with several has the public names of all of them."""
 
-_PACKAGES = ("parl.core", "parl.remote")
+OLD_PACKAGES = ("parl.core", "parl.remote")
 _GONE = re.compile(r"parl\.(core|env|remote|utils)\.")
 
 _OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
@@ -194,7 +195,7 @@ class _OldPaths(MetaPathFinder, Loader):
             if _GONE.match(fullname):
                 _tell_what_took_its_place(fullname)
             return None
-        return ModuleSpec(fullname, self, is_package=fullname in _PACKAGES)
+        return ModuleSpec(fullname, self, is_package=fullname in OLD_PACKAGES)
 
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__
@@ -203,13 +204,27 @@ class _OldPaths(MetaPathFinder, Loader):
             _alias_backend(path, *found.groups())
             return
         gone = _names_gone(path)
-        if len(homes) == 1 and path not in _PACKAGES and not gone:
+        if len(homes) == 1 and path not in OLD_PACKAGES and not gone:
             sys.modules[path] = homes[0]
             return
         for home in homes:
             vars(module).update({name: getattr(home, name) for name in home.__all__})
+        if path in OLD_PACKAGES:
+            vars(module)["__getattr__"] = partial(_below, path)
         if gone:
             vars(module)["__getattr__"] = partial(_tell_of, path, gone)
+
+
+def _below(path: str, name: str) -> Any:
+    """Return a module of an old package, which `import parl` has loaded in PARL 2.x: `parl.remote.exceptions`."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {path!r} has no attribute {name!r}")
+    try:
+        return import_module(f"{path}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{path}.{name}":
+            raise
+        raise AttributeError(str(error)) from None
 
 
 def _names_gone(path: str) -> dict[str, str]:
