@@ -14,7 +14,8 @@ Settings:
   `hyperparams/ars.yml`, which has them as "closest to the original paper"): a linear policy without bias that starts at
   0, observations normalised but for Swimmer (V2; V1 there), Hopper without its bonus of 1 a step for being alive.
 - ES: two layers of 64 tanh units, mirrored noise of deviation 0.02, centred ranks, Adam at 0.01, weight decay 0.005,
-  100,000 steps a batch (Salimans et al. 2017, and the configuration that they published). Actions are continuous.
+  100,000 steps a batch (Salimans et al. 2017, and the configuration that they published, which is Humanoid's). Actions
+  are continuous, without noise of their own.
 
 The two episodes of a pair start at random, as in the papers' programs. In `ars-swimmer-alike` both start from the same
 state: ARS compares one pair an update there, and its step does not depend on how far the two returns are apart.

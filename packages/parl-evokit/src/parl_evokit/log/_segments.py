@@ -61,7 +61,6 @@ BATCH = 4 * 2**20  # bytes decoded at a time
 QUARANTINE = "quarantine"
 STAGED = "archiving-"  # folder of segments that are on their way into an archive, and the archive's name
 DIGITS = 12  # of a segment's name at the end of its file's name
-IDLE_S = 60.0  # without a change, after which a file without a whole header is not one that is just being begun
 DAY_S = 86400.0
 
 
