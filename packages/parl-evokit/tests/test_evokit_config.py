@@ -167,7 +167,9 @@ def test_any_settings_survive_their_text(
         ("solver { } }", "line 1: a name or the end of the text is expected, not }"),
         ("seed: 1 @", "line 1: '@' does not belong here"),
         ("gaussian_sampling { cached: maybe }", "cached is of type bool"),
-        ("gaussian_sampling { std: 0 }", "std must be above 0, not 0.0"),
+        ("gaussian_sampling { std: 0 }", r"std must be from 1e-30 to 1e\+37, not 0.0"),
+        ("gaussian_sampling { std: 1e300 }", r"std must be from 1e-30 to 1e\+37, not 1e\+300"),  # infinite noise
+        ("gaussian_sampling { std: 1e-300 }", r"std must be from 1e-30 to 1e\+37, not 1e-300"),  # no noise
         ("gaussian_sampling { cache_size: 3 }", r"cache_size must be from 64 to 2\*\*31, not 3"),
         ("optimizer { base_lr: nan }", "base_lr must be above 0, not nan"),
         ("optimizer { base_lr: 1_0 }", "base_lr is of type float"),

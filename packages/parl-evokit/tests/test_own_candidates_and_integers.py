@@ -117,8 +117,10 @@ def test_the_holdout_arm_serves_whole_numbers_too() -> None:
 
 
 def test_integers_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="0 to 2"):
+    with pytest.raises(ConfigError, match="from 0 to 2"):
         search(3, integers=[3])
+    with pytest.raises(ConfigError, match="from 0 to 2"):
+        search(3, integers=[2**63])
     with pytest.raises(ConfigError, match="CMA_ES"):
         LMMAES(np.ones(3), {"solver": {"type": "LM_MA_ES", "sampling": {"cma_sampling": {"integers": [1]}}}})
 

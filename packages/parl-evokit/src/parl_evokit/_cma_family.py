@@ -110,9 +110,9 @@ class CmaFamily(Strategy):
                 )
             self._sampler = replace(self._sampler, bounds=self._bounds)
         if settings.integers:
-            integers = np.array(sorted(set(settings.integers)), np.intp)
-            if integers[0] < 0 or integers[-1] >= n:
+            if min(settings.integers) < 0 or max(settings.integers) >= n:
                 raise ConfigError(f"integers must be numbers of parameters from 0 to {n - 1}, not {settings.integers}")
+            integers = np.array(sorted(set(settings.integers)), np.intp)
             self._sampler = replace(self._sampler, integers=integers)
         self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
         self._bests: deque[float] = deque()

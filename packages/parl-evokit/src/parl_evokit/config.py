@@ -45,6 +45,7 @@ __all__ = [
 
 
 POWERS = Context(prec=20)
+LEAST_STD, LARGEST_STD = 1e-30, 1e37  # so that the largest and the least noise are float32 numbers above 0
 
 
 class SolverKind(Enum):
@@ -223,7 +224,7 @@ class GaussianConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
-        _require(self.std > 0.0 and isfinite(self.std), "std", self.std, "above 0")
+        _require(LEAST_STD <= self.std <= LARGEST_STD, "std", self.std, f"from {LEAST_STD:g} to {LARGEST_STD:g}")
         _require(0 <= self.seed < 2**64, "seed", self.seed, "from 0 to 2**64 - 1")
         _require(
             SMALLEST_TABLE <= self.cache_size <= LARGEST_TABLE,
