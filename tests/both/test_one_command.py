@@ -39,6 +39,30 @@ class Signal(gymnasium.Env):
 
 
 gymnasium.register("own/Signal-v0", Signal)
+
+
+class Camera(gymnasium.Env):
+    """A picture and a number, and the action is a number."""
+
+    observation_space = gymnasium.spaces.Dict(
+        picture=gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        speed=gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32),
+    )
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def seen(self):
+        picture = self.np_random.integers(0, 256, (8, 8, 3)).astype(np.uint8)
+        return {"picture": picture, "speed": self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)}
+
+    def step(self, action):
+        return self.seen(), float(action[0]), bool(self.np_random.random() < 0.2), False, {}
+
+
+gymnasium.register("own/Camera-v0", Camera)
 '''
 
 
@@ -134,6 +158,19 @@ def test_environments_of_ones_own_are_registered_by_their_module(
     )
     assert Trained.read(folder).module == "own_environments"
     assert "own/Signal-v0: mean return" in run("evaluate", str(folder), "--episodes", "2").output
+
+
+@pytest.mark.timeout(600)
+def test_pictures_beside_actions_that_are_numbers_are_trained_evaluated_and_resumed_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_environments.py").write_text(OWN_ENVIRONMENTS)
+    monkeypatch.chdir(tmp_path)
+    folder = str(tmp_path / "run")
+    run("train", "ppo", "own/Camera-v0", "--env-module", "own_environments", *ON_POLICY, "--run", folder)
+    assert not Trained.read(Path(folder)).normalized
+    assert "own/Camera-v0: mean return" in run("evaluate", folder, "--episodes", "2").output
+    run("resume", folder, "--steps", "128")
 
 
 @pytest.mark.timeout(600)

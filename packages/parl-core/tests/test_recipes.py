@@ -3,14 +3,18 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of, stretched
 from parl_core.training.off_policy import OffPolicySettings
+from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.recipes import NETWORKS, RECIPES, Recipe, find_recipe, plain, read_plain
 from parl_core.training.results import REPORT_SEEDS, report_seeds
+from parl_core.training.trained import StandardEnv
 
 
 @pytest.mark.parametrize("key", RECIPES, ids=" ".join)
@@ -40,6 +44,24 @@ def test_an_environment_has_its_own_recipe_or_that_of_all_or_of_its_kind() -> No
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C", "A3C", "IMPALA", "PolicyGradient"])
 def test_algorithms_for_choices_and_numbers_have_a_recipe_of_both_kinds(algorithm: str, kind: str) -> None:
     assert find_recipe(algorithm, "Unknown-v0", lambda: kind).source
+
+
+@pytest.mark.parametrize(
+    ("observation", "normalized"),
+    [
+        (spaces.Box(-1.0, 1.0, (3,), np.float32), True),
+        (spaces.Box(-1.0, 1.0, (3, 2), np.float32), True),
+        (spaces.Box(0, 255, (12, 12, 3), np.uint8), False),
+        (spaces.Dict(x=spaces.Box(-1.0, 1.0, (3,)), camera=spaces.Box(0, 255, (12, 12, 3), np.uint8)), False),
+    ],
+)
+def test_a_recipe_that_normalises_leaves_images_and_dictionaries_as_they_are(
+    observation: spaces.Space[Any], normalized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StandardEnv, "_spaces", (observation, spaces.Box(-1.0, 1.0, (2,))))
+    asked = RecipeRun("PPO", "Anything-v0", "torch")
+    assert asked.recipe.normalize
+    assert asked.trained().normalized == normalized
 
 
 def test_another_budget_stretches_learning_rates_and_leaves_the_rest() -> None:

@@ -154,7 +154,7 @@ class RecipeRun:
             self.seed,
             network,
             self.module,
-            self.recipe.normalize,
+            self.recipe.normalize and StandardEnv(self.env, self.env_options).has_numbers_to_normalize,
             wanted,
             self.env_options,
         )
@@ -232,7 +232,8 @@ class RecipeRun:
                 stack.enter_context(envs)
                 if recipe.normalize:
                     gamma = getattr(recipe.loop, "gamma", None) or getattr(agent.alg, "gamma", None) or 0.99
-                    normalization = envs = NormalizeVector(envs, gamma=gamma)
+                    envs = NormalizeVector(envs, obs=trained.normalized, gamma=gamma)
+                    normalization = envs if trained.normalized else None  # without statistics that an agent needs
             watching: list[Callback] = []
             if videos is not None:
                 watching.append(RecordVideo(run, agent, trained.make_env, videos))

@@ -110,7 +110,8 @@ class Recipe:
             that of `NETWORKS`.
         environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`.
         num_envs: environments that are stepped together.
-        normalize: observations and rewards are divided by running statistics.
+        normalize: observations and rewards are divided by running statistics; of images and dictionaries, rewards
+            alone.
         novelty: of on-policy loops, options of `parl_core.training.novelty.make_novelty`, by which what is new is
             rewarded as well; None: it is not.
         log: which logged data of `parl_core.training.results.logged` are learned from.

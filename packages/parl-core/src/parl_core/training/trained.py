@@ -387,6 +387,12 @@ class StandardEnv:
         return not self._is_atari and has_goals(self._spaces[0])
 
     @property
+    def has_numbers_to_normalize(self) -> bool:
+        """Return whether observations are an array and no image, which the network scales by its own bounds."""
+        space = self._spaces[0]
+        return isinstance(space, gymnasium.spaces.Box) and parts_of(space)[0].image is None
+
+    @property
     def act_dim(self) -> int:
         """Number of choices, or of numbers in an action."""
         action = self._spaces[1]
