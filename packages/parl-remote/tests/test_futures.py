@@ -248,6 +248,30 @@ def test_a_callback_runs_when_the_result_comes(shared_cluster: None, gate: Any) 
     assert called.wait(PATIENCE_S)
 
 
+ACTS: dict[str, Callable[[Any], Any]] = {
+    "wait": lambda future: len(concurrent.futures.wait([future]).done),
+    "as_completed": lambda future: len(list(concurrent.futures.as_completed([future]))),
+    "parl_wait": lambda future: len(parl_remote.wait([future])[0]),
+    "another_actor": lambda _: future_of(Worker().note(1)).result(),
+    "a_function": lambda _: next(iter(parl_remote.map(abs, [-1]))),
+}
+
+
+@pytest.mark.parametrize("act", list(ACTS))
+def test_a_callback_may_wait_for_whatever_the_program_may_wait_for(shared_cluster: None, act: str) -> None:
+    worker = Worker()
+    done = threading.Event()
+    found: list[Any] = []
+
+    def wait(_: object) -> None:
+        found.append(ACTS[act](worker.note(2)))
+        done.set()
+
+    future_of(worker.note(1)).add_done_callback(wait)
+    assert done.wait(PATIENCE_S)
+    assert found == [1]
+
+
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_answers_are_read_in_the_background_whatever_a_callback_raises(
     shared_cluster: None, gate: Any, caplog: pytest.LogCaptureFixture, kind: type[BaseException]

@@ -5,7 +5,8 @@ that is only asked for its result costs next to nothing: the condition that such
 it is first touched, and only then does a background thread read in the caller's place. The outcome is set while that
 condition is held, as the standard library's waiters require.
 
-A future without a carrier is settled by its maker, with `set_result` and its kind: the futures of pools and
+The background never runs users' callbacks itself, because they may wait for what only it reads: a thread of their own
+does. A future without a carrier is settled by its maker, with `set_result` and its kind: the futures of pools and
 executors.
 
 `wait_any` waits for the first of several and reads in the caller's own thread. Who awaits a future on an event loop has
@@ -14,16 +15,21 @@ that loop read, in its own thread.
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import contextlib
+import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, LOGGER, PENDING, RUNNING
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from parl_remote import _display
 from parl_remote._data.serialize import FutureTravels
+from parl_remote._links.loop import is_loop_thread
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
 from parl_remote.errors import ResultTimeout, unraised
@@ -151,6 +157,8 @@ T = TypeVar("T")
 
 _making_condition = threading.Lock()
 _nested = threading.local()  # how many futures' callbacks run in this thread, each within one of the one before
+_FINISH_S = 5.0  # for callbacks at the end of the program
+_IDLE_S = 1.0  # after which the thread of users' callbacks ends
 _DEEPEST = 50  # a failed call fails those that wait for it, and so on; Python's stack has room for some 200
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
 _STATE_NAMES = {
@@ -226,7 +234,9 @@ class Carrier(Protocol):
 class RemoteFuture(concurrent.futures.Future[T]):
     """The future of a call, returned by methods of `wait=False` actors and by `parl_remote.submit`.
 
-    Everything of `concurrent.futures.Future` works, `await` too, and PARL's `get`, `get_nowait` and `empty`.
+    Everything of `concurrent.futures.Future` works, `await` too, and PARL's `get`, `get_nowait` and `empty`. Callbacks
+    run in the thread that waits for an answer, or in one for callbacks, one after the other; they may wait for other
+    calls.
     """
 
     # Defaults for what the base class would set one by one, and per instance only where needed.
@@ -470,24 +480,29 @@ class RemoteFuture(concurrent.futures.Future[T]):
             self._invoke_callbacks()
 
     def _invoke_callbacks(self) -> None:
-        """Run the callbacks, in a thread of their own if one runs that is a callback of a callback, and so on."""
-        if not self._done_callbacks:
+        """Run the callbacks; users' in another thread than the one that serves this program's connections."""
+        callbacks = self._done_callbacks
+        if callbacks and is_loop_thread():
+            users = [callback for callback in callbacks if not _is_quick(callback)]
+            if users and _callback_turn[0].run(functools.partial(self._run, users)):
+                callbacks = [callback for callback in callbacks if _is_quick(callback)]
+        if not callbacks:
             return
         depth = getattr(_nested, "depth", 0)
         if depth == _DEEPEST:
             with contextlib.suppress(RuntimeError):  # no thread can be had, or the interpreter ends
-                threading.Thread(target=self._run_callbacks, daemon=True).start()
+                threading.Thread(target=self._run, args=(callbacks,), daemon=True).start()
                 return
         _nested.depth = depth + 1
         try:
-            self._run_callbacks()
+            self._run(callbacks)
         finally:
             _nested.depth = depth
 
-    def _run_callbacks(self) -> None:
-        """Run the callbacks: whatever one raises, the thread that reads the answers continues, as do the others."""
+    def _run(self, callbacks: Sequence[Callable[[concurrent.futures.Future[T]], Any]]) -> None:
+        """Run callbacks: whatever one raises, the thread that reads the answers continues, as do the others."""
         interrupt: KeyboardInterrupt | None = None
-        for callback in self._done_callbacks:
+        for callback in callbacks:
             try:
                 callback(self)
             except BaseException as error:
@@ -497,3 +512,62 @@ class RemoteFuture(concurrent.futures.Future[T]):
                     LOGGER.exception("exception calling callback for %r", self)
         if interrupt is not None:
             raise interrupt
+
+
+def _is_quick(callback: Any) -> bool:
+    """Return whether a callback is one of ours, or asyncio's: it waits for nothing."""
+    module = getattr(callback.func if isinstance(callback, functools.partial) else callback, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in {_OURS, "asyncio"}
+
+
+_OURS = __name__.partition(".")[0]
+
+
+class _CallbackTurn:
+    """A thread that runs users' callbacks, one after the other, and ends when there are none for a while."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._runs = False
+        self._waiting: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def run(self, action: Callable[[], None]) -> bool:
+        """Run an action behind all others; return False if no thread can be had."""
+        if self._pid != os.getpid():  # the thread was not copied
+            _callback_turn[0] = _CallbackTurn()
+            return _callback_turn[0].run(action)
+        with self._lock:
+            if not self._runs:
+                try:
+                    threading.Thread(target=self._work, name="parl-callbacks", daemon=True).start()
+                except RuntimeError:
+                    return False
+                self._runs = True
+                atexit.unregister(self._finish)
+                atexit.register(self._finish)  # anew, to come before the end of a later connection
+            self._waiting.put(action)
+        return True
+
+    def _finish(self) -> None:
+        """Give the callbacks that wait some time, at the end of the program."""
+        if self._runs and self._pid == os.getpid():
+            finished = threading.Event()
+            self._waiting.put(finished.set)
+            finished.wait(_FINISH_S)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                action = self._waiting.get(timeout=_IDLE_S)
+            except Empty:
+                with self._lock:
+                    if self._waiting.empty():
+                        self._runs = False
+                        return
+                continue
+            action()
+            del action
+
+
+_callback_turn = [_CallbackTurn()]

@@ -15,6 +15,7 @@ import heapq
 import itertools
 import logging
 import selectors
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,13 +28,21 @@ from parl_remote._transport import Pollable
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EventLoopReader", "Loop", "Timer", "Writable"]
+__all__ = ["EventLoopReader", "Loop", "Timer", "Writable", "is_loop_thread"]
 
 Action = Callable[[], object]  # whose result is ignored
 
 _log = logging.getLogger("parl.remote")
 _REST_S = 0.02  # a source that stays readable would keep the loop, and the log, busy
 _LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be for the year after next
+
+
+_thread = threading.local()
+
+
+def is_loop_thread() -> bool:
+    """Return whether this thread runs a loop, which must not wait for what the loop itself serves."""
+    return getattr(_thread, "runs_loop", False)
 
 
 class Timer:
@@ -113,8 +122,12 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop` is called."""
-        while not self._stopped:
-            self.run_once()
+        _thread.runs_loop = True
+        try:
+            while not self._stopped:
+                self.run_once()
+        finally:
+            _thread.runs_loop = False
 
     def run_once(self, timeout_s: float | None = None) -> None:
         """Wait for events, at most `timeout_s` seconds, and handle all that have occurred."""
