@@ -1,8 +1,10 @@
 """Logs shuffled, copied, cut off, with flipped bits: never another result in silence, no good record refused."""
 
+import errno
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -207,3 +209,31 @@ def test_damaged_bytes_are_kept_once(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.read_bytes() == bytes(damaged[places[2][1] : places[2][2]])
     assert sorted(os.listdir(tmp_path)) == ["1.evl", "1.evl.damaged"]
+
+
+def test_a_file_that_cannot_be_read_waits_and_the_rest_is_learnt_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in (10, 20):
+        with LogWriter(tmp_path) as log:
+            for number in range(3):
+                log.reward(SamplingInfo([5, first + number], 1, 9), float(number))
+    bad = sorted(tmp_path.glob("*.evl"))[0]
+    real = Path.open
+
+    def refused(path: Path, *given: Any, **named: Any) -> Any:
+        if path == bad:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        contents = read_log(tmp_path)
+        assert len(contents.samples) == 3
+        assert [(report.path, report.problem) for report in contents.unreadable] == [
+            (bad, "it cannot be read: Permission denied")
+        ]
+        assert contents.quarantined == []
+        with pytest.raises(LogError, match="Permission denied"):
+            read_log(tmp_path, contents.ledger)
+    assert len(read_log(tmp_path, contents.ledger).samples) == 3

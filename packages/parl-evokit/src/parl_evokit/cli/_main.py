@@ -161,6 +161,8 @@ def offline_update(
             _say(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, {_kept(segment)}")
     for segment in contents.quarantined:
         _say(f"{segment.path}: {segment.problem or 'its good records count'}; {_place(segment)}")
+    for segment in contents.unreadable:
+        _say(f"{segment.path}: {segment.problem}; the next update tries again")
     _print_update(as_json, report, contents)
     if report.rolled_back:
         raise click.exceptions.Exit(REVERTED)
@@ -351,7 +353,7 @@ def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
         for segment in contents.segments
     ]
     print_result(as_json, {"segments": segments, "pending": contents.pending}, "\n".join(lines) or "no segments")
-    if contents.damaged_bytes:
+    if contents.damaged_bytes or contents.unreadable:
         raise click.exceptions.Exit(DAMAGED)
 
 
@@ -544,6 +546,7 @@ def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) ->
         "expired": contents.expired,
         "damaged": contents.damaged_bytes,
         "quarantined": [str(segment.moved or segment.path) for segment in contents.quarantined],
+        "unreadable": [str(segment.path) for segment in contents.unreadable],
         "unread": unread,
     }
     text = (

@@ -50,6 +50,7 @@ from parl_evokit.log._segments import (
     DIGITS,
     Batch,
     FileGone,
+    FileUnreadable,
     LogFile,
     SegmentReport,
     files_of,
@@ -158,6 +159,7 @@ class LogContents:
         segments: What was found in each file.
         expired: How many samples are not waited for any more, because their models are too old.
         quarantined: Files that are to be moved aside: too much is damaged in them, or no header is whole.
+        unreadable: Files that are left out until they can be read: they belong to others, or the disk is damaged there.
         refused: How many tokens were refused, by the reason's number (`tokens.Refusal`).
         latest_us: The latest time in a record, in microseconds since 1970; 0 for none.
     """
@@ -168,6 +170,7 @@ class LogContents:
     segments: list[SegmentReport]
     expired: int = 0
     quarantined: list[SegmentReport] = field(default_factory=list)
+    unreadable: list[SegmentReport] = field(default_factory=list)
     refused: Counter[int] = field(default_factory=Counter)
     latest_us: int = 0
 
@@ -229,11 +232,16 @@ def read_log(
     logs = [paths] if isinstance(paths, str | PathLike) else list(paths)
     files = files_of(logs)
     left_out: dict[Path, SegmentReport] = {}
+    unreadable: dict[Path, SegmentReport] = {}
     while True:
         try:
             reading = _Reading([file for file in files if file.path not in left_out], known, until)
         except FileGone:  # begin again without it
             files = files_of(logs)
+            continue
+        except FileUnreadable as error:  # the same; it may be read another time
+            report = SegmentReport(error.path, "", 0, [], 0, f"it cannot be read: {error.reason}")
+            left_out[error.path] = unreadable[error.path] = report
             continue
         reports = reading.reports
         left_out.update((report.path, report) for report in reports if report.problem and not report.records)
@@ -259,7 +267,8 @@ def read_log(
         still_waiting,
         reading.known,
         kept + list(left_out.values()),
-        quarantined=[*left_out.values(), *bad],
+        quarantined=[report for path, report in left_out.items() if path not in unreadable] + bad,
+        unreadable=list(unreadable.values()),
         refused=reading.batch.refused,
         latest_us=reading.batch.latest_us,
     )

@@ -19,6 +19,7 @@ archive has each record once.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import time
@@ -42,6 +43,7 @@ __all__ = [
     "QUARANTINE",
     "Batch",
     "FileGone",
+    "FileUnreadable",
     "LogFile",
     "Removed",
     "SegmentReport",
@@ -62,10 +64,25 @@ QUARANTINE = "quarantine"
 STAGED = "archiving-"  # folder of segments that are on their way into an archive, and the archive's name
 DIGITS = 12  # of a segment's name at the end of its file's name
 DAY_S = 86400.0
+OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR}  # and not of the process or the system
 
 
 class FileGone(LogError):
     """A file that was there when the log was listed is not there any more: it has been pruned or archived."""
+
+
+class FileUnreadable(LogError):
+    """A single file of a log cannot be read: it belongs to others, or the disk is damaged there.
+
+    Attributes:
+        path: The file.
+        reason: Why it cannot.
+    """
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path} cannot be read: {error}")
+        self.path = path
+        self.reason = error.strerror
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,8 @@ def stretch_of(path: Path, start: int, stop: int) -> bytes:
 
     Raises:
         FileGone: It is not there.
-        LogError: It cannot be read.
+        FileUnreadable: It cannot be read, while others perhaps can.
+        LogError: No file can be read at the moment.
     """
     with _reading(path) as descriptor:
         return _read(descriptor, start, stop)
@@ -127,9 +145,12 @@ def _reading(path: Path) -> Iterator[int]:
     try:
         with path.open("rb", buffering=0) as file:
             yield file.fileno()
+    except FileNotFoundError as error:
+        raise FileGone(f"{path} cannot be read: {error}") from error
     except OSError as error:
-        kind = FileGone if isinstance(error, FileNotFoundError) else LogError
-        raise kind(f"{path} cannot be read: {error}") from error
+        if error.errno in OF_ONE_FILE:
+            raise FileUnreadable(path, error) from error
+        raise LogError(f"{path} cannot be read: {error}") from error
 
 
 def _read(descriptor: int, start: int, stop: int) -> bytes:
