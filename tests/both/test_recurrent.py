@@ -166,7 +166,7 @@ def test_what_does_not_learn_from_sequences_is_refused() -> None:
         parl.Agent(parl.algorithms.A2C(model)).learn(np.zeros((4, 4), np.float32), np.zeros(4, np.int64), rows, rows)
     plain = parl.Agent(parl.algorithms.PPO(parl.networks.for_spaces(VECTOR, CHOICES)))
     loop = OnPolicySettings(total_steps=16, n_steps=8, sequence_length=4)
-    with make_vector_env(Noise, 2) as envs, pytest.raises(HyperparameterError, match="models with a memory, which"):
+    with make_vector_env(Noise, 2) as envs, pytest.raises(HyperparameterError, match="models with a memory, and"):
         train_on_policy(plain, envs, loop)
 
 
