@@ -640,8 +640,8 @@ def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings) -> No
     given = settings.sequence_length is not None or settings.burn_in is not None
     if not remembers and (has_sequences or given):
         raise HyperparameterError(
-            "sequence_length, burn_in and SequenceReplayMemory are for models with a memory, which this agent's has "
-            'not: leave them out, or make the model with parl.networks.for_spaces(..., "q", memory="lstm")'
+            "sequence_length, burn_in and SequenceReplayMemory are for models with a memory, and this agent's has "
+            'none: leave them out, or make the model with parl.networks.for_spaces(..., "q", memory="lstm")'
         )
 
 
