@@ -153,7 +153,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 def test_observations_that_are_no_box_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="FlattenObservation"):
-        NormalizeVector(make_vector_env("Taxi-v4", 1))
+        NormalizeVector(make_vector_env("FrozenLake-v1", 1))
 
 
 def test_numbers_out_of_range_are_refused() -> None:

@@ -215,7 +215,7 @@ def test_a_file_whose_columns_do_not_belong_together_is_refused_and_changes_noth
 ) -> None:
     parl_file(tmp_path / "whole.npz", 10, 6)
     with np.load(tmp_path / "whole.npz") as data:
-        np.savez(tmp_path / "rpm.npz", allow_pickle=False, **{**data, **wrong})
+        np.savez(tmp_path / "rpm.npz", **{**data, **wrong})
     memory = ReplayMemory(10, 2, 0)
     numbered(memory, range(3))
     with pytest.raises(CheckpointError, match=r"rpm.npz does not fit together: rows of obs 10, action"):
@@ -243,7 +243,7 @@ def test_damaged_counters_and_generators_are_refused_and_change_nothing(
     numbered(saved, range(6))
     saved.save(tmp_path / "whole.npz")
     with np.load(tmp_path / "whole.npz") as data:
-        np.savez(tmp_path / "rpm.npz", allow_pickle=False, **{**data, **wrong})
+        np.savez(tmp_path / "rpm.npz", **{**data, **wrong})
     memory = ReplayMemory(10, 2, 0, sampling=Prioritized())
     numbered(memory, range(3))
     with pytest.raises(CheckpointError, match=r"rpm\.npz (does not fit together|has a random generator)"):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -124,8 +125,10 @@ def test_a_damaged_piece_is_found_before_anything_is_taken_from_it(tmp_path: Pat
     memory, journal = fresh("uniform"), Journal(tmp_path)
     fill(memory, 20, np.random.default_rng(1))
     (name,) = journal.write(memory)
+    with ZipFile(tmp_path / name) as archive:
+        largest = max(archive.infolist(), key=lambda member: member.compress_size)
     content = bytearray((tmp_path / name).read_bytes())
-    content[len(content) // 2] ^= 1
+    content[largest.header_offset + largest.compress_size] ^= 1  # among its numbers: its own header is before them
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=name):
         journal.check([name])

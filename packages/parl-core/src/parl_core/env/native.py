@@ -59,7 +59,10 @@ def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any)
 class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
     """Base of both libraries' environments: spaces, and statistics of episodes."""
 
+    closed = True  # until it is made: Gymnasium before 1.4 closes what an error has left half made
+
     def __init__(self, num_envs: int, observation_space: Any, action_space: Any, mode: AutoresetMode) -> None:
+        self.closed = False
         self.num_envs, self._mode = num_envs, mode
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.observation_space = batch_space(observation_space, num_envs)
