@@ -1,11 +1,13 @@
 """Experiment trackers: real clients, which write to folders of the test and to no network."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from parl_core.errors import HyperparameterError
 from parl_core.training.events import Ended, Episode, Evaluation, Stop, Update
 from parl_core.training.logs import MLflow, WandB, tracker
 from parl_core.training.run import Run
@@ -63,13 +65,30 @@ def test_wandb_writes_an_offline_record_into_the_run(tmp_path: Path, monkeypatch
         assert record.stat().st_size > 0
 
 
+def test_a_missing_account_is_said_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class UsageError(Exception):
+        pass
+
+    def login(**_: Any) -> None:
+        raise UsageError("No API key configured.")
+
+    client = SimpleNamespace(login=login, errors=SimpleNamespace(UsageError=UsageError))
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with pytest.raises(HyperparameterError, match=r"No API key configured\..*WANDB_MODE=offline"):
+        WandB(Run("r", tmp_path))
+    WandB(Run("r", tmp_path), mode="offline")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    WandB(Run("r", tmp_path))
+
+
 def test_a_tracker_that_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = SimpleNamespace(algorithm="PPO", env="CartPole-v1", seed=0, settings=dict)
     run = Run("r", tmp_path)
     for module, name in (("wandb", "wandb"), ("mlflow.tracking", "mlflow")):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
+        monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=r'pip install "parl-core\[track\]"'):
             tracker(name, run, asked)
     assert not list(tmp_path.iterdir())

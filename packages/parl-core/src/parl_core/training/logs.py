@@ -23,6 +23,7 @@ import numpy as np
 
 from parl_core.atomic_write import atomic_write, sync
 from parl_core.csv_log import CSVLogger
+from parl_core.errors import HyperparameterError
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.run import Run
 
@@ -334,6 +335,7 @@ class WandB(Callback):
 
     Raises:
         ImportError: wandb is not installed.
+        HyperparameterError: it is to send the record, and knows no account.
     """
 
     def __init__(
@@ -343,6 +345,14 @@ class WandB(Callback):
             import wandb
         except ModuleNotFoundError as error:
             raise _missing("Weights & Biases", "wandb", error) from None
+        if (options.get("mode") or os.environ.get("WANDB_MODE", "online")) == "online":
+            try:  # now, because the record is made at the first update
+                wandb.login(verify=False)
+            except wandb.errors.UsageError as error:
+                raise HyperparameterError(
+                    f"Weights & Biases: {error} Without an account, WANDB_MODE=offline writes the record into the "
+                    "folder of the run."
+                ) from None
         self._client: Any = wandb
         self._run, self._options = run, {"project": project, "config": dict(config or {}), **options}
         self._record: Any = None
