@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +26,8 @@ def run(*command: object) -> str:
 def test_a_service_gets_new_models_from_delayed_clicks_while_it_serves(tmp_path: Path) -> None:
     pytest.importorskip("flask", reason="the service needs flask")
     pytest.importorskip("waitress", reason="the service needs waitress")
-    said = run(EXAMPLES / "service" / "run.py", "--smoke", "--out", tmp_path)
+    shop = tmp_path / "shop"
+    said = run(EXAMPLES / "service" / "run.py", "--smoke", "--out", tmp_path, "--place", shop)
     with (tmp_path / "curve.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     models = [int(row["model"]) for row in rows]
@@ -34,6 +36,31 @@ def test_a_service_gets_new_models_from_delayed_clicks_while_it_serves(tmp_path:
     updates = re.findall(r"model (\d+): (\d+) samples .* set aside: (.+)", said)
     assert [int(model) for model, _, _ in updates] == list(range(1, len(updates) + 1))
     assert {aside for _, _, aside in updates} == {"none"}
+    names = " ".join(path.name for path in (shop / "warehouse").iterdir())  # one may be of a job that ended amidst
+    newest = max(map(int, re.findall(r"model_iter_id-(\d+)(?= |$)", names)))
+    settings = {
+        "log_path": "log",
+        "model_dir": f"warehouse/model_iter_id-{newest}",
+        "updated_model_dir": f"warehouse/model_iter_id-{newest + 1}",
+        "config_path": "config.prototxt",
+        "model": "ranking:model",
+    }
+    told = subprocess.run(  # the tutorial's command
+        [
+            sys.executable,
+            "-m",
+            "parl_evokit",
+            "offline-update",
+            *(f"--{name}={value}" for name, value in settings.items()),
+        ],
+        cwd=shop,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLES / "service"), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert told.returncode in (0, 3), told.stderr  # 3: the job had seen all visitors
 
 
 def test_the_service_refuses_nonsense_and_stays_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
     pip install parl-evokit flask waitress matplotlib
     python run.py                  12000 visits, about half a minute; writes curve.csv and curve.png into --out
     python run.py --smoke          a few hundred visits, to see that everything works
+    python run.py --place shop     the same, and log, warehouse and configuration stay in a new folder
 
 The service and the offline job are processes of their own, as in a real place; they share a log and a warehouse.
 """
@@ -89,14 +90,19 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=0, help="go on until visitors have seen so many new models")
     parser.add_argument("--every", type=float, default=0.5, help="seconds between two updates")
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--place", type=Path, help="a new folder that log and warehouse stay in")
     parser.add_argument("--smoke", action="store_true", help="a few hundred visits only")
     arguments = parser.parse_args()
+    if arguments.place is not None and arguments.place.exists():
+        parser.error(f"{arguments.place} is there already: give a new folder")
     if arguments.smoke:
         arguments.visits, arguments.models, arguments.every = 400, 2, 0.2
     block = max(1, arguments.visits // 24)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = run(arguments.visits, arguments.models, arguments.every, Path(folder), block)
-        print((Path(folder) / "update.log").read_text())
+    with ExitStack() as stack:
+        folder = arguments.place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = run(arguments.visits, arguments.models, arguments.every, folder, block)
+        print((folder / "update.log").read_text())
     arguments.out.mkdir(parents=True, exist_ok=True)
     with (arguments.out / "curve.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("visits", "clicks_a_visit", "model"), *rows])
