@@ -134,7 +134,7 @@ class Connection(AnswerReader):
         """
         if self._sending._is_owned():  # type: ignore[attr-defined]  # not in its stub
             self._is_full = True  # a finalizer or handler calls in the middle of a send; it leaves after that
-        if self.is_full():
+        if self._is_full or (self._delivery is not None and self._delivery.is_under_way):
             return False
         kind, flags, index, payload, _, owner = call
         call_id = next(self._numbers) % _MOST_CALLS

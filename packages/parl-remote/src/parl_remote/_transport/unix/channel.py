@@ -261,7 +261,8 @@ class UnixChannel:
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
-        self._refuse_in_handler()
+        if self._receive_lock._is_owned():  # type: ignore[attr-defined]  # not in its stub
+            raise self._refusal_of_handlers()
         with self._receive_lock:
             if self._inbox:
                 return self._inbox.popleft()
@@ -269,7 +270,8 @@ class UnixChannel:
 
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
         """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
-        self._refuse_in_handler()
+        if self._receive_lock._is_owned():  # type: ignore[attr-defined]  # not in its stub
+            raise self._refusal_of_handlers()
         with self._receive_lock:
             if self._inbox:
                 messages = list(self._inbox)
@@ -277,20 +279,17 @@ class UnixChannel:
                 return messages + self._reader.all()
             return self._reader.all() or self._read(timeout_s)
 
-    def _is_reading_here(self) -> bool:
-        """Return whether this thread is within a read, which a signal handler has interrupted."""
-        return bool(self._receive_lock._is_owned())  # type: ignore[attr-defined]  # not in its stub
-
     def _may_read(self) -> bool:
         """Begin to read unless another thread reads, or this one does; who got True releases the lock."""
-        return not self._is_reading_here() and self._receive_lock.acquire(blocking=False)
+        is_here = self._receive_lock._is_owned()  # type: ignore[attr-defined]  # not in its stub
+        return not is_here and self._receive_lock.acquire(blocking=False)
 
-    def _refuse_in_handler(self) -> None:
-        if self._is_reading_here():
-            raise RemoteError(
-                "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
-                "make the call without waiting, or set a flag that the program looks at"
-            )
+    def _refusal_of_handlers(self) -> RemoteError:
+        """Return the error of a read within a read of the same thread, which a signal handler has interrupted."""
+        return RemoteError(
+            "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
+            "make the call without waiting, or set a flag that the program looks at"
+        )
 
     def _first(self, timeout_s: float | None) -> list[memoryview]:
         """Return the next message, reading if necessary; others that come with it are kept."""
