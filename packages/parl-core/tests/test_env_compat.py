@@ -114,7 +114,7 @@ def test_a_time_limit_is_told_apart_from_the_end_of_the_task() -> None:
     env.step(0)
     assert env.step(0)[2:] == (True, {"TimeLimit.truncated": True})
     assert env._max_episode_steps == 2
-    assert CompatWrapper(Counter())._max_episode_steps is None
+    assert not hasattr(CompatWrapper(Counter()), "_max_episode_steps")  # as programs ask whether there is a limit
 
 
 @pytest.mark.parametrize("make", [lambda: CompatWrapper(Counter()), Old], ids=["compat", "old class"])

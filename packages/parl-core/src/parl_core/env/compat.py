@@ -151,15 +151,17 @@ class ApiWrapper(AnyWrapper):
         return [seed]
 
     @property
-    def _max_episode_steps(self) -> int | None:
-        """The limit of steps of an episode, under the name by which programs of PARL 2.x read it; None without one."""
+    def _max_episode_steps(self) -> int:
+        """The limit of steps of an episode, for programs of PARL 2.x; they ask by `hasattr` whether there is one."""
         env: AnyEnv = self.env
         while isinstance(env, gymnasium.Wrapper):
             if isinstance(env, gymnasium.wrappers.TimeLimit):
                 return int(vars(env)["_max_episode_steps"])
             env = env.env
         limit = getattr(env, "_max_episode_steps", None)
-        return None if limit is None else int(limit)
+        if limit is None:
+            raise AttributeError(f"{type(env).__name__} has no time limit")
+        return int(limit)
 
     def __getattr__(self, name: str) -> Any:
         # Gymnasium's wrappers do not pass attributes on; those of gym did.
