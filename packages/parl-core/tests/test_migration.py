@@ -111,6 +111,11 @@ def test_ids_of_atari_name_the_package_that_has_them() -> None:
     assert changed(text) == text
 
 
+def test_what_was_different_on_paddle_is_not_told_to_programs_of_torch() -> None:
+    text = "import parl\nimport {}\nvalue, action, log_prob, entropy = alg.sample(obs)\n"
+    assert [lines_of(program(text.format(name))) for name in ("torch", "paddle")] == [[], [("train.py", 3, False)]]
+
+
 def test_programs_of_gymnasium_stay_as_they_are() -> None:
     text = "import gymnasium as gym\nenv = gym.make('A')\nobs, _ = env.reset()\no, r, te, tr, i = env.step(0)\n"
     assert changed(text) == text

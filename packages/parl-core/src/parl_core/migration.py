@@ -267,7 +267,7 @@ class _Reader(ast.NodeVisitor):
             names = [getattr(part, "id", "") for part in target.elts]
             if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
                 self.old_steps.append(node.lineno)
-            if self._is_of_parl or "paddle" in self._modules:
+            if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
                 self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names)]
         self.generic_visit(node)
 
