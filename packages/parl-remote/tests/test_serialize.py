@@ -41,13 +41,6 @@ def test_small_arrays_travel_inside_the_pickle() -> None:
     assert len(serialize.dumps([np.arange(10)] * 5)) == 1
 
 
-@pytest.mark.parametrize("value", [5, 8, 1000, -1, True, 2.5, 1j])
-def test_an_array_without_dimensions_comes_back_equal(value: object) -> None:
-    got = serialize.loads(serialize.dumps([np.array(value)])[0])[0]
-    assert (type(got), got.shape, got.item()) == (np.ndarray, (), value)
-    assert got.flags.writeable
-
-
 def test_an_array_in_fortran_s_order_and_a_strided_one_come_back_equal() -> None:
     fortran, strided = np.asfortranarray(np.random.rand(200, 300)), np.arange(100_000)[::3]
     got = round_trip([fortran, strided])

@@ -66,7 +66,7 @@ def _array_reducer(numpy: Any) -> Callable[[Any], Any]:
 
     def reduce(array: Any) -> Any:
         kind, flags = known.get(id(array.dtype)), array.flags
-        if kind is None or not flags.c_contiguous or not array.ndim:  # `bytearray` takes an integer for a length
+        if kind is None or not flags.c_contiguous:
             return array.__reduce_ex__(5)
         if array.nbytes < OUT_OF_BAND_BYTES and flags.writeable:
             # It saves asking whether it goes out of band. bytearray(array) takes a whole number without axes as a size.
