@@ -35,6 +35,7 @@ def updated(agent: ESAgent) -> ESAgent:
     return agent
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # numpy 1 leaves its zip file open
 def test_a_model_that_does_not_fit_leaves_the_old_one(small_disk: Path) -> None:
     agent = make()
     agent.save(small_disk / "model")
