@@ -245,6 +245,13 @@ class PPOConformance(Conformance):
         assert (np.abs(action.mean(axis=0) - _POLICY.forward(weights, obs)[-1][0]) < 0.04 * std).all()
         np.testing.assert_allclose(action.std(axis=0), std, rtol=0.03)
 
+    def test_a_missing_column_is_named(self) -> None:
+        agent = self.backend.Agent(self.algorithm("PPO", actor_critic(self.backend)))
+        obs, numbers = np.zeros((4, OBS_DIM), np.float32), np.zeros(4, np.float32)
+        batch = RolloutBatch(obs, np.zeros(4, int), value=numbers, return_=numbers, advantage=numbers)
+        with pytest.raises(ValueError, match="PPO learns from return_, log_prob and advantage; got no log_prob"):
+            agent.learn_rollout(batch, epochs=1, minibatch_size=4, rng=np.random.default_rng(1))
+
     def test_a_nan_in_the_rollout_is_an_error(self) -> None:
         rng = np.random.default_rng(12)
         agent, _ = self._agent(rng, DISCRETE, FLOAT32)

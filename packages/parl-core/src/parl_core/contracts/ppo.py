@@ -377,7 +377,14 @@ class PPO(_SeparateMethods, OnPolicy):
         return {**dict(zip(FIGURES, self._means(steps), strict=True)), "steps": float(len(steps))}
 
     def check_batch(self, batch: Rollout) -> Rollout:
-        """Return a batch of arrays with actions, and a mask of them, that fit the policy."""
+        """Return a batch of arrays with actions, and a mask of them, that fit the policy.
+
+        Raises:
+            ValueError: they do not, or a column is missing.
+        """
+        missing = [name for name in ("return_", "log_prob", "advantage") if getattr(batch, name) is None]
+        if missing:
+            raise ValueError(f"{type(self).__name__} learns from return_, log_prob and advantage; got no {missing[0]}")
         return self._with_checked_actions(batch, "policy")
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:

@@ -109,9 +109,9 @@ def require_vector(envs: object) -> None:
     """
     if not hasattr(envs, "num_envs") or not hasattr(envs, "single_observation_space"):
         given = repr(envs) if isinstance(envs, str) else f"a {type(envs).__name__}"
-        what = "environment id or function" if callable(envs) or isinstance(envs, str) else "single environment"
+        what = "an id or a function" if callable(envs) or isinstance(envs, str) else "a single environment"
         raise HyperparameterError(
-            f"the loops step a vector of environments, got {given}, which is not one: for a {what} use "
+            f"the loops step a vector of environments, got {given}, which is not one: for {what} use "
             "training.make_vector_env(id_or_function, num_envs=1)"
         )
 
