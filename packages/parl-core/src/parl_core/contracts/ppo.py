@@ -366,10 +366,11 @@ class PPO(_SeparateMethods, OnPolicy):
             count, size, taken = sequences, max(1, size * sequences // count), Rollout.sequences
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
-            shuffled = taken(tensors, self._tensor(rng.permutation(count)))
+            # The order within a minibatch is none of the loss's: of a single one, all rows would be copied for nothing.
+            shuffled = taken(tensors, self._tensor(rng.permutation(count))) if size < count else tensors
             first = len(steps)
             for start in range(0, count, size):
-                minibatch = taken(shuffled, slice(start, start + size))
+                minibatch = taken(shuffled, slice(start, start + size)) if size < count else shuffled
                 figures = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
                 steps.append(tuple(figures[name] for name in FIGURES))
             if target_kl is not None and self._means(steps[first:])[3] > 1.5 * target_kl:
