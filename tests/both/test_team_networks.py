@@ -71,6 +71,35 @@ def test_agents_that_share_weights_differ_by_their_numbers() -> None:
     assert np.abs(values[:, 0] - values[:, 1]).max() > 1e-4
 
 
+@pytest.mark.parametrize("hidden", [(8, 6), ()], ids=["hidden", "linear"])
+@pytest.mark.parametrize("groups", ["independent", "shared", (0, 0, 1)], ids=["independent", "shared", "groups"])
+def test_all_critics_at_once_give_what_each_gives_alone(groups: Any, hidden: tuple[int, ...]) -> None:
+    seed_everything(1)
+    model = parl.networks.TeamActorCritic(3, 2, hidden, groups=groups)
+    rng = np.random.default_rng(0)
+    obs, action = joint(rng, 5), rng.normal(size=(5, 3, 2)).astype(np.float32)
+    own = rng.normal(size=(3, 5, 3, 2)).astype(np.float32)
+    for together, given in ((action, [action] * 3), (own, own)):
+        found = run(model, model.values, obs, together)
+        alone = [run(model, model.value, obs, given[agent], agent)[:, 0] for agent in range(3)]
+        np.testing.assert_allclose(found, np.stack(alone, 1), atol=1e-6)
+
+
+def test_layers_that_differ_between_agents_are_run_one_by_one() -> None:
+    seed_everything(1)
+    sizes = iter([4, 6])
+
+    def made() -> Any:
+        return parl.networks.MLP((next(sizes), 2))
+
+    model = Box(parl.networks.PerAgent(((0,), (1,)), made))
+    rows = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
+    for _ in range(2):  # layers have their shapes the second time
+        found = run(model, model.policy, rows)
+    first = run(model, lambda part: model.layer.of_agent(0, part), rows[:, 0])
+    np.testing.assert_allclose(found[:, 0], first, atol=1e-6)
+
+
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 @pytest.mark.parametrize("groups", ["shared", (1, 0, 1)], ids=["shared", "groups"])
 def test_a_memory_step_by_step_is_that_of_sequences(memory: Any, groups: Any) -> None:

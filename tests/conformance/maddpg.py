@@ -248,6 +248,20 @@ class MADDPGConformance(Conformance):
             obs = joint(200)
             assert right(obs, agent.predict(obs)).mean() > 0.9, f"continuous={continuous}"
 
+    def test_a_critic_that_a_subclass_changed_alone_is_asked(self) -> None:
+        networks: Any = self.backend.networks
+
+        class Constant(networks.TeamActorCritic):  # type: ignore[misc]  # known only at run time
+            def value(self, obs: Any, action: Any, agent: int) -> Any:
+                return super().value(obs, action, agent) * 0.0 + float(agent)
+
+        algorithm = self.algorithm("MADDPG", Constant(_AGENTS, _ACTS, (4,)))
+        obs, _ = _joint(np.random.default_rng(0), np.float32, continuous=False)
+        parts = {name: algorithm._tensor(part) for name, part in obs.items()}
+        action = algorithm._tensor(np.zeros((_BATCH, _AGENTS, _ACTS), np.float32))
+        found = algorithm._copied(algorithm._values(algorithm.model, parts, action))
+        np.testing.assert_array_equal(found, np.tile([0.0, 1.0], (_BATCH, 1)))
+
     @pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "discrete"])
     def test_one_agent_of_parl_2_agrees_with_the_reference(self, continuous: bool) -> None:
         rng = np.random.default_rng(3)

@@ -99,6 +99,8 @@ class PerAgent(Layer):
 
     def forward(self, features: Any) -> Any:
         """Return `[batch, agents, out]` of `[batch, agents, in]`."""
+        if len(self._groups) == self._agents:
+            return self.of_each(self._layers.transpose(features, [1, 0, 2]))
         results = []
         for group, part in zip(self._groups, self.parts, strict=True):
             rows = self._of_group(features, group)
@@ -115,6 +117,17 @@ class PerAgent(Layer):
                     rows = self._layers.concat([rows, rows[:, :1] * 0.0 + ids], axis=-1)
                 return part(rows)
         raise HyperparameterError(f"there is no agent {agent}; agents are 0..{self._agents - 1}")
+
+    def of_each(self, rows: Any) -> Any:
+        """Return what each agent's layer gives of rows `[agents, batch, in]` of its own: `[batch, agents, out]`."""
+        found = self._at_once(rows) if len(self._groups) == self._agents else None
+        if found is not None:
+            return self._layers.transpose(found, [1, 0, 2])
+        return self._layers.stack([self.of_agent(agent, rows[agent]) for agent in range(self._agents)], axis=1)
+
+    def _at_once(self, rows: Any) -> Any:  # noqa: ARG002 - of backends that can
+        """Backend hook: `[agents, batch, out]` of all agents' layers, computed together; None where they differ."""
+        return None
 
     def _of_group(self, features: Any, group: tuple[int, ...], *, ids: bool = True) -> Any:
         """Return the rows `[batch, len(group), ...]` of a group, with their numbers where they share a layer."""
@@ -390,6 +403,24 @@ class TeamActorCritic(_TeamNetwork):
         layers, seen = self._parts.layers, self._seen(obs)
         rows = [layers.reshape(part, [part.shape[0], -1]) for part in (seen, action)]
         return self.critic.of_agent(agent, layers.concat(rows, axis=-1))
+
+    def values(self, obs: Any, action: Any) -> Any:
+        """Return all agents' values `[batch, agents]`, as `value` gives each of them.
+
+        Args:
+            obs: joint observations.
+            action: `[batch, agents, act_dim]`; or one for each critic, `[agents, batch, agents, act_dim]`.
+        """
+        layers, seen = self._parts.layers, self._seen(obs)
+        agents, batch = seen.shape[1], seen.shape[0]
+        flat = layers.reshape(seen, [batch, -1])
+        if len(action.shape) == 3:
+            rows = layers.concat([flat, layers.reshape(action, [batch, -1])], axis=-1)
+            rows = layers.stack([rows] * agents, axis=0)
+        else:
+            flat = layers.stack([flat] * agents, axis=0)
+            rows = layers.concat([flat, layers.reshape(action, [agents, batch, -1])], axis=-1)
+        return layers.reshape(self.critic.of_each(rows), [batch, agents])
 
     def get_actor_params(self) -> list[Any]:
         """Return the parameters of all policies."""

@@ -148,6 +148,19 @@ class CausalTransformer(recurrent.CausalTransformer, nn.Module):
 class PerAgent(team_networks.PerAgent, nn.Module):
     _layers, _layer_list, _constant = layers, nn.ModuleList, staticmethod(_constant)
 
+    def _at_once(self, rows: Tensor) -> Tensor | None:
+        chains = [[layer for layer in part.modules() if type(layer) not in (nn.Sequential, MLP)] for part in self.parts]
+        every = [layer for chain in chains for layer in chain]
+        if not all(type(layer) is layers.Fc and layer.shaped and layer.bias is not None for layer in every):
+            return None
+        if len({tuple((layer.weight.shape, layer.activation) for layer in chain) for chain in chains}) > 1:
+            return None
+        for same in zip(*chains, strict=True):
+            weight = torch.stack([layer.weight for layer in same]).transpose(1, 2)
+            rows = torch.baddbmm(torch.stack([layer.bias for layer in same]).unsqueeze(1), rows, weight)
+            rows = rows if same[0].act is None else same[0].act(rows)
+        return rows
+
 
 class PerAgentMemory(team_networks.PerAgentMemory, PerAgent):
     pass

@@ -42,7 +42,9 @@ class MADDPG(ContinuousActorCritic):
     The model has `policy(obs)`, logits `[batch, agents, act_dim]` or actions in [-1, 1] of joint observations;
     `value(obs, action, agent)`, one agent's values `[batch]` or `[batch, 1]` of joint observations and actions
     `[batch, agents, act_dim]`; `get_actor_params()` and `get_critic_params()`. `parl.networks.for_team` makes such
-    models of the kind "actor-critic".
+    models of the kind "actor-critic". A class that defines `values(obs, action)` beside `value` computes the values of
+    all agents there, `[batch, agents]`, of one joint action, or of one for each critic, `[agents, batch, agents,
+    act_dim]`.
 
     Given `agent_index`, it is PARL 2.x's form, one algorithm per agent: `OneAgentMADDPG`.
 
@@ -202,9 +204,27 @@ class MADDPG(ContinuousActorCritic):
             for agent in range(int(acts.shape[1])):
                 self.model.value(rows, acts, agent)
 
+    def _values(self, model: Any, obs: Any, action: Any) -> Any:
+        """Return all agents' values `[batch, agents]` of a joint action, or of one for each critic."""
+        if _defines_values(type(model)):
+            return model.values(obs, action)
+        agents = int(action.shape[-2])
+        each = [action] * agents if len(action.shape) == 3 else action
+        return self._side_by_side([model.value(obs, each[agent], agent) for agent in range(agents)])
+
+    def _side_by_side(self, columns: list[Any]) -> Any:
+        """Backend hook: `[batch, columns]` of columns `[batch]` or `[batch, 1]`."""
+        raise NotImplementedError
+
     def _gumbel(self, batch: Transitions) -> Any:
         """Backend hook: Gumbel noise, of the shape of the policy's logits."""
         raise NotImplementedError
+
+
+def _defines_values(model: type) -> bool:
+    """Return whether the class that defines `value` defines `values` as well: a subclass may have changed one alone."""
+    defines = next(vars(kind) for kind in model.__mro__ if "value" in vars(kind))
+    return "values" in defines
 
 
 class OneAgentMADDPG(CountingUpdates):

@@ -36,9 +36,8 @@ class MADDPG(contract.MADDPG, Algorithm):
             goes_on = acted * (1.0 - ends)
             there = paddle.maximum(next_obs["alive"].astype(acted.dtype), goes_on).unsqueeze(2)  # type: ignore[no-untyped-call]
             a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise) * there
-            v_t = [self.target_model.value(next_obs, a_t, i).reshape([-1]) for i in range(acted.shape[1])]
-            target = next_obs["rewards"] + self.gamma * goes_on * paddle.stack(v_t, 1)
-        q_tm1 = paddle.stack([self.model.value(obs, taken, i).reshape([-1]) for i in range(acted.shape[1])], 1)
+            target = next_obs["rewards"] + self.gamma * goes_on * self._values(self.target_model, next_obs, a_t)
+        q_tm1 = self._values(self.model, obs, taken)
         error = (target - q_tm1) * acted
         return (error.square().sum(0) / acted.sum(0).clip(min=1.0)).sum(), {}
 
@@ -47,13 +46,13 @@ class MADDPG(contract.MADDPG, Algorithm):
         acted, taken = self._taken(batch)
         policy = self.model.policy(obs)
         chosen, count = self._actions(policy, obs, noise), acted.sum(0).clip(min=1.0)
-        loss = paddle.zeros([], policy.dtype)
-        for i in range(acted.shape[1]):
-            own = paddle.concat([taken[:, :i], chosen[:, i : i + 1], taken[:, i + 1 :]], 1)
-            value = self.model.value(obs, own, i).reshape([-1])
-            decay = self.policy_decay * policy[:, i].square().mean(1)
-            loss = loss + ((decay - value) * acted[:, i]).sum() / count[i]
+        own = paddle.where(paddle.eye(acted.shape[1]).astype("bool").unsqueeze([1, 3]), chosen, taken)
+        losses = self.policy_decay * policy.square().mean(2) - self._values(self.model, obs, own)
+        loss = ((losses * acted).sum(0) / count).sum()
         return loss, {}
+
+    def _side_by_side(self, columns: list[Tensor]) -> Tensor:
+        return paddle.stack([column.reshape([-1]) for column in columns], 1)
 
     def _taken(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """Return 1 where an agent acted, `[batch, agents]`, and the actions for the critics, zeros where it did not."""

@@ -31,10 +31,9 @@ class MADDPG(contract.MADDPG, Algorithm):
             ends = torch.maximum(next_obs["terminated"].to(acted.dtype), batch.terminal.to(acted.dtype).reshape(-1, 1))
             goes_on = acted * (1.0 - ends)
             there = torch.maximum(next_obs["alive"].to(acted.dtype), goes_on).unsqueeze(2)
-            a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise) * there
-            v_t = [self.target_model.value(next_obs, a_t, i).reshape(-1) for i in range(acted.shape[1])]
-            target = next_obs["rewards"] + self.gamma * goes_on * torch.stack(v_t, 1)
-        q_tm1 = torch.stack([self.model.value(obs, taken, i).reshape(-1) for i in range(acted.shape[1])], 1)
+            a_t = self._actions(self.target_model.policy(next_obs), next_obs, noise, relaxed=False) * there
+            target = next_obs["rewards"] + self.gamma * goes_on * self._values(self.target_model, next_obs, a_t)
+        q_tm1 = self._values(self.model, obs, taken)
         error = (target - q_tm1) * acted
         return (error.square().sum(0) / acted.sum(0).clamp(min=1.0)).sum(), {}
 
@@ -43,13 +42,14 @@ class MADDPG(contract.MADDPG, Algorithm):
         acted, taken = self._taken(batch)
         policy = self.model.policy(obs)
         chosen, count = self._actions(policy, obs, noise), acted.sum(0).clamp(min=1.0)
-        loss = policy.new_zeros(())
-        for i in range(acted.shape[1]):
-            own = torch.cat([taken[:, :i], chosen[:, i : i + 1], taken[:, i + 1 :]], 1)
-            value = self.model.value(obs, own, i).reshape(-1)
-            decay = self.policy_decay * policy[:, i].square().mean(1)
-            loss = loss + ((decay - value) * acted[:, i]).sum() / count[i]
+        own = torch.eye(acted.shape[1], dtype=torch.bool, device=acted.device)[:, None, :, None]
+        values = self._values(self.model, obs, torch.where(own, chosen, taken))
+        losses = self.policy_decay * policy.square().mean(2) - values
+        loss = ((losses * acted).sum(0) / count).sum()
         return loss, {}
+
+    def _side_by_side(self, columns: list[Tensor]) -> Tensor:
+        return torch.stack([column.reshape(-1) for column in columns], 1)
 
     def _taken(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """Return 1 where an agent acted, `[batch, agents]`, and the actions for the critics, zeros where it did not."""
@@ -58,16 +58,24 @@ class MADDPG(contract.MADDPG, Algorithm):
         if self.continuous:
             return acted, batch.action.reshape(*acted.shape, -1) * acted.unsqueeze(2)
         choices = batch.obs["action_mask"].shape[2]
-        return acted, torch.nn.functional.one_hot(batch.action.long(), choices).to(dtype) * acted.unsqueeze(2)
+        return acted, _one_hot(batch.action, choices, dtype) * acted.unsqueeze(2)
 
-    def _actions(self, policy: Tensor, obs: Any, noise: Tensor | None) -> Tensor:
+    def _actions(self, policy: Tensor, obs: Any, noise: Tensor | None, *, relaxed: bool = True) -> Tensor:
         if noise is None:
             return policy
-        logits = policy.masked_fill(~obs["action_mask"].bool(), -1e9)
-        soft = torch.softmax((logits + noise) / self.temperature, dim=2)
-        hard = torch.nn.functional.one_hot(soft.argmax(2), soft.shape[2]).to(soft.dtype)
+        logits = policy.masked_fill(~obs["action_mask"].bool(), -1e9) + noise
+        hard = _one_hot(logits.argmax(2), logits.shape[2], logits.dtype)
+        if not relaxed:
+            return hard
+        by_choice = logits.movedim(2, 0).contiguous()  # along the last axis, few numbers take five times as long
+        soft = torch.softmax(by_choice / self.temperature, dim=0).movedim(0, 2)
         return hard + soft - soft.detach()
 
     def _gumbel(self, batch: Transitions) -> Tensor:
-        like = torch.empty_like(batch.obs["action_mask"], dtype=batch.next_obs["rewards"].dtype)
-        return -like.exponential_().log()
+        like = batch.obs["action_mask"]
+        uniform = torch.rand(like.shape, dtype=batch.next_obs["rewards"].dtype, device=like.device)
+        return -uniform.clamp_min_(1e-20).log_().neg_().log_()  # ten times as fast as drawing exponentials
+
+
+def _one_hot(choices: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    return (choices.unsqueeze(2) == torch.arange(count, device=choices.device)).to(dtype)
