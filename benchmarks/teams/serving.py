@@ -1,0 +1,27 @@
+"""The other end of `speed.py`: a process that has made what a case needs, and runs it as often as it is told."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+__all__ = ["AGENTS", "BATCH", "CHOICES", "EPISODES", "HIDDEN", "OBS_DIM", "ROWS", "Run", "serve"]
+
+Run = Callable[[int], None]
+
+AGENTS, OBS_DIM, CHOICES, STEPS = 3, 18, 5, 25  # of simple_spread_v3
+HIDDEN, BATCH, EPISODES, ROWS = 64, 1024, 32, 3_200
+"""Units of each of two layers, or of a GRU; transitions of MADDPG, episodes of QMIX, steps of MAPPO in a batch."""
+
+
+def serve(cases: Mapping[str, Callable[[], Run]]) -> None:
+    """Make the case that the command line names, and answer each number of runs with its seconds of CPU."""
+    make = cases.get(sys.argv[1])
+    if make is None:
+        print("lacks", flush=True)
+        return
+    run = make()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        began = time.process_time()
+        run(int(line))
+        print(time.process_time() - began, flush=True)
