@@ -277,7 +277,7 @@ def test_the_folder_of_several_seeds_is_no_agent_and_names_those_inside(tmp_path
     (tmp_path / "several" / "seed-3" / "agent.json").write_text("{}")
     result = run("evaluate", str(tmp_path / "several"))
     assert result.exit_code == 1
-    assert "give a run inside, such as" in result.output
+    assert "give one of the runs inside, such as" in result.output
     assert "seed-3" in result.output
 
 
