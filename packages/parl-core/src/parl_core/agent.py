@@ -338,8 +338,8 @@ class Agent:
     def _update(self, batch: Batch, settings: Mapping[str, Any]) -> Any:
         algorithm = self.alg
         if not (batch.checked and self._has_learned) and isinstance(batch.__dict__["action"], np.ndarray):
-            self._refuse_spoiled(batch)
-            batch = algorithm.check_batch(batch)
+            given, batch = batch, algorithm.check_batch(batch)
+            self._refuse_spoiled("learn", given)
             self._has_learned = True
         try:
             result = self._learn(algorithm, algorithm._on_device(batch), **settings)
@@ -360,7 +360,7 @@ class Agent:
                 self.BACKEND,
             )
 
-    def _refuse_spoiled(self, batch: Batch) -> None:
+    def _refuse_spoiled(self, method: str, batch: Batch) -> None:
         """Refuse numbers that are not finite before an update, where its losses would not show them.
 
         Raises:
@@ -369,8 +369,8 @@ class Agent:
         strange = batch.first_strange() if self.alg.LOSSES_HIDE_NAN else None
         if strange is not None:
             raise SpoiledBatchError(
-                f"{strange}: one such number spoils all weights; clip or drop it in the environment. Nothing was "
-                "learned from this batch"
+                f"{strange}: one such number spoils all weights; clip or drop it in the environment. "
+                f"{type(self.alg).__name__}.{method} learned nothing from this batch"
             )
 
     def _check_figures(self, figures: Any, batch: Batch | None) -> None:
@@ -404,7 +404,7 @@ class Agent:
         """
         learn_rollout = self._on_policy("learn_rollout").learn_rollout
         if not batch.checked:
-            self._refuse_spoiled(batch)
+            self._refuse_spoiled("learn_rollout", batch)
         try:
             figures: dict[str, float] = learn_rollout(
                 batch,
