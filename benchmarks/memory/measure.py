@@ -31,7 +31,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {"n_steps": 32, "epochs": 20, "gamma": 0.98, "gae_lambda": 0.8},
     "Pendulum-v1": {"n_steps": 128, "epochs": 10, "gamma": 0.9, "gae_lambda": 0.95},
 }
-COMMON = {"minibatch_size": 256, "lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
+COMMON: Mapping[str, Any] = {"minibatch_size": 256, "lr": 1e-3, "clip": 0.2, "entropy_coef": 0.0}
 ENVS, WIDTH = 8, 64
 
 

@@ -30,7 +30,7 @@ def by_hand(array: np.ndarray, readers: int) -> Step:
     begun = _clock()
     descriptor = os.memfd_create("floor")
     os.ftruncate(descriptor, array.nbytes)
-    view, done = memoryview(array), 0
+    view, done = array.data, 0
     while done < array.nbytes:
         done += os.pwrite(descriptor, view[done:], done)
     written = _clock()
@@ -47,7 +47,7 @@ def ours(array: np.ndarray) -> Step:
     """Return the seconds of a segment's two ends."""
     segments, mappings = Segments(), Mappings()
     begun = _clock()
-    ticket = segments.place([array])
+    ticket = segments.place([array.data])
     assert ticket is not None
     written = _clock()
     (frame,) = mappings.open(ticket)

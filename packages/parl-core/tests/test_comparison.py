@@ -62,6 +62,7 @@ def test_a_group_has_a_band_where_all_of_its_runs_are(tmp_path: Path) -> None:
     assert band.steps.tolist() == [100.0, 200.0, 300.0, 400.0]
     assert band.middle.tolist() == [2.0] * 4
     assert all(1.0 <= low < 2.0 < high <= 3.0 for low, high in zip(band.low, band.high, strict=True))
+    assert group.interval is not None
     assert group.interval.low >= 1.0
 
 

@@ -270,10 +270,10 @@ def test_predictions_in_a_browser_are_those_of_python(javascript: Command, tmp_p
         wanted.append(clone.predict(np.array([0.5, -0.25, 0.125, 1.0], np.float32)))
     foreign = SamplingInfo([3, 4], 0, served[0].fingerprint ^ 1)
     given = "".join(f"{tokens.issue(info)}\n" for info in [*served, foreign]) + "no token\n"
-    *found, foreign, none = said(javascript, "sample", tmp_path / "model", QUANTILES, "predict", given=given)
+    *found, of_another, none = said(javascript, "sample", tmp_path / "model", QUANTILES, "predict", given=given)
     outputs = np.array([[int(bits, 16) for bits in each.split()[1:]] for each in found], np.uint32).view(np.float32)
     assert np.allclose(outputs, wanted, rtol=1e-5, atol=1e-6)
-    assert foreign.startswith("error the token is of model")
+    assert of_another.startswith("error the token is of model")
     assert none.startswith("error a token is 56 characters")
 
 

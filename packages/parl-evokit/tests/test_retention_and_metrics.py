@@ -98,7 +98,8 @@ def used_log(place: Path, segments: int) -> tuple[Path, dict[str, int]]:
 
 def test_two_who_archive_at_once_write_each_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, ledger = used_log(tmp_path, 6)
-    rename, seen = Path.rename, []
+    rename = Path.rename
+    seen: list[Path] = []
 
     def other_first(path: Path, target: Path) -> Path:
         if path.suffix == ".evl" and not seen:
@@ -116,7 +117,8 @@ def test_an_archive_whose_writer_was_killed_has_each_record_once_after_the_next_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, ledger = used_log(tmp_path, 6)
-    unlink, gone = Path.unlink, []
+    unlink = Path.unlink
+    gone: list[Path] = []
 
     def killed(path: Path, missing_ok: bool = False) -> None:
         if len(gone) == 2:
