@@ -53,6 +53,9 @@ class Path:
     def is_full(self) -> bool:
         return not self.room
 
+    def is_sending_here(self) -> bool:
+        return False
+
     def met_loss(self) -> None:
         self.losses += 1
 

@@ -14,6 +14,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteError, RemoteFuture, submit
+from parl_remote._data.calls import Call
 from parl_remote._system.facilities import is_raised_by_handler
 from parl_remote._transport import Buffer
 from parl_remote._transport.unix import UnixChannel, channel, sockets
@@ -96,6 +97,40 @@ def test_a_handler_that_waits_for_the_actor_that_it_interrupted_is_refused(
     (later,) = outcomes
     assert isinstance(later, RemoteFuture)
     assert later.result(60) == 4
+    assert sleeper.echo(3) == 3
+
+
+@pytest.mark.parametrize("where", ["in a send", "before a send"])
+def test_a_handler_that_interrupts_the_sending_of_a_call_may_not_wait_for_the_actor(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    sleeper = Sleeper()
+    outcomes: list[object] = []
+
+    def wait() -> None:  # a signal's handler may run between any two instructions
+        if not outcomes:
+            outcomes.append(None)
+            try:
+                outcomes.append(sleeper.echo(1))
+            except RemoteError as error:
+                outcomes.append(error)
+
+    def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
+        wait()
+        return sockets.after(parts, sent)
+
+    def completed(call: Call, values: Sequence[Any]) -> Call:
+        wait()
+        return complete(call, values)
+
+    complete = Call.completed
+    if where == "in a send":
+        monkeypatch.setattr(channel, "after", after)
+        assert submit(sleeper.echo, bytearray(20_000)).result(60) == bytearray(20_000)
+    else:
+        monkeypatch.setattr(Call, "completed", completed)
+        assert submit(sleeper.echo, submit(sleeper.echo, 5)).result(60) == 5
+    assert "signal handler" in str(outcomes[1])
     assert sleeper.echo(3) == 3
 
 

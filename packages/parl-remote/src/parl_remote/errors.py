@@ -478,6 +478,14 @@ def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: 
     return error
 
 
+def waits_for_itself() -> RemoteError:
+    """Return the error of a wait that only the code which it interrupted could end."""
+    return RemoteError(
+        "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
+        "make the call without waiting, or set a flag that the program looks at"
+    )
+
+
 def unraised(error: BaseException) -> BaseException:
     """Return a copy of the exception without traceback and context, or itself if its class cannot be copied."""
     try:

@@ -167,6 +167,10 @@ class Connection(AnswerReader):
             self._watch_soon()
         return True
 
+    def is_sending_here(self) -> bool:
+        """See `outbox.CallPath`."""
+        return bool(self._sending._is_owned())  # type: ignore[attr-defined]  # as in `send`
+
     def is_full(self) -> bool:
         """See `outbox.CallPath`."""
         return self._is_full or (self._delivery is not None and self._delivery.is_under_way)

@@ -19,13 +19,14 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote._data.calls import Call
 from parl_remote._future import RemoteFuture, Waiter, leave_to_parent
 from parl_remote._links.call_messages import Kind
 from parl_remote._program.outbox_state import OutboxEvent, OutboxMachine, OutboxState
-from parl_remote.errors import ChannelClosed, TooManyPendingCalls
+from parl_remote.errors import ChannelClosed, TooManyPendingCalls, waits_for_itself
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,6 +56,9 @@ class CallPath(Protocol):
     def is_full(self) -> bool:
         """Return whether the path takes nothing now."""
 
+    def is_sending_here(self) -> bool:
+        """Return whether this thread is within `send`: a signal handler or a finalizer has interrupted it."""
+
     def met_loss(self) -> None:
         """See to it, without waiting, that the outbox learns what becomes of the actor: a call has met its loss."""
 
@@ -73,6 +77,10 @@ class OpenPath:
 
     def is_full(self) -> bool:
         """Return False."""
+        return False
+
+    def is_sending_here(self) -> bool:
+        """Return False: no call waits for a send."""
         return False
 
     def met_loss(self) -> None:
@@ -107,6 +115,7 @@ class Outbox:
         self._path = path  # the same while calls may be sent at once, else None
         self._waits = True
         self._slots: dict[_Slot, None] = {}
+        self._sender: int | None = None  # the thread that sends the first call here
         self._error: Callable[[], BaseException] = _no_actor
         if path is not None:
             path.attach(self)
@@ -262,11 +271,18 @@ class Outbox:
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """Wait until the call has left for a connection, or is settled; see `Carrier.wait_for`."""
+        """Wait until the call has left for a connection, or is settled; see `Carrier.wait_for`.
+
+        Raises:
+            RemoteError: This thread is sending a call before it, which a signal handler or a finalizer has interrupted.
+        """
         waiter = Waiter()
         future.block(waiter)
         try:
             if not future.settled and future._carrier is self:  # looked at now that the thread that moves it can see us
+                live = self._live
+                if self._sender == get_ident() or (live is not None and live.is_sending_here()):
+                    raise waits_for_itself()
                 waiter.sleep(timeout_s)
         finally:
             future.unblock(waiter)
@@ -332,6 +348,7 @@ class Outbox:
                         self._path = live
                     return
                 held = self._held[future]
+                self._sender = get_ident()
             assert live is not None  # the state is LIVE
             is_full = False
             try:
@@ -366,12 +383,14 @@ class Outbox:
 
     def _has_left(self, future: RemoteFuture[Any]) -> None:
         with self._lock:
+            self._sender = None
             self._machine.has_left()
             del self._held[future]
         self._tell_moved(future)
 
     def _stays(self, future: RemoteFuture[Any]) -> None:
         with self._lock:
+            self._sender = None
             is_kept = self._machine.stays()
             if not is_kept:
                 del self._held[future]

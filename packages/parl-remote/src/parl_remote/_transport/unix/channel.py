@@ -34,7 +34,7 @@ from parl_remote._transport.unix.sockets import (
     unread_bytes,
     widen,
 )
-from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, waits_for_itself
 
 __all__ = ["UnixChannel"]
 
@@ -262,7 +262,7 @@ class UnixChannel:
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
         if self._receive_lock._is_owned():  # type: ignore[attr-defined]  # not in its stub
-            raise self._refusal_of_handlers()
+            raise waits_for_itself()
         with self._receive_lock:
             if self._inbox:
                 return self._inbox.popleft()
@@ -271,7 +271,7 @@ class UnixChannel:
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
         """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
         if self._receive_lock._is_owned():  # type: ignore[attr-defined]  # not in its stub
-            raise self._refusal_of_handlers()
+            raise waits_for_itself()
         with self._receive_lock:
             if self._inbox:
                 messages = list(self._inbox)
@@ -283,13 +283,6 @@ class UnixChannel:
         """Begin to read unless another thread reads, or this one does; who got True releases the lock."""
         is_here = self._receive_lock._is_owned()  # type: ignore[attr-defined]  # not in its stub
         return not is_here and self._receive_lock.acquire(blocking=False)
-
-    def _refusal_of_handlers(self) -> RemoteError:
-        """Return the error of a read within a read of the same thread, which a signal handler has interrupted."""
-        return RemoteError(
-            "a signal handler cannot wait for an actor while the code that it interrupted waits for the same one: "
-            "make the call without waiting, or set a flag that the program looks at"
-        )
 
     def _first(self, timeout_s: float | None) -> list[memoryview]:
         """Return the next message, reading if necessary; others that come with it are kept."""
