@@ -151,7 +151,7 @@ class CheckpointExchange:
             assert set(learned) == set(expected)
             for name, array in expected.items():
                 np.testing.assert_allclose(learned[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
-        assert f"was written on {self.backend}: on {other} other random numbers are drawn" in said
+        assert f"was written on {self.backend}: on {other}, other random numbers are drawn" in said
         newest = CheckpointStore(commanded / "checkpoints").read_latest()
         assert newest is not None
         assert (newest.backend, newest.step >= 600) == (other, True)
