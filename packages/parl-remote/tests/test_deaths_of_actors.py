@@ -355,6 +355,24 @@ def test_disconnecting_ends_a_call_that_waits(connect: Callable[..., None]) -> N
         waiting.result(PATIENCE_S)
 
 
+def test_an_actor_may_be_released_while_the_program_disconnects(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(cpu_num=1)
+    victim: Any = Victim()
+    own = _current.client().own  # type: ignore[union-attr]
+    (record,) = own.records.values()
+
+    def released_meanwhile(connection: Any) -> bool:
+        record.connection = None
+        return True
+
+    monkeypatch.setattr(type(record.connection), "is_full", released_meanwhile)
+    parl_remote.disconnect()
+    with pytest.raises(ActorLost):
+        victim.process()
+
+
 def test_actors_finish_what_was_sent_and_run_their_exit_handlers_when_the_program_disconnects(
     connect: Callable[..., None], tmp_path: Any
 ) -> None:

@@ -437,23 +437,21 @@ class Client(ConnectionDisplay):
         last = dict.fromkeys((*self.own.records.values(), *self._borrowing.records.values()), (-1, now))
         while last:
             for record, (unsent, since) in list(last.items()):
-                if record.connection is None or record.outbox is None:
+                connection, outbox = record.connection, record.outbox  # the loop may release the actor meanwhile
+                if connection is None or outbox is None or not (connection.is_full() or outbox.is_sending):
                     del last[record]
                     continue
-                if not record.connection.is_full() and not record.outbox.is_sending:
-                    del last[record]
-                    continue
-                record.connection.write()
-                record.connection.look()
-                if record.outbox.unsent != unsent:
-                    last[record] = record.outbox.unsent, time.monotonic()
+                connection.write()
+                connection.look()
+                if outbox.unsent != unsent:
+                    last[record] = outbox.unsent, time.monotonic()
                 patience_s = _LAST_CALLS_S if record.outlives_us else _SHUTDOWN_S
                 if time.monotonic() > (since if record.outlives_us else now) + patience_s:
                     del last[record]
                     if record.outlives_us:
                         _log.warning(
                             "%d calls of %s were not sent: the actor accepted none for %g s, and this program ends",
-                            record.outbox.unsent,
+                            outbox.unsent,
                             record.class_name,
                             patience_s,
                         )
@@ -471,8 +469,8 @@ class Client(ConnectionDisplay):
             record.forked = True
             if record.outbox is not None:
                 record.outbox.abandon(record.unsent)
-            if record.connection is not None:
-                record.connection.abandon(record.unsent)
+            if (connection := record.connection) is not None:
+                connection.abandon(record.unsent)
         for ref in list(self._refs.values()):
             ref.wait_for_use(_current.reach)
         _current.inherit(self._refs)
@@ -483,8 +481,8 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
 
     def again(lost: ActorRecord, restarts: int) -> Made:
         client._check_open()
-        if recipe.saves and lost.connection is not None:
-            lost.connection.is_read_out.wait(_STATE_S)
+        if recipe.saves and (connection := lost.connection) is not None:
+            connection.is_read_out.wait(_STATE_S)
         return client.making.make(recipe, lost.lease_id, restarts)
 
     def is_made(made: Made) -> None:

@@ -235,10 +235,10 @@ class ActorRecord:
 
     def hang_up(self) -> None:
         """Close the connection or the channel to the actor."""
-        if self.connection is not None:
-            self.connection.hang_up()
-        elif self.channel is not None:
-            self.channel.close()
+        if (connection := self.connection) is not None:
+            connection.hang_up()
+        elif (channel := self.channel) is not None:
+            channel.close()
 
 
 class Made(NamedTuple):
@@ -307,8 +307,8 @@ class Borrowing:
             if isinstance(record.channel, UnixChannel):  # else its worker sees it
                 self._workers.tell(place.node_id, ActorReached(place.lease_id))
         except (RemoteError, OSError) as error:
-            if record.connection is not None:
-                record.connection.look()  # the actor may have told why, or
+            if (opened := record.connection) is not None:
+                opened.look()  # the actor may have told why, or
             record.await_end()  # its worker may be telling this moment
             record.cannot_be_reached(str(error))
             record.hang_up()
@@ -393,8 +393,8 @@ class OwnActors:
         record = self.records.get(lease_id)
         if record is not None:
             record.lose(cause)
-            if record.restarts is not None and record.connection is not None:
-                record.connection.read_out(NEWS_S)
+            if record.restarts is not None and (connection := record.connection) is not None:
+                connection.read_out(NEWS_S)
             self.forget(record, cause)
 
     def forget(self, record: ActorRecord, cause: DeathCause) -> None:
