@@ -18,6 +18,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, submit
 from parl_remote._data.calls import Call
+from parl_remote._program import known_actors
 from parl_remote._program.connection import Connection
 from parl_remote._program.proxy import reference_of
 from parl_remote.errors import ChannelClosed
@@ -206,6 +207,13 @@ def test_an_endless_time_is_as_none(shared_cluster: None) -> None:
     assert [future.result(math.inf) for future in again] == [1, 1]
 
 
+@pytest.fixture
+def no_news_of_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for the reason of an end; a connection that a test closes has none."""
+    monkeypatch.setattr(known_actors, "CAUSE_PATIENCE_S", 0.1)
+
+
+@pytest.mark.usefixtures("no_news_of_ends")
 def test_a_connection_that_is_closed_meanwhile_ends_it(shared_cluster: None, gates: Callable[[], Any]) -> None:
     worker: Any = Worker()
     future = worker.hold(gates().path)
@@ -233,6 +241,7 @@ def test_what_an_actor_answered_before_its_end_is_not_lost_with_it(
         running.result(PATIENCE_S)
 
 
+@pytest.mark.usefixtures("no_news_of_ends")
 def test_a_callback_runs_although_another_thread_read_while_the_connection_was_closed(
     shared_cluster: None, gates: Callable[[], Any]
 ) -> None:
