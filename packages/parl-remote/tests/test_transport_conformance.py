@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -343,6 +345,20 @@ def test_closing_a_channel_ends_its_own_waiting_receive(wire: Wire) -> None:
     channel.close()
     thread.join(DEADLINE_S)
     assert ended.is_set()
+
+
+def test_a_signal_handler_may_close_the_channel_that_its_thread_receives_from(wire: Wire) -> None:
+    channel, _ = wire.connect()
+    before = signal.signal(signal.SIGUSR1, lambda *_: channel.close())
+    received = threading.Event()
+    interrupting = threading.Thread(target=lambda: received.wait(0.1) or os.kill(os.getpid(), signal.SIGUSR1))
+    interrupting.start()
+    try:
+        with pytest.raises(ChannelClosed):
+            channel.receive(DEADLINE_S)
+    finally:
+        interrupting.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_closed_channel_refuses_to_send_and_to_receive(wire: Wire) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +25,8 @@ from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Closed, Event, Opened, Received
 from parl_remote._transport.addresses import Address
-from parl_remote._transport.zmq import ZmqChannel, ZmqListener
+from parl_remote._transport.zmq import ZmqChannel, ZmqListener, sockets
+from parl_remote._transport.zmq import channel as connecting
 from parl_remote._transport.zmq.sockets import Kind, pack, pack_bare, unpack
 from parl_remote.errors import AuthenticationFailed, ChannelClosed, ClusterUnreachable, RemoteProtocolError
 
@@ -252,6 +254,24 @@ def test_a_waiting_thread_sees_a_message_that_was_announced_to_another_one(
     channel.send([b"hello"])
     assert [bytes(frame) for frame in channel.receive(20.0)] == [b"hello"]
     channel.close()
+
+
+def test_a_finalizer_may_send_while_its_thread_looks_for_a_message(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = ZmqChannel.connect(served.listener.address, KEY)
+    posted: list[bool] = []
+
+    def readable(socket: Any) -> bool:  # the garbage collector may run where a list is made, between any two steps
+        if not posted:
+            posted.append(True)
+            posted[0] = mine.post([b"the last words"])
+        return sockets.readable(socket)
+
+    monkeypatch.setattr(connecting, "readable", readable)
+    assert mine.receive(60.0) == [b"the last words"]
+    assert posted == [True]
+    mine.close()
 
 
 def test_a_peer_whose_process_is_killed_is_seen_at_once(served: Served) -> None:

@@ -29,7 +29,7 @@ from parl_remote._future import RemoteFuture, Waiter
 from parl_remote._links.loop import EventLoopReader, Loop
 from parl_remote._system.facilities import wait_for_input, waiting_bytes
 from parl_remote._transport import Channel
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, waits_for_itself
 
 if TYPE_CHECKING:
     import asyncio
@@ -67,6 +67,7 @@ class AnswerReader(ABC):
         self._arrived: deque[list[memoryview]] = deque()
         self._reading = threading.RLock()
         self._reader = 0  # the thread that holds it; not yet known, or no longer, for a moment at either end
+        self._is_receiving = False
         self._followers: list[Waiter] = []
         self._watched: set[object] = set()  # futures, and `UNSENT`
         self._loop: Loop | None = None  # the background loop, while it watches the channel
@@ -165,8 +166,7 @@ class AnswerReader(ABC):
         """Wait for answers and settle all that arrive together; after Ctrl-C the rest is left for the next call."""
         arrived = self._arrived
         if not arrived:
-            arrived.extend(self._receive_all(timeout_s))
-            self._was_read = True
+            self._receive(timeout_s)
         while arrived:
             self.take_message(arrived.popleft())
 
@@ -175,12 +175,22 @@ class AnswerReader(ABC):
         arrived = self._arrived
         if not arrived:
             try:
-                arrived.extend(self._receive_all(0.0))
+                self._receive(0.0)
             except ResultTimeout:
                 return False
-            self._was_read = True
         self.take_message(arrived.popleft())
         return True
+
+    def _receive(self, timeout_s: float | None) -> None:
+        """Wait for messages; refused within itself, where a signal handler or a finalizer has interrupted it."""
+        if self._is_receiving:
+            raise waits_for_itself()
+        self._is_receiving = True
+        try:
+            self._arrived.extend(self._receive_all(timeout_s))
+        finally:
+            self._is_receiving = False
+        self._was_read = True
 
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False

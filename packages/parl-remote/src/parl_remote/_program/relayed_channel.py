@@ -64,8 +64,7 @@ class RelayedChannel:
 
     def __init__(self, link: Channel) -> None:
         self._link = link
-        self._sending = threading.Lock()
-        self._receiving = threading.Lock()
+        self._sending, self._receiving = threading.RLock(), threading.RLock()  # re-entrant, as those of `ZmqChannel`
         self._sent = 0  # bytes in all; only with `_sending`
         self._credit = 0  # bytes of it that have gone on; only with `_receiving`
         self._more_credit = threading.Condition()

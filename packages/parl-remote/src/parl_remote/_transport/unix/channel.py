@@ -34,7 +34,7 @@ from parl_remote._transport.unix.sockets import (
     unread_bytes,
     widen,
 )
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, waits_for_itself
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 
 __all__ = ["UnixChannel"]
 
@@ -261,8 +261,6 @@ class UnixChannel:
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
-        if self._receive_lock._is_owned():  # type: ignore[attr-defined]  # not in its stub
-            raise waits_for_itself()
         with self._receive_lock:
             if self._inbox:
                 return self._inbox.popleft()
@@ -270,8 +268,6 @@ class UnixChannel:
 
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
         """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
-        if self._receive_lock._is_owned():  # type: ignore[attr-defined]  # not in its stub
-            raise waits_for_itself()
         with self._receive_lock:
             if self._inbox:
                 messages = list(self._inbox)

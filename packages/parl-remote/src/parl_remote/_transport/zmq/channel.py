@@ -72,9 +72,11 @@ class ZmqChannel:
         self._connection = connection
         self._monitor = monitor
         self._address = address
-        self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
-        self._receiving = threading.Lock()
-        self._posting = threading.Lock()
+        # zmq's sockets may be used by many threads, one at a time. Re-entrant, because a signal handler or a finalizer
+        # may send, or close the channel, while this thread is in here.
+        self._lock = threading.RLock()
+        self._receiving = threading.RLock()
+        self._posting = threading.RLock()
         self._unsent: deque[list[Buffer]] = deque()  # what `post` has kept
         self._waker = new_waker()
         self._poller = new_poller()
@@ -142,6 +144,9 @@ class ZmqChannel:
                         break
                     except zmq.Again:
                         self._note_loss()
+                    except zmq.ZMQError:
+                        self._check_open()  # as in `post`
+                        raise
             if deadline is not None and time.monotonic() >= deadline:
                 raise ResultTimeout(f"{self._address} did not take a message within {timeout_s} s")
             time.sleep(_FULL_QUEUE_POLL_S)
@@ -174,6 +179,9 @@ class ZmqChannel:
             except zmq.Again:
                 self._note_loss()
                 return False
+            except zmq.ZMQError:
+                self._check_open()  # a signal handler may have closed it meanwhile
+                raise
         return True
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
@@ -256,17 +264,25 @@ class ZmqChannel:
         with self._lock:
             if self._closed:
                 raise ChannelClosed(f"the connection to {self._address} was closed here")
-            while readable(self._socket):
-                frames = self._take()
-                if frames is not None:
-                    return frames
+            try:
+                while readable(self._socket):
+                    frames = self._take()
+                    if frames is not None:
+                        return frames
+            except zmq.ZMQError:
+                self._check_open()  # as in `post`
+                raise
             if self._lost:
                 raise ChannelClosed(self._lost)
         return None
 
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait until a message may be available; return False on timeout."""
-        ready = self._poller.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
+        try:
+            ready = self._poller.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
+        except (OSError, ValueError):
+            self._check_open()  # as in `post`
+            raise
         for source, _ in ready:
             if source == self._monitored_by:
                 with self._lock:
