@@ -35,7 +35,16 @@ from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote._program.outbox import OpenPath, Outbox
 from parl_remote._resources import Resources
 from parl_remote._transport import Buffer
-from parl_remote.errors import ActorLost, DeathCause, DeathKind, NameTaken, NoResources, NoSuchActor, NotConnected
+from parl_remote.errors import (
+    ActorLost,
+    DeathCause,
+    DeathKind,
+    NameTaken,
+    NoResources,
+    NoSuchActor,
+    NotConnected,
+    disconnected,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -242,7 +251,7 @@ class DebugClient(ConnectionDisplay):
     ) -> ActorRef:
         """Make an actor; see `Client.create`. It does not wait for a slot, because none can be freed meanwhile."""
         if self._closed:
-            raise NotConnected("the connection is closed; call parl.connect() again")
+            raise disconnected()
         if options.detached:
             raise ValueError(
                 f"a detached {spec.name} would outlive this program, and with debug=True it is a part of it"

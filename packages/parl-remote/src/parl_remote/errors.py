@@ -478,6 +478,11 @@ def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: 
     return error
 
 
+def disconnected() -> NotConnected:
+    """Return the error of what needs a connection that this program has closed."""
+    return NotConnected("the connection is closed; call parl.connect() again")
+
+
 def waits_for_itself() -> RemoteError:
     """Return the error of a wait that only the code which it interrupted could end."""
     return RemoteError(

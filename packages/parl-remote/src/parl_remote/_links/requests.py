@@ -94,6 +94,11 @@ class Requests:
         for answer in waiting:
             answer.set_exception(error)
 
+    def lose_all(self, error: Exception) -> None:
+        """Fail all pending requests, to whichever peer."""
+        for peer in {asked for asked, _ in list(self._open.values())}:
+            self.lost(peer, error)
+
 
 def arrived_messages(channel: Channel) -> list[Message | None]:
     """Return all control messages that have arrived; with None at the end if the peer is gone or broke the protocol."""

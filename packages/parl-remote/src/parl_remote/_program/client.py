@@ -54,7 +54,15 @@ from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote._system.processes import VARIABLES
 from parl_remote._transport import Channel
-from parl_remote.errors import ActorLost, ChannelClosed, DeathCause, DeathKind, NotConnected, RemoteError
+from parl_remote.errors import (
+    ActorLost,
+    ChannelClosed,
+    DeathCause,
+    DeathKind,
+    NotConnected,
+    RemoteError,
+    disconnected,
+)
 
 if TYPE_CHECKING:
     from parl_remote._program.object_transfer import NodeObjects, ObjectTransfers
@@ -392,40 +400,57 @@ class Client(ConnectionDisplay):
         if os.getpid() != self._pid:
             raise NotConnected("this process was forked from the one that connected; call parl.connect() here as well")
         if self._closed:
-            raise NotConnected("the connection is closed; call parl.connect() again")
+            raise disconnected()
 
     def close(self) -> None:
         """End all actors of this client and the connection; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        self._send_rest()
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
+        steps: list[Callable[[], object]] = [
+            self._send_rest,
+            partial(self._end_own, cause),
+            partial(self.own.await_none, _SHUTDOWN_S),
+        ]
+        if self.making.logs is not None:
+            steps.append(self.making.logs.close)
+        if self._objects is not None:
+            steps.append(self._objects.close)
+        steps += [
+            self._master.close,
+            self._cluster.close,
+            self._stop_loops,
+            partial(self.own.close, cause),
+            partial(self._borrowing.close, cause),
+            self._releaser.hang_up,
+            self._master.hang_up,
+            self._workers.hang_up,
+            self._close_loops,
+        ]
+        with contextlib.ExitStack() as rest:  # whatever one raises, such as Ctrl-C, the others are taken
+            for step in reversed(steps):
+                rest.callback(step)
+
+    def _end_own(self, cause: DeathCause) -> None:
         for record in list(self.own.records.values()):
             record.end(cause)
             channel = record.channel  # the releaser may take it away meanwhile
             if channel is not None and not record.is_detached:
                 with contextlib.suppress(ChannelClosed):
                     send_close(channel, with_owner=True)
-        self.own.await_none(_SHUTDOWN_S)
-        if self.making.logs is not None:
-            self.making.logs.close()
-        if self._objects is not None:
-            self._objects.close()
-        self._master.close()
-        self._cluster.close()
-        loops = [pair for pair in ((self._loop, self._thread), self._background) if pair is not None]
-        for loop, thread in loops:
+
+    def _loops(self) -> list[tuple[Loop, threading.Thread]]:
+        return [pair for pair in ((self._loop, self._thread), self._background) if pair is not None]
+
+    def _stop_loops(self) -> None:
+        for loop, thread in self._loops():
             loop.stop()
             if thread is not threading.current_thread():
                 thread.join(self._limits.linger_s)
-        self.own.close(cause)
-        for lease_id in list(self._borrowing.records):
-            self._borrowing.lost(lease_id, cause)
-        self._releaser.hang_up()
-        self._master.hang_up()
-        self._workers.hang_up()
-        for loop, thread in loops:
+
+    def _close_loops(self) -> None:
+        for loop, thread in self._loops():
             if not thread.is_alive():
                 loop.close()
 

@@ -322,6 +322,11 @@ class Borrowing:
             record.lose(cause)
             record.hang_up()
 
+    def close(self, cause: DeathCause) -> None:
+        """Drop all records, once the loop has stopped."""
+        for lease_id in list(self.records):
+            self.lost(lease_id, cause)
+
     def unwatch(self, record: ActorRecord) -> None:
         """Stop being notified by the worker of the actor's end."""
         self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
@@ -373,16 +378,14 @@ class OwnActors:
     def __init__(self, loop: Loop, in_loop: Callable[[], bool]) -> None:
         self._loop = loop
         self._in_loop = in_loop
-        self._lock = threading.Lock()
-        self._none_left = threading.Event()
+        self._changed = threading.Condition()
         self._parting: set[ActorRecord] = set()  # ended, and their last answers may be on the way
         self.records: dict[str, ActorRecord] = {}
 
     def add(self, record: ActorRecord) -> None:
         """Register an actor that begins."""
-        with self._lock:
+        with self._changed:
             self.records[record.lease_id] = record
-            self._none_left.clear()
 
     def on_node(self, node_id: str) -> list[str]:
         """Return the leases of own actors on a node."""
@@ -399,9 +402,9 @@ class OwnActors:
 
     def forget(self, record: ActorRecord, cause: DeathCause) -> None:
         """Drop an actor's record and connection; calls without an answer fail with `cause`."""
-        self.records.pop(record.lease_id, None)
-        if not self.records:
-            self._none_left.set()
+        with self._changed:
+            self.records.pop(record.lease_id, None)
+            self._changed.notify_all()
         record.end(cause)
         if record.channel is not None and self._in_loop():
             self._loop.remove(record.channel)  # the releaser may still be reading from it
@@ -415,8 +418,8 @@ class OwnActors:
 
     def await_none(self, timeout_s: float) -> None:
         """Wait until all actors have ended, except those that outlive the program."""
-        if not all(record.is_detached for record in self.records.values()):
-            self._none_left.wait(timeout_s)
+        with self._changed:
+            self._changed.wait_for(lambda: all(record.is_detached for record in self.records.values()), timeout_s)
 
     def close(self, cause: DeathCause) -> None:
         """Drop all records, once the loop has stopped."""
@@ -483,7 +486,7 @@ class Releaser:
 
     def hang_up(self) -> None:
         """Close the remaining channels, once the loop has stopped."""
-        for channel in self._parting:
+        for channel in list(self._parting):  # a loop that is late may still remove some
             channel.close()
         self._parting.clear()
 

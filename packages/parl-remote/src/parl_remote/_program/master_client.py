@@ -58,6 +58,7 @@ from parl_remote.errors import (
     NotConnected,
     RemoteError,
     ResultTimeout,
+    disconnected,
 )
 
 __all__ = ["MasterClient"]
@@ -237,12 +238,15 @@ class MasterClient:
         if self._channel is not None:
             with contextlib.suppress(ChannelClosed, ResultTimeout):
                 self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
-        self._lost, self._closed = self._lost or "disconnected", True
+        self._closed, self._lost = True, self._lost or "disconnected"
 
     def hang_up(self) -> None:
-        """Close the link, once the loop has stopped."""
+        """Close the link, once the loop has stopped; who waits for an answer gets an error."""
         if self._channel is not None:
             self._channel.close()
+        self._requests.lose_all(disconnected())
+        for number in list(self._answers):
+            self._answer(number, disconnected())
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
@@ -272,6 +276,8 @@ class MasterClient:
             reason = self._lost
             if not reason:
                 return  # another thread was quicker
+            if self._closed:
+                raise disconnected()
             if self._away_since is not None:
                 away = f"the master at {self._address} is away ({reason}); reconnecting"
                 raise ClusterUnreachable(away, address=self._address)

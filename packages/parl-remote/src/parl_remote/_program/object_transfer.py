@@ -292,5 +292,5 @@ class ObjectTransfers:
 
     def close(self) -> None:
         """Close the links to all workers."""
-        for node in self._nodes.values():
+        for node in list(self._nodes.values()):  # the loop may learn that one is lost meanwhile
             node.close()

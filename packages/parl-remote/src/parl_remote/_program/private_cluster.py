@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from parl_remote._config import FORCE_TCP, Environment
@@ -119,11 +119,12 @@ class PrivateCluster:
     def close(self) -> None:
         """Wait for the node to end, which it does once this program has disconnected, and clear the directory."""
         try:
-            self._process.wait(_SHUTDOWN_S)
-        except subprocess.TimeoutExpired:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SHUTDOWN_S)
+        finally:  # also after Ctrl-C
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def kill(self) -> None:
         """End the node at once."""

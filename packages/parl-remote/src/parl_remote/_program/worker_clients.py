@@ -49,6 +49,7 @@ from parl_remote.errors import (
     RemoteError,
     RemoteProtocolError,
     ResultTimeout,
+    disconnected,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class WorkerClients:
         self._starting = threading.Lock()
         self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
         self._unsealed: set[str] = set()  # nodes to which there are no sealed connections
+        self._closed = False
 
     def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
         """Start an actor on a lease; return a channel to it and its process id.
@@ -195,10 +197,15 @@ class WorkerClients:
         return self._ended.get(lease_id)
 
     def hang_up(self) -> None:
-        """Close all links, once the loop has stopped."""
-        for link in self._links.values():
+        """Close all links, once the loop has stopped, and make no more; who waits for an answer gets an error."""
+        self._closed = True
+        for link in list(self._links.values()):  # another thread may just have made one
             link.close()
         self._links.clear()
+        self._requests.lose_all(disconnected())
+        for started in list(self._starts.values()):
+            if not started.done():
+                started.set_exception(ChannelClosed("the program has disconnected"))
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
@@ -208,7 +215,11 @@ class WorkerClients:
             known = self._links.get(node_id)
             if known is not None:
                 return known
-            self._links[node_id] = link = self.connect(granted)
+            link = self.connect(granted)
+            self._links[node_id] = link
+            if self._closed:  # looked at after the link can be seen: one of both closes it
+                link.close()
+                raise disconnected()
             self._reached[node_id] = granted
             if isinstance(link, UnixChannel) and can_share(link.peer_pid):
                 self.sharing.add(node_id)

@@ -56,6 +56,7 @@ from parl_remote.errors import (
     NotConnected,
     RemoteError,
     ResultTimeout,
+    disconnected,
 )
 
 __all__ = ["open_ray"]
@@ -388,7 +389,7 @@ class RayClient(ConnectionDisplay):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise NotConnected("the connection is closed; call parl.connect() again")
+            raise disconnected()
 
 
 def _fetched(value: Any) -> memoryview:

@@ -1,0 +1,153 @@
+"""Closing a connection: what waits for the cluster is told, and each part is closed whatever the others do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import NotConnected, _current
+from parl_remote._config import Limits
+from parl_remote._links.loop import Loop
+from parl_remote._messages import LeaseGranted
+from parl_remote._messages.overview import ListNodes
+from parl_remote._options import ActorOptions
+from parl_remote._program.client import Client
+from parl_remote._program.known_actors import ActorRecord, OwnActors
+from parl_remote._program.master_client import MasterClient
+from parl_remote._program.worker_clients import WorkerClients
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind
+
+PATIENCE_S = 60.0
+LIMITS = Limits(linger_s=0.1)
+GRANTED = LeaseGranted(1, "lease", "worker", ("host:1",), "/run/worker", "host")
+
+
+class Mute:
+    """A channel to a peer that never answers."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        self.closed = False
+
+    def send(self, frames: object, timeout_s: float | None = None) -> None:
+        if self.closed:
+            raise ChannelClosed("closed")
+        self.asked.release()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def waiting() -> Any:
+    with ThreadPoolExecutor() as threads:
+        yield threads.submit
+
+
+def test_who_waits_for_the_master_is_told_when_the_program_disconnects(
+    waiting: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster: Any = SimpleNamespace(may_return=True)
+    unused: Any = SimpleNamespace()
+    loop, channel = Loop(), Mute()
+    master = MasterClient(
+        loop, cluster, unused, address="host:1", limits=LIMITS, on_lost_lease=unused, when_needed=True
+    )
+    monkeypatch.setattr(master, "_connect", lambda: channel)
+    actor = waiting(master.lease, "Cell", ActorOptions(), None)
+    nodes = waiting(master.ask, ListNodes, None)
+    for _ in range(2):
+        assert channel.asked.acquire(timeout=PATIENCE_S)
+    master.close()
+    master.hang_up()
+    for one in (actor, nodes, waiting(master.ask, ListNodes, None)):
+        with pytest.raises(NotConnected, match="the connection is closed"):
+            one.result(PATIENCE_S)
+    loop.close()
+
+
+def test_who_waits_for_a_worker_is_told_when_the_program_disconnects(
+    waiting: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused: Any = SimpleNamespace()
+    loop, links = Loop(), [Mute(), Mute()]
+    workers = WorkerClients(
+        loop, unused, unused, limits=LIMITS, same_host_shortcut=False, on_died=unused, on_worker_gone=unused
+    )
+    left = iter(links)
+    monkeypatch.setattr(workers, "connect", lambda _: next(left))
+    start: Any = SimpleNamespace(lease_id="lease")
+    monkeypatch.setattr("parl_remote._program.worker_clients.encode", lambda _: b"")
+    started = waiting(workers.start, GRANTED, start)
+    asked = waiting(workers.ask, GRANTED, lambda number: unused, None)
+    for _ in range(2):
+        assert links[0].asked.acquire(timeout=PATIENCE_S)
+    workers.hang_up()
+    with pytest.raises(ChannelClosed, match="disconnected"):
+        started.result(PATIENCE_S)
+    for one in (asked, waiting(workers.ask, GRANTED, lambda number: unused, None)):
+        with pytest.raises(NotConnected, match="the connection is closed"):
+            one.result(PATIENCE_S)
+    assert links[0].closed
+    assert links[1].closed, "a link that is made while the program disconnects stays open"
+    loop.close()
+
+
+class Watched(ActorRecord):
+    """A record that is looked at while another thread drops the others."""
+
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+
+    @property
+    def is_detached(self) -> bool:
+        self.meanwhile()
+        return True
+
+    @is_detached.setter
+    def is_detached(self, _: bool) -> None:
+        pass
+
+
+def test_actors_may_end_while_the_program_waits_for_their_ends() -> None:
+    loop = Loop()
+    own = OwnActors(loop, lambda: False)
+    cause = DeathCause(DeathKind.STOPPED)
+    records = [Watched(f"lease {number}", "worker", "Cell") for number in range(3)]
+    for record in records:
+        own.add(record)
+
+    def drop() -> None:
+        other = threading.Thread(target=own.forget, args=(records[1], cause))
+        other.start()
+        other.join(0.1)  # it may have to wait until all are looked at
+
+    records[0].meanwhile = drop
+    own.await_none(PATIENCE_S)
+    loop.close()
+
+
+@pytest.mark.parametrize("what", ["_send_rest", "own.await_none", "_master.close"])
+def test_ctrl_c_in_one_step_of_disconnecting_keeps_no_other_from_being_taken(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    connect(cpu_num=1)
+    client: Any = _current.client()
+    assert isinstance(client, Client)
+    owner: Any = client
+    *path, name = what.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parl_remote.disconnect()
+    assert not client._thread.is_alive()
