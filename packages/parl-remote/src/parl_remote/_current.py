@@ -120,7 +120,7 @@ class _State:
         self.make: Callable[[], ActorMaker] | None = None
         self.in_children: Callable[[], ActorMaker] | None = None
         self.free_slots: Callable[[ActorMaker], bool] | None = None
-        self.making = threading.Lock()
+        self.making = threading.RLock()  # a handler may use actors meanwhile
         self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self.local = threading.local()
 
@@ -238,7 +238,7 @@ def clear() -> ActorMaker | None:
 def leave_to_parent() -> ActorMaker | None:
     """Forget the connection in the child of a fork, which makes its own when it needs one; return the parent's."""
     old, _state.client = _state.client, None
-    _state.making = threading.Lock()  # the thread that held it was not copied
+    _state.making = threading.RLock()  # the thread that held it was not copied
     if not _state.inside_actor:
         _state.make = _state.in_children
     return old

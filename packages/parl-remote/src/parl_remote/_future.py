@@ -97,7 +97,7 @@ def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], Ba
         error: Returns the error of a call; called for each that a thread waits for.
     """
     global _making_condition
-    _making_condition = threading.Lock()  # the thread that held it was not copied
+    _making_condition = threading.RLock()  # the thread that held it was not copied
     carrier = _LeftToParent(error)
     for future in futures:
         future._carrier = carrier
@@ -155,7 +155,7 @@ def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], de
 
 T = TypeVar("T")
 
-_making_condition = threading.Lock()
+_making_condition = threading.RLock()  # a finalizer or a handler may wait for a call while this thread is in there
 _nested = threading.local()  # how many futures' callbacks run in this thread, each within one of the one before
 _FINISH_S = 5.0  # for callbacks at the end of the program
 _IDLE_S = 1.0  # after which the thread of users' callbacks ends

@@ -108,14 +108,15 @@ class _Segment:
             os.ftruncate(self.descriptor, _FRAMES_AT)  # the receiver may have it mapped for as long as it is silent
         self.set_state(_RETIRED)
         self.memory = None
-        os.close(self.descriptor)
+        descriptor, self.descriptor = self.descriptor, -1  # a `place` that this has interrupted writes to no other file
+        os.close(descriptor)
 
 
 class Segments:
     """The sender's end of one connection; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._segments: list[_Segment] = []
         self._uses = 0
@@ -125,8 +126,11 @@ class Segments:
         """Copy the frames of a message into a segment.
 
         Returns:
-            The ticket for `Mappings.open`; None if the limits are reached, and the frames have to be sent another way.
+            The ticket for `Mappings.open`; None if the limits are reached, or another call was interrupted, and the
+            frames have to be sent another way.
         """
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal handler or a finalizer came in between
+            return None
         views = [memoryview(frame).cast("B") for frame in frames]
         lengths = [len(view) for view in views]
         size = sum(map(_aligned, lengths))
@@ -222,7 +226,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as that of `Segments`
         self._holders: weakref.WeakSet[Segments] = weakref.WeakSet()
         self._runs = False
         self._has_more = False

@@ -255,7 +255,7 @@ class MemoryPool:
 
     def __init__(self, on_first: Callable[[MemoryPool], None]) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         # Filled by finalizers, which may run at any point, even within this queue's own methods: it is re-entrant.
         self._returned: queue.SimpleQueue[Memory] = queue.SimpleQueue()
         self._idle: list[tuple[float, Memory]] = []
@@ -278,10 +278,11 @@ class MemoryPool:
         return self._fill([(_SERIAL.size, image)], _SERIAL.size + len(image))
 
     def _fill(self, parts: Sequence[tuple[int, Buffer]], needed: int) -> Memory:
+        is_nested = self._lock._is_owned()  # type: ignore[attr-defined]  # by a finalizer or a signal handler
         with self._lock:
             on_first, self._on_first = self._on_first, None
             self._collect()
-            memory = self._find(needed)
+            memory = None if is_nested else self._find(needed)
         if on_first is not None:
             on_first(self)
         memory = memory or _new(needed)

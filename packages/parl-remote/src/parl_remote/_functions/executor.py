@@ -80,7 +80,7 @@ class Executor(concurrent.futures.Executor):
         self._settings = _Settings(retries, timeout_s, resources)
         self._initializer = initializer
         self._initargs = initargs
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may shut the executor down while this thread submits
         self._workers: Workers | None = None
         self._calls: Calls | None = None
         self._maps: set[Items] = set()
@@ -256,7 +256,7 @@ class RemoteFunction(Generic[P, R]):
         self._parl_function = function
         self._settings = settings
         self._calls: Calls | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # as that of `Executor`
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.submit(*args, **kwargs).result()

@@ -51,7 +51,7 @@ class Calls:
         self.timeout_s = timeout_s
         self.running = 0
         self.open = 0  # calls whose futures are not settled
-        self.all_settled = threading.Condition(threading.Lock())
+        self.all_settled = threading.Condition()
         self._queue: deque[Chunk] = deque()
         self._number = 0
 

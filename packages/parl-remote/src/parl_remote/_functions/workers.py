@@ -67,7 +67,7 @@ class Clock:
     def __init__(self) -> None:
         self._given: queue.SimpleQueue[tuple[float, int, Callable[[], None]]] = queue.SimpleQueue()
         self._numbers = itertools.count()
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a signal handler may come in between
         self._runs = False
 
     def start(self) -> None:
@@ -580,7 +580,7 @@ class _Shared:
     """The workers that the functions of this program share: by connection, and by their options."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # as that of `Executor`
         self.client: Any = None
         self.kinds: dict[str, Workers] = {}
 

@@ -39,7 +39,7 @@ class Requests:
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
         self._open: dict[int, tuple[str, Future[Message]]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may ask while this thread is in here
 
     def ask(
         self, peer: str, make: Callable[[int], Message], send: Callable[[Message], None], timeout_s: float | None

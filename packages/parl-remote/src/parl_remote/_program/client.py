@@ -121,9 +121,10 @@ class Client(ConnectionDisplay):
         self._cluster = cluster
         self._limits = limits
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # Re-entrant, both: a signal handler or a finalizer may use actors while this thread is in here.
+        self._lock = threading.RLock()
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
-        self._borrow_lock = threading.Lock()
+        self._borrow_lock = threading.RLock()
         self._closed = False
         self.supervises = False
         self._supervisor = SupervisorLink(self.create)
@@ -163,7 +164,8 @@ class Client(ConnectionDisplay):
             self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
         )
         self._releaser = Releaser(self._loop, self._release, self._forget_others)
-        self._thread = _start(self._loop, "parl-client")
+        self._thread = _thread_of(self._loop, "parl-client")
+        self._thread.start()
         self._background: tuple[Loop, threading.Thread] | None = None
         self._objects: ObjectTransfers | None = None
 
@@ -391,7 +393,10 @@ class Client(ConnectionDisplay):
         with self._lock:
             if self._background is None:
                 loop = Loop()
-                self._background = loop, _start(loop, "parl-results")
+                thread = _thread_of(loop, "parl-results")
+                if self._background is None:  # else a signal handler has needed it meanwhile
+                    self._background = loop, thread
+                    thread.start()
             return self._background[0]
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -650,7 +655,5 @@ def _reference_to(
     return ref, note
 
 
-def _start(loop: Loop, name: str) -> threading.Thread:
-    thread = threading.Thread(target=loop.run, name=name, daemon=True)
-    thread.start()
-    return thread
+def _thread_of(loop: Loop, name: str) -> threading.Thread:
+    return threading.Thread(target=loop.run, name=name, daemon=True)

@@ -116,7 +116,7 @@ class MasterClient:
         self._answers: dict[int, _Waiting] = {}
         self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
         self._unsaid: list[LeaseRelease] = []  # to be sent to a master that is away
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may make an actor while this thread does
         self._lost = ""
         self._away_since: float | None = None  # while it is knocked at the master's address
         self._closed = False

@@ -102,8 +102,9 @@ class WorkerClients:
         self._starts: dict[str, Future[ActorStarted]] = {}
         self._requests = Requests()
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
-        self._lock = threading.Lock()
-        self._starting = threading.Lock()
+        # Re-entrant, both: a signal handler may make an actor while this thread does.
+        self._lock = threading.RLock()
+        self._starting = threading.RLock()
         self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
         self._unsealed: set[str] = set()  # nodes to which there are no sealed connections
         self._closed = False
