@@ -360,8 +360,8 @@ def test_an_actor_may_be_released_while_the_program_disconnects(
 ) -> None:
     connect(cpu_num=1)
     victim: Any = Victim()
-    own = _current.client().own  # type: ignore[union-attr]
-    (record,) = own.records.values()
+    client: Any = _current.client()
+    (record,) = client.own.records.values()
 
     def released_meanwhile(connection: Any) -> bool:
         record.connection = None

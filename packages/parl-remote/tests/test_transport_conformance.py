@@ -351,7 +351,12 @@ def test_a_signal_handler_may_close_the_channel_that_its_thread_receives_from(wi
     channel, _ = wire.connect()
     before = signal.signal(signal.SIGUSR1, lambda *_: channel.close())
     received = threading.Event()
-    interrupting = threading.Thread(target=lambda: received.wait(0.1) or os.kill(os.getpid(), signal.SIGUSR1))
+
+    def interrupt() -> None:
+        received.wait(0.1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     try:
         with pytest.raises(ChannelClosed):
