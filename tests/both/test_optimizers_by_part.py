@@ -144,3 +144,27 @@ def test_a_part_keeps_the_rate_of_its_optimizer_unless_one_is_given() -> None:
     agent.learn(*continuous_batch())
     rates = [rate_of(part.optimizer) for part in (agent.alg.actor_optimizer, agent.alg.critic_optimizer)]
     assert rates == [0.5, 0.125]
+
+
+class AgentsNetwork(parl.Model):
+    def __init__(self) -> None:
+        self.out = framework.nn.Linear(4, 2)
+
+    def value(self, obs: Any) -> Any:
+        return self.out(obs)
+
+
+class Mixer(parl.Model):
+    def __init__(self) -> None:
+        self.out = framework.nn.Linear(2, 1)
+
+    def forward(self, values: Any, state: Any) -> Any:
+        return self.out(values)
+
+
+def test_qmix_leaves_a_given_optimizer_its_rate_unless_one_is_given() -> None:
+    agents, mixer = AgentsNetwork(), Mixer()
+    optimizer = sgd([*agents.parameters(), *mixer.parameters()])
+    assert parl.algorithms.QMIX(agents, mixer, optimizer=optimizer).lr is None
+    assert parl.algorithms.QMIX(agents, mixer, lr=0.125, optimizer=optimizer).lr == 0.125
+    assert parl.algorithms.QMIX(agents, mixer).lr == 5e-4

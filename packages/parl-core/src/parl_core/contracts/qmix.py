@@ -177,6 +177,7 @@ class QMIX(DQN):
         ModelContractError: a network lacks one of its methods.
     """
 
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-4}
     FIGURES: ClassVar[tuple[str, ...]] = ("loss", "mean_td_error")
     TEAM: ClassVar[str | None] = "q"
     NEEDS_SEQUENCES: ClassVar[bool] = True
@@ -203,7 +204,7 @@ class QMIX(DQN):
         super().__init__(
             self._team(agent_model, qmixer_model),
             gamma,
-            5e-4 if lr is None else lr,
+            lr,
             double=double_q,
             sync_every=sync_every,
             tau=tau,
