@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from parl_core._nested import holds_tensors, leaves, map_nested, rows_of
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.base import OnPolicy
+from parl_core.contracts.base import OnPolicy, RolloutSettings
 from parl_core.contracts.batches import Batch, Columns, Rollout
 from parl_core.errors import (
     CheckpointError,
@@ -385,16 +385,7 @@ class Agent:
             raise _with_row(error, batch) from None
 
     def learn_rollout(
-        self,
-        batch: Rollout,
-        *,
-        epochs: int | None = None,
-        minibatch_size: int | None = None,
-        rng: np.random.Generator,
-        lr: float | None = None,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-        target_kl: float | None = None,
+        self, batch: Rollout, *, rng: np.random.Generator, **settings: Unpack[RolloutSettings]
     ) -> dict[str, float]:
         """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts.base.OnPolicy`.
 
@@ -406,16 +397,7 @@ class Agent:
         if not batch.checked:
             self._refuse_spoiled("learn_rollout", batch)
         try:
-            figures: dict[str, float] = learn_rollout(
-                batch,
-                epochs=epochs,
-                minibatch_size=minibatch_size,
-                rng=rng,
-                lr=lr,
-                clip=clip,
-                entropy_coef=entropy_coef,
-                target_kl=target_kl,
-            )
+            figures: dict[str, float] = learn_rollout(batch, rng=rng, **settings)
             check_finite(f"{type(self.alg).__name__}.learn_rollout", figures)
         except DivergedError as error:
             raise _with_row(error, batch) from None

@@ -6,7 +6,7 @@ schedule of the updates taken so far; a call may give another number for one upd
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Unpack, get_args, get_origin
+from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from parl_core.contracts.batches import Rollout, observations
 from parl_core.errors import HyperparameterError
 from parl_core.schedules import Schedule, Scheduled
 
-__all__ = ["CountingUpdates", "OnPolicy", "Scheduled", "check_schedule", "merge", "refuse_unused"]
+__all__ = ["CountingUpdates", "OnPolicy", "RolloutSettings", "Scheduled", "check_schedule", "merge", "refuse_unused"]
 
 
 def merge(
@@ -118,6 +118,26 @@ class CountingUpdates(Algorithm):
         return None if optimizer is not None and given is None else rate
 
 
+class RolloutSettings(TypedDict, total=False):
+    """Keywords of `OnPolicy.learn_rollout`; None, as a keyword that is left out, is the algorithm's own.
+
+    Attributes:
+        epochs: Passes over the rollout.
+        minibatch_size: Rows a step.
+        lr: Learning rate.
+        clip: Clip range.
+        entropy_coef: Weight of the entropy *bonus*, at least 0.
+        target_kl: End early when the policy has moved this far.
+    """
+
+    epochs: int | None
+    minibatch_size: int | None
+    lr: float | None
+    clip: float | None
+    entropy_coef: float | None
+    target_kl: float | None
+
+
 def refuse_unused(algorithm: str, **given: Any) -> None:
     """Refuse settings of `learn_rollout` that an algorithm has no use for, rather than do something else silently.
 
@@ -155,28 +175,14 @@ class OnPolicy(CountingUpdates):
         raise NotImplementedError(f"{type(self).__name__} does not define explore()")
 
     def learn_rollout(
-        self,
-        batch: Rollout,
-        *,
-        epochs: int | None = None,
-        minibatch_size: int | None = None,
-        rng: np.random.Generator,
-        lr: float | None = None,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-        target_kl: float | None = None,
+        self, batch: Rollout, *, rng: np.random.Generator, **settings: Unpack[RolloutSettings]
     ) -> dict[str, float]:
         """Learn from one rollout.
 
         Args:
             batch: the rollout.
-            epochs: passes over it; default the algorithm's.
-            minibatch_size: rows a step; default the algorithm's.
             rng: draws the order of the minibatches.
-            lr: learning rate of this call; default the constructor's.
-            clip: clip range of this call; default the constructor's.
-            entropy_coef: weight of the entropy *bonus* of this call, at least 0; default the constructor's.
-            target_kl: end early when the policy has moved this far.
+            settings: of this call.
 
         Returns:
             Losses by name, means over the steps taken; and `steps`.

@@ -6,7 +6,7 @@ joint observations ──> policy: logits of each agent ──> actions `[batch,
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from parl_core._nested import holds_tensors
 from parl_core.checks import check_fraction, check_positive, for_team_of
 from parl_core.contracts.actions import ActionKind, check_mask, check_possible, mask_of
-from parl_core.contracts.base import Scheduled
+from parl_core.contracts.base import RolloutSettings, Scheduled
 from parl_core.contracts.batches import Rollout, TeamRollout, learns_from
 from parl_core.contracts.ppo import PPO
 from parl_core.errors import ModelContractError
@@ -225,28 +225,15 @@ class MAPPO(PPO):
         return figures["value_loss"], figures["policy_loss"], figures["entropy"]
 
     def learn_rollout(
-        self,
-        batch: Rollout,
-        *,
-        epochs: int | None = None,
-        minibatch_size: int | None = None,
-        rng: np.random.Generator,
-        lr: float | None = None,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-        target_kl: float | None = None,
+        self, batch: Rollout, *, rng: np.random.Generator, **settings: Unpack[RolloutSettings]
     ) -> dict[str, float]:
         """Learn several epochs from one rollout, as `PPO.learn_rollout` does.
 
         Args:
             batch: the rollout, a `TeamRollout` of arrays; values and returns in the units of rewards.
-            epochs: passes over it; default 10 (paper, MPE).
-            minibatch_size: steps of the team that a gradient step takes; default: all (paper: 1 minibatch).
             rng: draws the permutations.
-            lr: learning rate of this call; default the constructor's.
-            clip: clip range of this call; default the constructor's.
-            entropy_coef: for this call; default the constructor's.
-            target_kl: as in `PPO.learn_rollout`.
+            settings: as of `PPO.learn_rollout`, whose 10 epochs are the paper's for MPE; `minibatch_size` counts steps
+                of the team and is all of them by default (paper: 1 minibatch).
 
         Returns:
             As of `PPO.learn_rollout`; value_loss is in PopArt's units.
@@ -265,16 +252,10 @@ class MAPPO(PPO):
             return_ = self.popart.normalised(return_)
         acted = batch.advantage[active] if active.any() else batch.advantage
         advantage = (batch.advantage - acted.mean()) / (acted.std() + 1e-5)
-        return super().learn_rollout(
-            batch.made(**{**batch.__dict__, "return_": return_, "value": value, "advantage": advantage}),
-            epochs=epochs,
-            minibatch_size=len(batch) if minibatch_size is None else minibatch_size,
-            rng=rng,
-            lr=lr,
-            clip=clip,
-            entropy_coef=entropy_coef,
-            target_kl=target_kl,
-        )
+        if settings.get("minibatch_size") is None:
+            settings["minibatch_size"] = len(batch)
+        batch = batch.made(**{**batch.__dict__, "return_": return_, "value": value, "advantage": advantage})
+        return super().learn_rollout(batch, rng=rng, **settings)
 
     def check_batch(self, batch: Rollout) -> Rollout:
         """Return a batch of arrays with actions and masks that fit the policy, and `active` where it was left out.

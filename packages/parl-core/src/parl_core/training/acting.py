@@ -6,7 +6,7 @@ from it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import gymnasium
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
+from parl_core.contracts.base import RolloutSettings
 from parl_core.contracts.batches import Rollout
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.seeding import spawn_seeds
@@ -72,17 +73,7 @@ class OnPolicyAgent(ExploringAgent, Protocol):
     """An agent for the on-policy loop: it collects experience and learns from a whole rollout at once."""
 
     def learn_rollout(
-        self,
-        batch: Rollout,
-        /,
-        *,
-        epochs: int | None = None,
-        minibatch_size: int | None = None,
-        rng: np.random.Generator,
-        lr: float | None = None,
-        clip: float | None = None,
-        entropy_coef: float | None = None,
-        target_kl: float | None = None,
+        self, batch: Rollout, /, *, rng: np.random.Generator, **settings: Unpack[RolloutSettings]
     ) -> dict[str, float]:
         """Update the weights from one rollout and return mean losses by name."""
 
