@@ -7,6 +7,9 @@
 A public name is an entry of the `__all__` of a public module, and a module is public when no part of its dotted path
 begins with an underscore. It is read from the source (of an old module path, from its `.pyi` file) without importing
 anything, so `__all__` has to be a list.
+
+A class or function that a public module defines looks public by its name: it is reported where it is neither in
+`__all__` nor begins with an underscore. Constants and type aliases outside `__all__` are internal.
 """
 
 import ast
@@ -46,14 +49,31 @@ def names_in(path: Path) -> list[str]:
     return []
 
 
-def listing() -> Iterator[str]:
-    """Yield the dotted public names, by package and module."""
+def left_out(path: Path) -> list[str]:
+    """Return the classes and functions of a module that look public and are not in its `__all__`, as `name (line)`."""
+    listed = names_in(path)
+    return [
+        f"{node.name} (line {node.lineno})"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        # pytest finds its hooks by these names.
+        and not (node.name.startswith(("_", "pytest_")) or node.name in listed)
+    ]
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Yield the public modules with their files, by package."""
     for source in sorted(ROOT.glob("packages/*/src")):
         for path in sorted([*source.rglob("*.py"), *source.rglob("*.pyi")]):
             parts = path.relative_to(source).with_suffix("").parts
             if is_public(parts):
-                module = ".".join(part for part in parts if part != "__init__")
-                yield from (f"{module}.{name}" for name in names_in(path))
+                yield ".".join(part for part in parts if part != "__init__"), path
+
+
+def listing() -> Iterator[str]:
+    """Yield the dotted public names, by package and module."""
+    for module, path in modules():
+        yield from (f"{module}.{name}" for name in names_in(path))
 
 
 def main() -> int:
@@ -73,7 +93,10 @@ def main() -> int:
         print(
             f"public names changed; if that is meant: python tools/public_names.py --write ({RECORD.relative_to(ROOT)})"
         )
-    return 1 if difference else 0
+    strays = [f"{module}.{name}" for module, path in modules() for name in left_out(path)]
+    for stray in strays:
+        print(f"{stray}: name it in `__all__`, or begin its name with an underscore")
+    return 1 if difference or strays else 0
 
 
 if __name__ == "__main__":

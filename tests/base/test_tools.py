@@ -76,6 +76,12 @@ def test_public_names_are_those_of_public_modules(tool: Any, tmp_path: Path) -> 
         names.names_in(path)
 
 
+def test_what_looks_public_and_is_not_listed_is_reported(tool: Any, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text('__all__ = ["a"]\nLIMIT = 1\ndef a(): ...\ndef b(): ...\nclass C: ...\ndef _d(): ...\n')
+    assert tool("public_names").left_out(path) == ["b (line 4)", "C (line 5)"]
+
+
 def test_a_changelog_fragment_with_another_kind_is_refused(tool: Any, tmp_path: Path) -> None:
     changelog = tool("changelog")
     folder = tmp_path / "packages" / "parl-core"

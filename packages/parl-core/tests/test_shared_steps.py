@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorFuture, wait_any
 from parl_core.env._steps import GroupSpaces, StepMemory, can_share
-from parl_core.env.vector import CallLink, SharedLink, VectorEnv, make_vector_env
+from parl_core.env.vector import VectorEnv, _CallLink, _SharedLink, make_vector_env
 from parl_core.errors import ActorProcessLost, ParlError
 
 DEADLINE_S = 60.0
@@ -91,7 +91,7 @@ def drive(envs: VectorEnv, steps: int, dtype: Any = np.float32) -> list[tuple[An
     return log
 
 
-def links_of(envs: VectorEnv) -> list[CallLink]:
+def links_of(envs: VectorEnv) -> list[_CallLink]:
     return envs._groups
 
 
@@ -100,7 +100,7 @@ def test_shared_memory_changes_no_number(actors: SubprocessActors, mode: Autores
     options: dict[str, Any] = {"env_kwargs": {"talks": talks}, "autoreset_mode": mode, "with_infos": talks}
     here = drive(make_vector_env(Diary, 5, **options), 30)
     envs = make_vector_env(Diary, 5, actors=actors, envs_per_actor=3, **options)
-    assert {type(link) for link in links_of(envs)} == {SharedLink}
+    assert {type(link) for link in links_of(envs)} == {_SharedLink}
     np.testing.assert_equal(drive(envs, 30), here)
 
 
@@ -134,7 +134,7 @@ def test_where_the_memory_cannot_be_opened_steps_are_calls(
 
     monkeypatch.setattr(StepMemory, "create", on_another_host)
     envs = make_vector_env(Diary, 4, actors=actors, envs_per_actor=2)
-    assert {type(link) for link in links_of(envs)} == {CallLink}
+    assert {type(link) for link in links_of(envs)} == {_CallLink}
     np.testing.assert_equal(drive(envs, 12), drive(make_vector_env(Diary, 4), 12))
 
 
@@ -146,7 +146,7 @@ def test_spaces_without_arrays_of_a_known_size_are_not_shared() -> None:
 
 
 def test_environments_in_this_process_share_nothing_because_they_need_not() -> None:
-    assert {type(link) for link in links_of(make_vector_env("CartPole-v1", 2))} == {CallLink}
+    assert {type(link) for link in links_of(make_vector_env("CartPole-v1", 2))} == {_CallLink}
 
 
 def push(envs: VectorEnv, at: int, number: float) -> Any:
@@ -272,8 +272,8 @@ def test_close_does_not_wait_for_a_step_without_end() -> None:
         envs.close()
 
 
-def serving(link: CallLink) -> ActorFuture:
-    assert isinstance(link, SharedLink)
+def serving(link: _CallLink) -> ActorFuture:
+    assert isinstance(link, _SharedLink)
     assert link._serving is not None
     return link._serving
 

@@ -194,7 +194,7 @@ class CheckpointStore:
                 if usable is not None:
                     usable(checkpoint)
                 return checkpoint
-            except NewerCheckpoint:
+            except _NewerCheckpoint:
                 raise
             except CheckpointError as error:
                 damage = damage or error
@@ -222,7 +222,7 @@ class CheckpointStore:
             shutil.rmtree(path, ignore_errors=True)
 
 
-class NewerCheckpoint(CheckpointError):
+class _NewerCheckpoint(CheckpointError):
     """A newer PARL wrote the checkpoint; silently using an older one would lose work."""
 
 
@@ -238,7 +238,7 @@ def _manifest(path: Path) -> Mapping[str, Any]:
     if not known:
         raise CheckpointError(f"{path} describes something other than a checkpoint: {manifest['format']!r}")
     if version > VERSION:
-        raise NewerCheckpoint(
+        raise _NewerCheckpoint(
             f"{path} has version {version}, written by {manifest.get('written_by')}; this is parl-core {__version__}, "
             f"which reads versions up to {VERSION}: pip install --upgrade parl-core"
         )

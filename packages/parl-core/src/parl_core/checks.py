@@ -26,11 +26,12 @@ __all__ = [
     "check_scheduled",
     "first_method",
     "first_not_finite",
+    "for_team_of",
     "listed_parameters",
 ]
 
 
-class Implements(Protocol):
+class _Implements(Protocol):
     """A model that knows which of its methods its author wrote."""
 
     def implements(self, method: str) -> bool: ...
@@ -122,7 +123,7 @@ def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[st
         raise HyperparameterError(f"{algorithm} has no hyper-parameter {', '.join(unknown)}; it has {', '.join(known)}")
 
 
-def check_model_method(model: Implements, method: str, algo: str) -> None:
+def check_model_method(model: _Implements, method: str, algo: str) -> None:
     """Refuse a model that lacks a method which the algorithm calls.
 
     Raises:
@@ -131,7 +132,7 @@ def check_model_method(model: Implements, method: str, algo: str) -> None:
     first_method(model, (method,), algo)
 
 
-def first_method(model: Implements, methods: Sequence[str], algo: str, team: str | None = None) -> str:
+def first_method(model: _Implements, methods: Sequence[str], algo: str, team: str | None = None) -> str:
     """Return the first of `methods` that the model implements.
 
     Args:

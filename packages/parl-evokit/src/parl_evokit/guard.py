@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector, under, within
 from parl_evokit.config import GuardConfig
 
-__all__ = ["Control", "Guard", "Verdict", "shortened"]
+__all__ = ["Comparison", "Control", "Guard", "Verdict", "shortened"]
 
 PIECE = 2**16
 TIGHTEST = 100.0  # r of (1), in units of the reward's variance: after so many rewards of each arm it is narrowest

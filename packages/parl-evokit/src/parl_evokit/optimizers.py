@@ -19,7 +19,7 @@ from parl_evokit._params import FlatVector
 from parl_evokit.config import OptimizerConfig, OptimizerKind, ScheduleConfig
 from parl_evokit.errors import EvolutionError, LayoutMismatch
 
-__all__ = ["SGD", "Adam", "Momentum", "Optimizer", "make_optimizer"]
+__all__ = ["SGD", "Adam", "Momentum", "Optimizer", "StepDiverged", "make_optimizer"]
 
 CHUNK = 2**15  # elements worked on at a time, so that intermediate results stay in the cache
 

@@ -39,6 +39,13 @@ from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.distributions import log_softmax, standard_normal_like
 
 __all__ = [
+    "BatchNorm",
+    "Conv2d",
+    "Embedding",
+    "Fc",
+    "LayerNorm",
+    "LazyLayer",
+    "NoisyFc",
     "abs",
     "argmax",
     "batch_norm",

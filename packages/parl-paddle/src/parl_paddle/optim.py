@@ -20,7 +20,7 @@ from parl_paddle._tensors import to_array
 from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model
 
-__all__ = ["Adam", "FrameworkOptimizer"]
+__all__ = ["Adam", "FrameworkOptimizer", "parameters_of"]
 
 _ops: Any = paddle._C_ops  # their types do not know that a tensor may be missing
 
@@ -64,7 +64,7 @@ class Adam(contract.Optimizer):
         norm = None
         with paddle.no_grad():
             if self._max_grad_norm is not None:
-                gradients, norm = clip_by_global_norm(gradients, self._max_grad_norm)
+                gradients, norm = _clip_by_global_norm(gradients, self._max_grad_norm)
             for slot, gradient in zip(slots.values(), gradients, strict=True):
                 if gradient is not None:
                     slot.step(gradient, self._rate_tensor(lr, slot.moment1), self._eps)
@@ -287,7 +287,7 @@ def parameters_of(optimizer: Any) -> list[Tensor]:
     ]
 
 
-def clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tuple[list[Tensor | None], Tensor]:
+def _clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tuple[list[Tensor | None], Tensor]:
     """Scale gradients down so that their common norm is at most `limit` (Pascanu et al. 2013).
 
     Returns:

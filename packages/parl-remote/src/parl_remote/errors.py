@@ -80,9 +80,11 @@ __all__ = [
     "SerializationError",
     "TooManyPendingCalls",
     "VersionMismatch",
+    "disconnected",
     "from_parts",
     "missing",
     "unraised",
+    "waits_for_itself",
 ]
 
 

@@ -33,6 +33,13 @@ from parl_core.layers import (
 )
 
 __all__ = [
+    "BatchNorm",
+    "Conv2d",
+    "Embedding",
+    "Fc",
+    "LayerNorm",
+    "LazyLayer",
+    "NoisyFc",
     "abs",
     "argmax",
     "batch_norm",

@@ -29,7 +29,7 @@ from parl_core.contracts.batches import Transitions, learns_from
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
-__all__ = ["ContinuousActorCritic", "NoisyActorCritic", "noisy", "unit_box"]
+__all__ = ["ActorCriticSettings", "ContinuousActorCritic", "NoisyActorCritic", "noisy", "unit_box"]
 
 
 class ActorCriticSettings(TypedDict, total=False):

@@ -15,7 +15,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.layers import NoisyFc
 from parl_core.model import Model
 
-__all__ = ["C51", "QRDQN", "DistributionalDQN", "Rainbow"]
+__all__ = ["C51", "QRDQN", "DistributionSettings", "DistributionalDQN", "Rainbow"]
 
 
 class DistributionSettings(DQNSettings, total=False):

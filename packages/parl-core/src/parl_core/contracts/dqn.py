@@ -14,7 +14,7 @@ from parl_core.contracts.batches import Sequences, Transitions, actions_column, 
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
-__all__ = ["DDQN", "DQN", "ApeX", "OfflineQ"]
+__all__ = ["DDQN", "DQN", "ApeX", "DDQNSettings", "DQNSettings", "OfflineQ"]
 
 
 SyncEvery = int | Literal["loop"] | None
@@ -42,13 +42,13 @@ class DDQNSettings(DQNSettings, total=False):
     value_rescaling: float | None
 
 
-def rescaled(values: Any, slope: float) -> Any:
+def _rescaled(values: Any, slope: float) -> Any:
     """Return h(x) = sign(x)(sqrt(|x| + 1) - 1) + slope * x of a tensor."""
     return values.sign() * ((values.abs() + 1.0).sqrt() - 1.0) + slope * values
 
 
-def restored(values: Any, slope: float) -> Any:
-    """Return what `rescaled` was given."""
+def _restored(values: Any, slope: float) -> Any:
+    """Return what `_rescaled` was given."""
     beyond = values.abs() + (1.0 + slope)
     root = 2.0 * beyond / ((beyond * (4.0 * slope) + 1.0).sqrt() + 1.0)  # (sqrt(1 + 4 e x) - 1) / 2 e, which cancels
     return values.sign() * (root.square() - 1.0)
@@ -297,7 +297,7 @@ class DQN(CountingUpdates):
         slope = self.value_rescaling
         if slope is None:
             return batch.reward + batch.discount * v_t
-        return rescaled(batch.reward + batch.discount * restored(v_t, slope), slope)
+        return _rescaled(batch.reward + batch.discount * _restored(v_t, slope), slope)
 
     def _unrolled(self, model: Any, batch: Sequences) -> Any:
         """Return the values `[n * S, act_dim]` of sequences; no gradient flows into the steps before them."""

@@ -23,7 +23,7 @@ from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorC
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
-__all__ = ["OAC", "REDQ", "SAC", "TQC", "CrossQ", "DroQ"]
+__all__ = ["OAC", "REDQ", "SAC", "TQC", "CrossQ", "DroQ", "SACSettings"]
 
 
 class SACSettings(ActorCriticSettings, total=False):

@@ -12,8 +12,8 @@ A group is reached in one of two ways. Both promise the same: what is begun is f
 every error of the group is raised. An exception such as Ctrl-C may end any of this anywhere: the next `begin` settles
 what was in progress.
 
-    CallLink     every step is a call: actions in the message, arrays in the answer; between hosts, and in this process
-    SharedLink   the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
+    _CallLink    every step is a call: actions in the message, arrays in the answer; between hosts, and in this process
+    _SharedLink  the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
 """
 
 import contextlib
@@ -45,7 +45,7 @@ __all__ = ["VectorEnv", "make_vector_env"]
 _LOOK_S = 1.0
 
 
-class CallLink:
+class _CallLink:
     """Steps by calls.
 
     Args:
@@ -103,7 +103,7 @@ class CallLink:
         self._group.close()
 
 
-class SharedLink(CallLink):
+class _SharedLink(_CallLink):
     """Steps by bytes, with the arrays in memory that both ends see. Whatever does not fit there goes by calls.
 
     Args:
@@ -125,7 +125,7 @@ class SharedLink(CallLink):
         return True
 
     def step(self, actions: Any) -> GroupStep:
-        """See `CallLink.step`."""
+        """See `_CallLink.step`."""
         self.begin_step(actions)
         return self.finish_step()
 
@@ -135,7 +135,7 @@ class SharedLink(CallLink):
         super().begin(method, *arguments)
 
     def begin_step(self, actions: Any) -> None:
-        """See `CallLink.begin_step`."""
+        """See `_CallLink.begin_step`."""
         self._called = True
         try:
             self._called = self._memory.call(actions)
@@ -147,7 +147,7 @@ class SharedLink(CallLink):
             self._serving = self._group.submit("serve")
 
     def finish_step(self) -> GroupStep:
-        """See `CallLink.finish_step`."""
+        """See `_CallLink.finish_step`."""
         if not self._called:
             return super().finish_step()
         while (answer := self._next_byte()) == Answer.PARKED:  # it had gone before the call came, and must come back
@@ -162,7 +162,7 @@ class SharedLink(CallLink):
         return self._step._replace(endings=endings, infos=infos)
 
     def begin_close(self) -> None:
-        """See `CallLink.begin_close`."""
+        """See `_CallLink.begin_close`."""
         with contextlib.suppress(OSError):  # an actor that is gone cannot be asked
             self._memory.ask_to_leave()
         super().begin("close")
@@ -207,23 +207,23 @@ def _sent(actions: Any) -> Any:
     return Rows(actions) if isinstance(actions, np.ndarray) else actions
 
 
-def link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> CallLink:
+def _link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> _CallLink:
     """Return the faster of the ways that lead to a group whose environments are open."""
     if not can_share(spaces):
-        return CallLink(group)
+        return _CallLink(group)
     try:
         memory = StepMemory.create(spaces, count)
     except OSError:  # no descriptors or no memory left; messages need neither
-        return CallLink(group)
+        return _CallLink(group)
     try:
         if group.call("attach", memory.ticket, spaces):
             memory.keep_own_ends()
-            return SharedLink(group, memory)
+            return _SharedLink(group, memory)
     except BaseException:
         memory.close()
         raise
     memory.close()
-    return CallLink(group)
+    return _CallLink(group)
 
 
 # Seconds to wait for the environments' own `close` before their actors are ended anyway.
@@ -280,10 +280,10 @@ def make_vector_env(
         require_equal_spaces("observation_space", [each.observation for each in opened])
         require_equal_spaces("action_space", [each.action for each in opened])
         spaces = opened[0]
-        links = [link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
+        links = [_link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
         return VectorEnv(links, counts, spaces, mode, lambda: make_env(env, env_kwargs))
     except BaseException:
-        _end([CallLink(group) for group in groups])
+        _end([_CallLink(group) for group in groups])
         raise
 
 
@@ -298,7 +298,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        groups: Sequence[CallLink],
+        groups: Sequence[_CallLink],
         counts: Sequence[int],
         spaces: GroupSpaces,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
@@ -340,7 +340,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             raise ParlError("call reset() without a reset_mask first: no episode is running, or the last step raised")
         given = passed or (None if options is None or chosen is not None else {})
 
-        def begin(group: CallLink, start: int, stop: int) -> None:
+        def begin(group: _CallLink, start: int, stop: int) -> None:
             group.begin("reset", seeds[start:stop], given, None if chosen is None else chosen[start:stop].tolist())
 
         answers = self._in_all(begin, lambda group: group.finish())
@@ -449,7 +449,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Close the environments and end their actors; called by `close`."""
         _end(self._groups)
 
-    def _in_all(self, begin: Callable[[CallLink, int, int], None], finish: Callable[[CallLink], Any]) -> list[Any]:
+    def _in_all(self, begin: Callable[[_CallLink, int, int], None], finish: Callable[[_CallLink], Any]) -> list[Any]:
         """Begin the same in every group, wait for all answers, then raise the first error if there was one."""
         awaited_reset, self._awaits_reset = self._awaits_reset, True
         for group, (start, stop) in zip(self._groups, self._spans, strict=True):
@@ -505,7 +505,7 @@ def _joined(space: Any, parts: Sequence[Any]) -> Any:
     return tuple(itertools.chain.from_iterable(parts))  # of other spaces Gymnasium makes no arrays
 
 
-def _end(groups: Sequence[CallLink]) -> None:
+def _end(groups: Sequence[_CallLink]) -> None:
     """Close the environments of groups and end their actors, side by side."""
     closing = []
     for group in groups:

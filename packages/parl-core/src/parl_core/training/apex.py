@@ -57,7 +57,7 @@ from parl_core.training.events import Callback, Ended, EndedEpisodes, Figures, L
 from parl_core.training.fragment import FragmentSteps, Task
 from parl_core.training.off_policy import OffPolicySettings, learn_from, make_memory, to_records
 
-__all__ = ["ApexSettings", "epsilons", "first_errors", "train_apex"]
+__all__ = ["ApexActor", "ApexSettings", "epsilons", "first_errors", "train_apex"]
 
 
 @dataclass(frozen=True)

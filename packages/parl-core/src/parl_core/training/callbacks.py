@@ -25,6 +25,7 @@ __all__ = [
     "KeepLatest",
     "NoImprovement",
     "Progress",
+    "SavableAgent",
     "StepBudget",
     "TimeBudget",
     "standard_callbacks",

@@ -42,6 +42,7 @@ __all__ = [
     "EnvironmentRule",
     "HasState",
     "LoopParts",
+    "SavedAgent",
     "SavedEnvironments",
     "get_random_state",
     "set_random_state",

@@ -141,7 +141,7 @@ class TransitionCollector:
         self, agent: OffPolicyAgent, envs: Any, memory: Any, rng: np.random.Generator, seed: int | None = None
     ) -> None:
         self._envs = with_named_parts(in_same_step(envs))
-        self._normalized = normalizer_of(self._envs)
+        self._normalized = _normalizer_of(self._envs)
         tell_dimensions(agent, self._envs.single_observation_space)
         self._memory, self._rng = memory, rng
         self._unit_box = acts_in_unit_box(agent)
@@ -233,7 +233,7 @@ def _with_last(now: Any, ended: NDArray[np.int64], final_obs: Any) -> Any:
     return map_nested(with_last, now, *final_obs[ended])
 
 
-def normalizer_of(envs: Any) -> NormalizeVector | None:
+def _normalizer_of(envs: Any) -> NormalizeVector | None:
     """Return the `NormalizeVector` of a vector, whose memory holds what it was given.
 
     Raises:
@@ -443,7 +443,7 @@ def train_off_policy(
         figures = Figures(agent.alg.FIGURES, read)
         reported = Latest(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
-        target, normalized = TargetWatch(agent), normalizer_of(envs)
+        target, normalized = TargetWatch(agent), _normalizer_of(envs)
         course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
         while course.goes_on:
             explore = {name: value(course.step) for name, value in exploration.items()}
@@ -480,7 +480,7 @@ def make_memory(
     Raises:
         HyperparameterError: it cannot hold such observations or actions.
     """
-    normalized = normalizer_of(envs)
+    normalized = _normalizer_of(envs)
     observed = envs.single_observation_space if normalized is None else normalized.raw_observation_space
     obs_shape, obs_dtype = storage_of(named_space(observed))
     space, n = envs.single_action_space, envs.num_envs

@@ -155,7 +155,7 @@ class Tuned:
     file: Path
 
 
-def score(curve: RunCurve) -> float:
+def _score(curve: RunCurve) -> float:
     """Return the score of a trial: the mean of its last three evaluations."""
     return float(curve.returns[-3:].mean()) if len(curve.returns) else -math.inf
 
@@ -286,7 +286,7 @@ def _end(study: Any, trial: Any, path: Path, optuna: Any, told: Any) -> None:
     if (path / STOP_FILE).exists() and curve.ended == "the trial was pruned":
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         told(f"trial {trial.number}: pruned after {int(curve.steps[-1])} steps at {curve.last:.2f}  ({settings})")
-    elif not math.isfinite(value := score(curve)):
+    elif not math.isfinite(value := _score(curve)):
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         told(f"trial {trial.number}: no evaluation within its steps  ({settings})")
     else:

@@ -8,7 +8,6 @@ from typing import Any
 
 import paddle
 from paddle import Tensor
-from paddle.nn import functional as F
 
 from parl_core.contracts import dqn as contract
 from parl_core.contracts.actions import mask_of
@@ -64,12 +63,6 @@ class DQN(contract.DQN, Algorithm):
 
 class DDQN(contract.DDQN, DQN):
     pass
-
-
-def of_action(distributions: Tensor, action: Tensor) -> Tensor:
-    """Return the distribution `[batch, N]` of one action of each row of `[batch, N, act_dim]`."""
-    chosen = F.one_hot(action, distributions.shape[2]).astype(distributions.dtype)
-    return (distributions * chosen.unsqueeze(1)).sum(2)
 
 
 class ApeX(contract.ApeX, DQN):
