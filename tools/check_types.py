@@ -2,14 +2,18 @@
 
     python tools/check_types.py [FOLDER ...]    these folders and what is below them; all without any
 
-Each folder is a program of its own, whose modules import each other by their bare names (`import tasks`), and is
-checked by a run of mypy with that folder on the path. The packages themselves are checked by `hatch run check`.
+Each folder is a program of its own, whose modules import each other by their bare names (`import tasks`). In a run of
+mypy a name stands for one module: a run takes folders whose modules have different names, with those on its path whose
+modules import each other; the modules of the others are named from the root (`examples.dqn.train`). The packages
+themselves are checked by `hatch run check`.
 """
 
+import ast
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -36,26 +40,81 @@ def folders(roots: tuple[str, ...]) -> Iterator[str]:
         yield from (str(top.relative_to(ROOT)) for top in tops)
 
 
-def check(folder: str, *, strict: bool) -> bool:
-    """Run mypy over a folder; return whether it found nothing."""
-    config = "mypy.ini" if strict else "mypy_plain.ini"
-    paths = [folder, *ALSO_ON_THE_PATH.get(folder, ()), "tests"]
-    paths += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("packages/*/src"))]
-    # The options of a run are part of its cache: two configurations in one would begin anew each time.
-    command = [sys.executable, "-m", "mypy", "--config-file", f"tools/{config}", "--no-error-summary"]
-    command += ["--cache-dir", f".mypy_cache/{Path(config).stem}", folder]
-    environment = {**os.environ, "MYPYPATH": os.pathsep.join(paths)}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+def modules_of(folder: str) -> dict[str, Path]:
+    """Return the files of a folder by their names, relative to it and without a suffix: `{"peers/ours": ...}`."""
+    return {path.relative_to(ROOT / folder).with_suffix("").as_posix(): path for path in (ROOT / folder).rglob("*.py")}
+
+
+def path_of(folder: str) -> tuple[str, ...]:
+    """Return the folders that have to be on the path for a folder's modules to find each other; none if they do not."""
+    own = modules_of(folder)
+    tops = {name.partition("/")[0] for name in own}
+    imported: set[str] = set()
+    for path in own.values():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    others = ALSO_ON_THE_PATH.get(folder, ())
+    # mypy names what is below a folder such as `parl-core`, which no module may be called, from there in any case.
+    bare = not tops.isdisjoint(imported) or not all(part.isidentifier() for part in Path(folder).with_suffix("").parts)
+    return (folder, *others) if bare else others
+
+
+@dataclass
+class Run:
+    """A run of mypy.
+
+    Attributes:
+        folders: What it checks.
+        path: The folders in which it finds modules by their bare names.
+        files: What these names stand for.
+    """
+
+    folders: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+    files: dict[str, Path] = field(default_factory=dict)
+
+    def passes(self, *, strict: bool) -> bool:
+        """Run mypy; return whether it found nothing."""
+        config = "mypy.ini" if strict else "mypy_plain.ini"
+        sources = [str(source.relative_to(ROOT)) for source in sorted(ROOT.glob("packages/*/src"))]
+        # The options of a run are part of its cache: two configurations in one would begin anew each time.
+        command = [sys.executable, "-m", "mypy", "--config-file", f"tools/{config}", "--no-error-summary"]
+        command += ["--cache-dir", f".mypy_cache/{Path(config).stem}", *self.folders]
+        environment = {**os.environ, "MYPYPATH": os.pathsep.join([*self.path, "tests", *sources])}
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+
+
+def runs(chosen: list[str]) -> list[Run]:
+    """Return as few runs as check these folders, each of which has no name for two files."""
+    found: list[Run] = []
+    for folder in chosen:
+        path = path_of(folder)
+        files: dict[str, Path] = {}
+        for one in reversed(path):
+            files.update(modules_of(one))
+        fitting = (run for run in found if all(run.files.get(name, file) == file for name, file in files.items()))
+        run = next(fitting, None)
+        if run is None:
+            run = Run()
+            found.append(run)
+        run.folders.append(folder)
+        run.path.extend(one for one in path if one not in run.path)
+        run.files.update(files)
+    return found
 
 
 def main(only: list[str]) -> int:
-    jobs = [(folder, True) for folder in folders(STRICT)] + [(folder, False) for folder in folders(PLAIN)]
-    jobs = [job for job in jobs if job[0] not in CHECKED_WITH_THE_PACKAGES]
-    if only:
-        jobs = [(folder, strict) for folder, strict in jobs if any(Path(folder).is_relative_to(one) for one in only)]
-        if not jobs:
-            sys.exit(f"no modules in {', '.join(only)}")
-    passed = [check(folder, strict=strict) for folder, strict in jobs]
+    passed = []
+    for roots, strict in ((STRICT, True), (PLAIN, False)):
+        chosen = [folder for folder in folders(roots) if folder not in CHECKED_WITH_THE_PACKAGES]
+        if only:
+            chosen = [folder for folder in chosen if any(Path(folder).is_relative_to(one) for one in only)]
+        passed += [run.passes(strict=strict) for run in runs(chosen)]
+    if not passed:
+        sys.exit(f"no modules in {', '.join(only)}")
     return 0 if all(passed) else 1
 
 
