@@ -1,4 +1,4 @@
-"""Links in the pages lead somewhere; those of the documentation's site stay within it, as its strict build wants."""
+"""Links and file names in the pages lead somewhere; the site's links stay within it, as its strict build wants."""
 
 import re
 from pathlib import Path
@@ -17,6 +17,8 @@ MADE_BY_THE_BUILD = (
     DOCS / "gallery.md",
     DOCS / "pictures" / "quickstart.png",
 )
+OF_OTHER_LIBRARIES = {DOCS / "explanation" / "ten-tasks.md"}  # whose files it names
+_FILE = re.compile(r"`((?:benchmarks|docs|examples|packages|tests|tools)/[^`\s<…{]+)`")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
@@ -37,3 +39,11 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         target = (page.parent / link).resolve()
         assert target.exists() or any(target.is_relative_to(made) for made in MADE_BY_THE_BUILD), link
         assert target.is_relative_to(DOCS) or not in_site, f"{link} leaves the site; name the path without a link"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
+    if page in OF_OTHER_LIBRARIES:
+        return
+    for name in _FILE.findall(page.read_text()):
+        assert any(ROOT.glob(name.partition("::")[0].rstrip("/"))), name
