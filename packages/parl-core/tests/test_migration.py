@@ -175,7 +175,7 @@ def test_the_command_shows_a_diff_and_writes_when_asked(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert f"{file}:3: gym is Gymnasium now" in shown.stdout
     assert "+import gymnasium as gym" in shown.stdout
-    assert "1 files: 1 would change with --write, 0 lines to change by hand" in shown.stderr
+    assert "1 file: 1 would change with --write, 0 lines to change by hand" in shown.stderr
     assert "import gym\n" in file.read_text()
     written = run.invoke(parl, ["migrate", "--write", str(file)])
     assert written.exit_code == 0
@@ -188,7 +188,7 @@ def test_what_is_left_to_do_is_the_exit_status(tmp_path: Path) -> None:
     file.write_text("import parl\nparl.compile(1)\n")
     result = CliRunner().invoke(parl, ["migrate", str(file)])
     assert result.exit_code == 1
-    assert "1 lines to change by hand" in result.stderr
+    assert "1 line to change by hand" in result.stderr
 
 
 @pytest.mark.parametrize("content", [b"print 'two'\n", b"\xff\xfe", b"x = 1\0\n"])

@@ -313,8 +313,13 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
             click.echo("".join(difflib.unified_diff(before, after, program.path, program.path)), nl=False)
     left = sum(not finding.mechanical for found in findings.values() for finding in found)
     changes = "changed" if write else "would change with --write"
-    click.echo(f"{len(programs)} files: {len(changed)} {changes}, {left} lines to change by hand", err=True)
+    files_read, lines_left = _counted(len(programs), "file"), _counted(left, "line")
+    click.echo(f"{files_read}: {len(changed)} {changes}, {lines_left} to change by hand", err=True)
     sys.exit(1 if left else 0)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _all(paths: Iterable[Path]) -> list[Path]:
