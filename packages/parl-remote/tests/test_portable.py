@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -259,6 +260,28 @@ def test_a_spawned_process_listens_is_killed_and_reported(tmp_path: Path) -> Non
     assert (ended["ended"], ended["status"]) == (1, signal.SIGKILL)
     spawner.close()
     assert list(tmp_path.glob("*.sock")) == []
+
+
+@pytest.mark.usefixtures("portable")
+def test_a_process_that_is_killed_twice_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, killed_twice = os.waitid, threading.Event()
+
+    def wait_after_both(*arguments: int) -> object:
+        assert killed_twice.wait(WAIT_S)
+        return waiting(*arguments)
+
+    monkeypatch.setattr(os, "waitid", wait_after_both)
+    spawner = Spawner(tmp_path, clear=False)
+    news = reports(spawner)
+    spawner.fork(1)
+    process = psutil.Process(next(report["pid"] for report in news if "forked" in report))
+    spawner.kill(1)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+    spawner.kill(1)
+    killed_twice.set()
+    assert next(report["status"] for report in news if "ended" in report) == signal.SIGKILL
+    spawner.close()
 
 
 WORKER = """

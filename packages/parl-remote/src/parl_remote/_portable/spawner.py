@@ -100,7 +100,7 @@ class Spawner:
         with self._lock:
             process = self._running.get(number)
             if process is not None and STACK_SIGNAL:
-                process.send_signal(STACK_SIGNAL)
+                os.kill(process.pid, STACK_SIGNAL)
 
     def reports(self) -> list[dict[str, object]] | None:
         """Return the reports received; never None, because this is the worker itself."""
@@ -175,14 +175,15 @@ class Spawner:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its descendants; methods of `Popen` would reap it before the thread that waits for its end."""
     if hasattr(os, "killpg"):
         _kill_group(process)
-    else:
-        for pid in reversed(list(descendants(process.pid))):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGTERM)  # TerminateProcess: it is not asked
-    with contextlib.suppress(OSError):
-        process.kill()
+        with contextlib.suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)
+        return
+    for pid in (*reversed(list(descendants(process.pid))), process.pid):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)  # TerminateProcess: it is not asked
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
