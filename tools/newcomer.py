@@ -84,6 +84,17 @@ class Page:
                 return command
         raise JourneyError(f"{self.path} has no command with {pattern!r} any more; it has {self.commands}")
 
+    def block(self, words: str) -> str:
+        """Return the first block that begins with the words.
+
+        Raises:
+            JourneyError: There is none.
+        """
+        for _, text in self._blocks():
+            if text.startswith(words):
+                return text
+        raise JourneyError(f"{self.path} has no block that begins with {words!r} any more")
+
     def program(self, words: str) -> str:
         """Return the first Python block that contains the words.
 
@@ -294,14 +305,13 @@ if __name__ == "__main__":
 def evolution(traveller: Traveller) -> None:
     """Run evokit's loop of commands, with fewer rounds than the page's; its model and settings are the page's too."""
     page = Page("packages/parl-evokit/README.md")
-    traveller.run("pip install 'parl-evokit[loop]'")
+    traveller.run(page.command(r"^pip install .*parl-evokit\[loop\]"))
     (made, *_) = re.findall(r"`(mlp\([^`]+\.save\(directory\))`", page.text) or [""]
     _expect(made, f"{page.path} says how the first model is saved")
     loop = page.command(r"evokit online-sampling")
     directory = re.findall(r"--model_dir=(\S+)", page.command("evokit init-solver"))[0]
     config = re.findall(r"--config_path=(\S+)", loop)[0]
-    source = ROOT / "examples" / "evolution" / "minimal" / config
-    (traveller.folder / config).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    (traveller.folder / config).write_text(page.block("solver {"), encoding="utf-8")
     traveller.program(f"from parl_evokit import mlp\ndirectory = {directory!r}\n{made}\n")
     traveller.run(page.command("evokit init-solver"))
     traveller.run(re.sub(r"epoch<\d+", "epoch<3", loop))
