@@ -14,7 +14,7 @@ from parl_core.env.joint import JointEnv, is_joint, make_joint_env
 from parl_core.env.matrix_games import GAMES, MatrixGame, TwoStepGame, climbing, penalty
 from parl_core.env.team_games import SMACGame, TupleGame
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 from parl_core.training.recipe_run import preset
 from parl_core.training.settings import settings_of
 from parl_core.training.trained import make_flat_env
@@ -101,6 +101,61 @@ def test_an_episode_with_one_truncated_agent_is_truncated(ends: str, flags: list
         obs, _, *ended, _ = env.step([0, 0])
     assert obs["terminated"].tolist() == flags
     assert tuple(ended) == over
+
+
+class Careless(Leaving):
+    """Tells nothing of agents in the step in which they leave, and everything of those that have left."""
+
+    def seen(self) -> dict[str, Any]:
+        told = {name: self.t < (2 if name == "a" else 4) or self.t > 2 for name in "ab"}
+        return {name: self.observation_space(name).low * 0 + self.t + 1 for name in "ab" if told[name]}
+
+    def infos(self) -> dict[str, Any]:
+        return {"a": {"action_mask": np.array([0, 1])}} if self.t < 2 else {}
+
+
+def test_an_agent_that_leaves_without_a_last_observation_keeps_the_one_before() -> None:
+    env = JointEnv(Careless("cc"))
+    env.reset()
+    env.step([1, 2])
+    obs = env.step([1, 2])[0]
+    assert (obs["alive"].tolist(), obs["terminated"].tolist()) == ([0, 1], [0, 0])
+    assert obs["obs"].tolist() == [[2, 2, 0], [3, 3, 3]]
+    assert obs["state"].tolist() == [2, 2, 3, 3, 3]
+    assert obs["action_mask"].tolist() == [[0, 1, 0, 0], [1, 1, 1, 1]]
+
+
+def test_what_is_told_of_absent_agents_is_not_observed() -> None:
+    env = JointEnv(Careless("cc"))
+    env.reset()
+    for _ in range(3):
+        obs = env.step([1, 2])[0]
+    assert obs["obs"].tolist() == [[0, 0, 0], [4, 4, 4]]
+    assert obs["state"].tolist() == [0, 0, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        ({"masks": np.ones(3, np.int8)}, r"action_mask of shape \[3\] for a, which has 2 choices"),
+        ({"seen": np.ones(1, np.float32)}, r"observation of a.*shape \[1\].*shape \[2\]"),
+        ({"reward": None}, "reward None"),
+        ({"joins": "c"}, "agent c, which is not among its possible_agents"),
+    ],
+)
+def test_what_breaks_the_api_is_named(spoil: dict[str, Any], told: str) -> None:
+    class Wrong(Leaving):
+        def step(self, actions: dict[str, Any]) -> Any:
+            seen, rewards, terminated, truncated, _ = super().step(actions)
+            self.agents += spoil.get("joins", "")
+            seen["a"] = spoil.get("seen", seen["a"])
+            rewards["a"] = spoil.get("reward", 1.0)
+            return seen, rewards, terminated, truncated, {"a": {"action_mask": spoil.get("masks")}}
+
+    env = JointEnv(Wrong())
+    env.reset()
+    with pytest.raises(EnvironmentContractError, match=told):
+        env.step([0, 0])
 
 
 def test_the_mean_is_of_the_agents_that_acted() -> None:
@@ -477,6 +532,58 @@ def test_agents_that_take_turns_are_converted() -> None:
     assert rewards == [1.0, 2.0, 1.0, 2.0]
     assert masks[:3] == [[[1, 0, 0], [0, 1, 1]], [[0, 1, 1], [1, 0, 0]], [[1, 0, 0], [0, 1, 1]]]
     assert (terminated, truncated) == (True, False)
+
+
+def test_an_agent_that_died_while_it_waited_stays_dead_until_its_turn_removes_it() -> None:
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    class Duel(pettingzoo.AECEnv):  # type: ignore[misc,name-defined]  # optional package
+        """The first of four agents removes the last one by its first turn."""
+
+        metadata = {"name": "duel", "is_parallelizable": False}  # noqa: RUF012
+        possible_agents = ["a", "b", "c", "d"]  # noqa: RUF012
+        render_mode = None
+
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+        def action_space(self, agent: str) -> Any:
+            return spaces.Discrete(2)
+
+        def reset(self, seed: Any = None, options: Any = None) -> None:
+            self.agents, self.turn, self.agent_selection = list(self.possible_agents), 0, "a"
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+            self.terminations = dict.fromkeys(self.agents, False)
+            self.truncations = dict.fromkeys(self.agents, False)
+            self.infos: dict[str, Any] = {name: {} for name in self.agents}
+
+        def observe(self, agent: str) -> Any:
+            return np.full(1, self.turn, np.float32)
+
+        def step(self, action: Any) -> None:
+            after = "bcda"["abcd".index(self.agent_selection)]
+            if self.terminations[self.agent_selection]:
+                self._was_dead_step(action)
+                self.agent_selection = after
+                return
+            self.agent_selection = after
+            self.turn += 1
+            if "d" in self.agents:
+                self.terminations["d"] = True
+
+        def close(self) -> None: ...
+
+    env = JointEnv(Duel())
+    env.reset(seed=0)
+    alive, observed = [], []
+    for _ in range(4):
+        obs = env.step([0, 0, 0, 0])[0]
+        alive.append(obs["alive"].tolist())
+        observed.append(obs["obs"][3].tolist())
+        assert obs["terminated"].tolist() == [0, 0, 0, 1]
+    assert alive == [[1, 1, 1, 0]] * 4
+    assert observed == [[1], [0], [0], [0]]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from. The observation is a dictionary:
 
 The reward of `step` is the team's: the mean or the sum of the rewards of the agents that acted. An agent that leaves in
 the middle of an episode keeps its row: at the step in which it leaves `obs` has its last observation and `alive` is 0;
-what it did until then bootstraps from there unless `terminated` is 1. The episode terminates when all agents have
+what it did until then bootstraps from there unless `terminated` is 1. Where the environment gives none of an agent that
+acted, the one before stays, with its mask. The episode terminates when all agents have
 terminated; it is truncated when all have left and one of them was truncated.
 
 Smaller observations and actions than the largest are padded: observations by zeros, choices by impossible ones (the
@@ -37,10 +38,11 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
-from parl_core.env._vector_group import telling_options
+from parl_core.env._vector_group import as_observation, as_reward, telling_options
 from parl_core.env.matrix_games import GAMES
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 
 __all__ = ["JointEnv", "is_joint", "make_joint_env", "misnamed", "parallel_of"]
 
@@ -129,7 +131,10 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         self._alive = np.array([name in present for name in self.agents], np.int8)
         self._terminated = np.zeros(len(self.agents), np.int8)
         self._left_cut, self._running = False, True
-        return self._joint(found, infos, {}), _infos(infos)
+        self._obs = np.zeros(self._obs_space.shape, self._obs_space.dtype)
+        self._flat = [np.zeros(size, np.float32) for size in self.obs_sizes]
+        self._masks = np.ones((len(self.agents), max(self.act_sizes)), np.int8)
+        return self._joint(found, infos, {}, present), _infos(infos)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Take one step of all agents.
@@ -139,6 +144,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
 
         Raises:
             HyperparameterError: there is another number of actions than of agents.
+            EnvironmentContractError: a reward, an observation or a mask is none that the spaces have.
             ParlError: no episode is running.
         """
         if not self._running:
@@ -156,16 +162,22 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 self._alive[row] = not gone
                 self._terminated[row] = ended
                 self._left_cut = self._left_cut or (gone and not ended)
-            elif name in present:  # it joins, or comes back
+            elif name in present and not (terminated.get(name) or truncated.get(name)):  # it joins, or comes back
                 self._alive[row], self._terminated[row] = 1, 0
         over = not self._alive.any()
         self._running = not over
-        own = {name: float(rewards.get(name, 0.0)) for name in acting}
+        if unknown := present.difference(self.agents):
+            raise EnvironmentContractError(
+                f"{type(self.parallel_env).__name__} has the agent {min(unknown)}, which is not among its "
+                "possible_agents"
+            )
+        own = {name: as_reward(self.parallel_env, rewards.get(name, 0.0)) for name in acting}
         team = sum(own.values())
         if self._team_reward == "mean":
             team /= max(len(own), 1)
         ended_all = over and not self._left_cut
-        return self._joint(found, infos, own), team, ended_all, over and not ended_all, _infos(infos)
+        there = {*acting, *(name for row, name in enumerate(self.agents) if self._alive[row])}
+        return self._joint(found, infos, own, there), team, ended_all, over and not ended_all, _infos(infos)
 
     def render(self) -> Any:
         """Return what the environment renders."""
@@ -203,22 +215,33 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         return numbers.reshape(space.shape)
 
     def _joint(
-        self, found: Mapping[str, Any], infos: Mapping[str, Any], rewards: Mapping[str, float]
+        self,
+        found: Mapping[str, Any],
+        infos: Mapping[str, Any],
+        rewards: Mapping[str, float],
+        there: set[str],
     ) -> dict[str, Any]:
+        """Return the joint observation of the agents that are in the episode or were in it until this step."""
         n, space = len(self.agents), self._obs_space
         obs = np.zeros(space.shape, space.dtype)
         flat = [np.zeros(size, np.float32) for size in self.obs_sizes]
         for row, name in enumerate(self.agents):
-            if name in found:
-                own = found[name]
-                if self._with_mask[row]:
-                    own = _masked_observation(own)
-                if self._stacked is not None:
-                    obs[row] = own
-                    flat[row] = np.asarray(own, np.float32).reshape(-1)
-                else:
-                    flat[row] = np.asarray(spaces.flatten(self._spaces[row], own), np.float32)
-                    obs[row, : self.obs_sizes[row]] = flat[row]
+            if name not in there:
+                continue
+            if name not in found:
+                obs[row], flat[row] = self._obs[row], self._flat[row]
+                continue
+            own, part = found[name], self._spaces[row]
+            if self._with_mask[row]:
+                own = _masked_observation(own)
+            if isinstance(part, spaces.Box):
+                own = self._of_agent(name, part, own)
+            if self._stacked is not None:
+                obs[row] = own
+                flat[row] = np.asarray(own, np.float32).reshape(-1)
+            else:
+                flat[row] = np.asarray(spaces.flatten(part, own), np.float32)
+                obs[row, : self.obs_sizes[row]] = flat[row]
         state = (
             np.asarray(self.parallel_env.state(), np.float32).reshape(-1) if self._own_state else np.concatenate(flat)
         )
@@ -232,20 +255,36 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         if self.discrete:
             mask = np.zeros((n, max(self.act_sizes)), np.int8)
             for row, name in enumerate(self.agents):
-                mask[row, : self.act_sizes[row]] = self._mask(row, name, found, infos)
-            joint["action_mask"] = mask
+                mask[row, : self.act_sizes[row]] = self._mask(row, name, found, infos) if name in there else 1
+            self._masks = joint["action_mask"] = mask
+        self._obs, self._flat = obs, flat
         return joint
 
+    def _of_agent(self, name: str, space: spaces.Box, own: Any) -> NDArray[Any]:
+        try:
+            return as_observation(self.parallel_env, space, own)
+        except EnvironmentContractError as error:
+            raise EnvironmentContractError(f"the observation of {name} does not fit: {error}") from None
+
     def _mask(self, row: int, name: str, found: Mapping[str, Any], infos: Mapping[str, Any]) -> Any:
-        """Return which of an agent's choices are possible: all where it observes nothing, one where it waits."""
+        """Return which of the choices of an agent that is there are possible: of one that waits, one choice."""
+        size = self.act_sizes[row]
         if self._turns is not None and self._alive[row] and name != self._turns.agent_selection:
-            return np.arange(self.act_sizes[row]) == 0  # whatever it chooses is ignored: nothing is learned of it
-        given = None
-        if name in found:
-            given = found[name]["action_mask"] if self._with_mask[row] else infos.get(name, {}).get("action_mask")
+            return np.arange(size) == 0  # whatever it chooses is ignored: nothing is learned of it
+        if self._with_mask[row] and name in found:
+            given = found[name]["action_mask"]
+        else:
+            given = infos.get(name, {}).get("action_mask")
+            if given is None and name not in found:
+                return self._masks[row, :size]
         if given is None or not np.any(given):
             return 1
-        return np.asarray(given, np.int8)
+        if np.shape(given) != (size,):
+            raise EnvironmentContractError(
+                f"{type(self.parallel_env).__name__} gave an action_mask of shape {list(np.shape(given))} for {name}, "
+                f"which has {size} choices"
+            )
+        return np.asarray(given) != 0
 
 
 def parallel_of(env: Any) -> Any:
