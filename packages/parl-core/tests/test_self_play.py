@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -72,6 +73,18 @@ class Killer(Mixed):
     def sample(self, observation: object, rng: np.random.Generator) -> int:
         if os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
+        return super().sample(observation, rng)
+
+
+class Blocked(Mixed):
+    """Waits until something is written to a pipe."""
+
+    def __init__(self, pipe: str) -> None:
+        super().__init__([1, 0, 0])
+        self.pipe = pipe
+
+    def sample(self, observation: object, rng: np.random.Generator) -> int:
+        Path(self.pipe).read_bytes()
         return super().sample(observation, rng)
 
 
@@ -180,12 +193,26 @@ def test_lost_actors_are_replaced_until_there_were_too_many() -> None:
             arena.play([match])
 
 
+@pytest.mark.slow
+def test_games_of_a_match_that_ended_with_an_error_are_not_counted_in_the_next_one(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    unfinished = Match(Blocked(str(gate)), Mixed([0, 0, 1]), 2)  # busy in two actors, when the third one is lost
+    with (
+        open_actors("subprocess", processes=3) as actors,
+        Arena(matrix_game, actors=actors, workers=3, max_losses=0) as arena,
+    ):
+        with pytest.raises(LostActor):
+            arena.play([unfinished, Match(Killer(), Mixed([0, 0, 1]), 2)])
+        assert arena.play([Match(Mixed([1, 0, 0]), Mixed([0, 0, 1]), 4)]) == [Results(wins=4, reward=12.0)]
+
+
 def test_what_a_policy_raises_ends_the_match_and_the_arena_lives_on() -> None:
     class Broken(Mixed):
         def sample(self, observation: object, rng: np.random.Generator) -> int:
             raise ArithmeticError("broken policy")
 
-    with Arena(matrix_game, workers=1) as arena:
+    with Arena(matrix_game, workers=2) as arena:  # both find it broken at the same time
         with pytest.raises(ArithmeticError, match="broken policy"):
             arena.play([Match(Mixed([1, 0, 0]), Broken([1, 0, 0]), 4)])
         assert arena.play([Match(Mixed([1, 0, 0]), Mixed([0, 0, 1]), 4)]) == [Results(wins=4, reward=12.0)]

@@ -227,6 +227,12 @@ class WorkerPool:
             place.handle = None
             self._respawn(slot)
 
+    def drop_calls(self) -> None:
+        """End the workers that are at work and spawn others: nothing that was asked of them is answered later."""
+        for number, slot in enumerate(self._slots):
+            if slot.calls:
+                self.replace(number)
+
     def gather(self, timeout_s: float | None = None, *, or_spawned: bool = False) -> list[Answer]:
         """Wait for answers.
 

@@ -425,21 +425,23 @@ class Arena:
             self._pool.submit(Work(slot, "play", call[:4], call))
 
         idle = list(range(self._workers))
-        while waiting or len(idle) < self._workers:
-            while waiting and idle:
-                submit(idle.pop(), waiting.pop())
-            for work, answer, failed in self._pool.gather():
-                if isinstance(answer, LostActor):
-                    submit(work.slot, work.tag)  # what takes its place plays the same games
-                    continue
-                idle.append(work.slot)
-                if failed:
-                    while len(idle) < self._workers:  # the next match finds all of them free
-                        idle += [other.work.slot for other in self._pool.gather()]
-                    raise answer
-                number, swapped = work.tag[4]
-                results = Results(*answer)
-                totals[number] = totals[number].plus(results.swapped() if swapped else results)
+        try:
+            while waiting or len(idle) < self._workers:
+                while waiting and idle:
+                    submit(idle.pop(), waiting.pop())
+                for work, answer, failed in self._pool.gather():
+                    if isinstance(answer, LostActor):
+                        submit(work.slot, work.tag)  # what takes its place plays the same games
+                        continue
+                    if failed:
+                        raise answer
+                    idle.append(work.slot)
+                    number, swapped = work.tag[4]
+                    results = Results(*answer)
+                    totals[number] = totals[number].plus(results.swapped() if swapped else results)
+        except BaseException:
+            self._pool.drop_calls()  # the next match finds all workers free
+            raise
         return totals
 
 
