@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from parl_core import _config
 from parl_core.errors import HyperparameterError
 
-__all__ = ["keep_freed_memory", "resolve_device", "settle_threads", "to_array", "to_figures", "to_tensor"]
+__all__ = [
+    "keep_freed_memory",
+    "orthogonal_",
+    "resolve_device",
+    "settle_threads",
+    "to_array",
+    "to_figures",
+    "to_tensor",
+]
 
 SMALL = 2**20
 """Parameters up to which a second thread loses; two layers of 512 have a quarter, the Nature network has 1.6 times."""
@@ -82,6 +90,20 @@ def settle_threads(numbers: int) -> None:
     elif "large" not in _threads and now > 1:
         torch.set_num_threads(1)
         _threads["taken"] = now
+
+
+def orthogonal_(weights: Tensor, gain: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+    """Fill weights with a drawn orthogonal matrix, in one thread: with more the decomposition rounds otherwise.
+
+    A process decides on its threads after its first model was made (`settle_threads`), so that the same seed would give
+    the next one other weights.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return nn.init.orthogonal_(weights, gain, generator=generator)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _usual_threads() -> tuple[int, int]:

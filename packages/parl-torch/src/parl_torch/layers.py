@@ -31,6 +31,7 @@ from parl_core.layers import (
     square_error_cost,
     squeeze,
 )
+from parl_torch._tensors import orthogonal_
 
 __all__ = [
     "BatchNorm",
@@ -146,8 +147,7 @@ def _drawn(initial: Initial, shape: tuple[int, ...], generator: torch.Generator)
         case contract.Normal(std):
             return values.normal_(0.0, std, generator=generator)
         case contract.Orthogonal(gain):
-            orthogonal: Tensor = nn.init.orthogonal_(values, gain, generator=generator)
-            return orthogonal
+            return orthogonal_(values, gain, generator=generator)
 
 
 class Fc(contract.Fc, LazyLayer):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from parl_core import encoders, recurrent, space_networks, team_networks
 from parl_core import networks as contract
 from parl_torch import layers
+from parl_torch._tensors import orthogonal_
 from parl_torch.model import Model
 
 __all__ = [
@@ -124,7 +125,7 @@ class LSTM(recurrent.LSTM, _Recurrent):
 def _orthogonal(cell: nn.RNNBase) -> nn.RNNBase:
     for name, parameter in cell.named_parameters():
         if name.startswith("weight"):
-            nn.init.orthogonal_(parameter)
+            orthogonal_(parameter)
         else:
             nn.init.zeros_(parameter)
     return cell
