@@ -7,7 +7,7 @@ PARL is the folder `parl` of an unpacked `parl==2.2.1` (`pip download --no-deps 
 run. Each PYTHON has this project with one backend, and is asked what becomes of each name.
 
 A name is public when no part of its path begins with an underscore and it is not a part of the cluster's own processes
-or of tests. A function or class counts as working when it takes every argument of PARL 2.x by its name.
+or of tests; a package has the names of the modules that it imports with a star, too. A function or class counts as working when it takes every argument of PARL 2.x by its name.
 """
 
 import argparse
@@ -46,13 +46,13 @@ CHANGED = {
     r"fluid.*\.(model_ids|get_model_ids|get_weights|set_weights|model_id)$": "an algorithm knows its models by name",
     r"Agent\.build_program$": _STATIC,
     r"\.PolicyDistribution\.kl$": "each distribution has it",
-    r"\.exceptions\.\w+Error$": "raised by parl-remote, not made by programs",
+    r"\.(exceptions|remote)\.\w+Error$": "raised by parl-remote, not made by programs",
     r"\.(get_wrapper_by_cls|set_weights|IQL\.predict)$": _BY_POSITION,
     r"DecisionTransformer\.(learn|predict)$": _BY_POSITION,
     r"\.(MAPPO|COMA|QMIX)(\.\w+)?$": "of joint observations, see docs/how-to/several-agents.md",
     r"maddpg\.SoftPDistribution$": "SoftCategoricalDistribution of the backend's distributions",
     r"\.MADDPG(\.\w+)?$": "of one agent where agent_index is given, see docs/reference/algorithms/maddpg.md",
-    r"\.mappo\.(PopArt\b.*|huber_loss)$": "a part of MAPPO, in parl_core.contracts.mappo and the losses",
+    r"\.(mappo|torch)\.(PopArt\b.*|huber_loss)$": "a part of MAPPO, in parl_core.contracts.mappo and the losses",
     r"logp$": "no `eps`: log-probabilities come from logits, without underflow",
     r"torch\.a2c\.A2C\.learn$": "`learning_rate`, as on paddle; `lr` by position",
     r"(fluid.*(sync_target|Agent\.(save|restore))|from_importance_weights)$": "arguments of static graphs are gone",
@@ -76,12 +76,17 @@ class Source:
                 yield name
 
     def names(self, module: str) -> dict[str, list[str] | None]:
-        """Return the public names that a module defines, and the arguments of those that are called."""
+        """Return the public names that a module defines or a package has of its modules, and the arguments of calls."""
         path = self._folder.joinpath(*module.split(".")[1:])
+        has_all = path.is_dir() and ".fluid" not in module  # whose packages have layers and helpers of fluid, too
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         found: dict[str, list[str] | None] = {}
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in self.modules:
+                if not has_all:
+                    continue
+                found |= {name: taken for name, taken in self.names(node.module).items() if "." not in name}
+            elif isinstance(node, ast.FunctionDef):
                 found[node.name] = _arguments(node)
             elif isinstance(node, ast.ClassDef):
                 made = [each for each in node.body if isinstance(each, ast.FunctionDef)]

@@ -38,6 +38,7 @@ def test_an_algorithm_is_the_same_class_by_its_old_path(path: str, name: str) ->
 @pytest.mark.parametrize("name", ["Model", "Algorithm", "Agent"])
 def test_a_base_class_is_the_same_class_by_its_old_path(framework: str, name: str) -> None:
     assert getattr(import_module(f"parl.core.{framework}.{name.lower()}"), name) is getattr(parl, name)
+    assert getattr(import_module(f"parl.core.{framework}"), name) is getattr(parl, name)
 
 
 def test_the_check_of_a_model_is_where_algorithms_of_parl_2_import_it_from() -> None:

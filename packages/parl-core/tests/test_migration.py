@@ -146,6 +146,7 @@ def test_what_is_gone_is_named_with_what_took_its_place() -> None:
         from paddle import fluid
         from parl.remote.master import Master
         from parl.utils.utils import to_str
+        from parl.utils import isnotebook
         import parl.utils.utils as u
 
         parl.compile(1)
@@ -153,7 +154,7 @@ def test_what_is_gone_is_named_with_what_took_its_place() -> None:
         """
     )
     messages = [finding.message for finding in report([one])[one.path]]
-    words = ["fluid", "parl.remote.master", "to_str", "parl.compile", "kill_process"]
+    words = ["fluid", "parl.remote.master", "to_str", "isnotebook", "parl.compile", "kill_process"]
     assert len(messages) == len(words)
     assert all(word in message for word, message in zip(words, messages, strict=True))
     assert rewrite([one]) == {}

@@ -94,6 +94,13 @@ def test_modules_that_are_gone_tell_what_took_their_place(gone: str) -> None:
     assert caught.value.name == gone
 
 
+def test_names_that_a_package_had_of_its_modules_tell_what_took_their_place() -> None:
+    with pytest.raises(ImportError, match=r"no 'isnotebook' in 'parl.utils', which PARL 2.x had: see IPython"):
+        from parl.utils import isnotebook  # type: ignore[attr-defined]  # noqa: F401
+    with pytest.raises(ImportError, match=r"no 'ModelBase' in 'parl.core', which PARL 2.x had: use parl.Model"):
+        from parl.core import ModelBase  # type: ignore[import-not-found]  # noqa: F401
+
+
 def test_names_that_are_gone_tell_what_took_their_place() -> None:
     with pytest.raises(ImportError, match=r"no 'has_func' in 'parl.utils.utils', which PARL 2.x had: use callable"):
         from parl.utils.utils import has_func  # type: ignore[attr-defined]  # noqa: F401

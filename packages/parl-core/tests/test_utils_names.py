@@ -12,7 +12,9 @@ import parl.env
 import parl.utils
 
 NAMES = {
-    "parl.utils": "logger summary ReplayMemory CSVLogger machine_info action_mapping calc_gae",
+    "parl.utils": "logger summary ReplayMemory CSVLogger machine_info action_mapping calc_gae check_model_method "
+    "GlobalConfig global_config get_free_tcp_port get_port_from_range is_port_available is_xpu_available rl_utils "
+    "scheduler replay_memory csv_logger utils",
     "parl.utils.logger": "info warn warning error critical debug exception setLevel set_level set_dir get_dir "
     "auto_set_dir INFO DEBUG WARNING ERROR CRITICAL",
     "parl.utils.summary": "add_scalar add_histogram add_text add_image add_hparams flush close",
@@ -27,7 +29,7 @@ NAMES = {
     "parl.utils.globvars": "global_config GlobalConfig",
     "parl.utils.machine_info": "get_ip_address get_gpu_count is_gpu_available is_xpu_available get_free_tcp_port "
     "is_port_available get_port_from_range",
-    "parl.env": "VectorEnv ActionMappingWrapper CompatWrapper is_gym_version_ge",
+    "parl.env": "VectorEnv ActionMappingWrapper CompatWrapper is_gym_version_ge V_GYM_CHANGED V_NPRANDOM_CHANGED",
     "parl.env.vector_env": "VectorEnv",
     "parl.env.continuous_wrappers": "ActionMappingWrapper",
     "parl.env.compat_wrappers": "CompatWrapper is_gym_version_ge V_GYM_CHANGED V_NPRANDOM_CHANGED",

@@ -32,6 +32,7 @@ __all__ = [
     "backends",
     "from_remote",
     "names_of",
+    "of_old_package",
     "offer_to_joblib",
     "offered",
     "refuse_old_distribution",
@@ -151,8 +152,32 @@ def _home(module: str, wanted: str = "parl.remote") -> ModuleType:
 
 def unknown(name: str) -> AttributeError:
     """Return the error for a name that `parl` does not have; what PARL 2.x had under it is told what took its place."""
-    instead = import_module("parl_core.migration").REMOVED_NAMES.get(f"parl.{name}")
+    instead = import_module("parl_core.migration").replacement_of(f"parl.{name}")
     return AttributeError(f"module 'parl' has no attribute {name!r}" + (f": {instead}" if instead else ""))
+
+
+def of_old_package(package: str, name: str) -> Any:
+    """Return a module that importing a package loads in PARL 2.x: `parl.utils.rl_utils` after `import parl.utils`.
+
+    Raises:
+        ImportError: PARL 2.x had something of this name there; the message says what took its place.
+        AttributeError: nothing has this name, or a module of this name is gone, which the message tells.
+    """
+    path, missing = f"{package}.{name}", f"module {package!r} has no attribute {name!r}"
+    if name.startswith("__"):
+        raise AttributeError(missing)
+    if instead := import_module("parl_core.migration").replacement_of(path):
+        raise _gone(name, package, instead)
+    try:
+        return import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        raise AttributeError(missing if str(error).startswith("No module named") else str(error)) from None
+
+
+def _gone(name: str, path: str, instead: str) -> ImportError:
+    return ImportError(f"no {name!r} in {path!r}, which PARL 2.x had: {instead}", name=path)
 
 
 def refuse_old_distribution() -> None:
@@ -195,13 +220,14 @@ class _OldPaths(MetaPathFinder, Loader):
             if _GONE.match(fullname):
                 _tell_what_took_its_place(fullname)
             return None
-        return ModuleSpec(fullname, self, is_package=fullname in OLD_PACKAGES)
+        is_package = fullname in OLD_PACKAGES or _OF_A_BACKEND.fullmatch(fullname) is not None
+        return ModuleSpec(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         path = module.__name__
         homes = [_home(home) for home in _PATHS.get(path, ())]
         if found := _OF_A_BACKEND.fullmatch(path):
-            _alias_backend(path, *found.groups())
+            _alias_backend(module, *found.groups())
             return
         gone = _names_gone(path)
         if len(homes) == 1 and path not in OLD_PACKAGES and not gone:
@@ -210,21 +236,9 @@ class _OldPaths(MetaPathFinder, Loader):
         for home in homes:
             vars(module).update({name: getattr(home, name) for name in home.__all__})
         if path in OLD_PACKAGES:
-            vars(module)["__getattr__"] = partial(_below, path)
+            vars(module)["__getattr__"] = partial(of_old_package, path)
         if gone:
             vars(module)["__getattr__"] = partial(_tell_of, path, gone)
-
-
-def _below(path: str, name: str) -> Any:
-    """Return a module of an old package, which `import parl` has loaded in PARL 2.x: `parl.remote.exceptions`."""
-    if name.startswith("__"):
-        raise AttributeError(f"module {path!r} has no attribute {name!r}")
-    try:
-        return import_module(f"{path}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{path}.{name}":
-            raise
-        raise AttributeError(str(error)) from None
 
 
 def _names_gone(path: str) -> dict[str, str]:
@@ -235,7 +249,7 @@ def _names_gone(path: str) -> dict[str, str]:
 
 def _tell_of(path: str, gone: dict[str, str], name: str) -> Any:
     if name in gone:
-        raise ImportError(f"no {name!r} in {path!r}, which PARL 2.x had: {gone[name]}", name=path)
+        raise _gone(name, path, gone[name])
     raise AttributeError(f"module {path!r} has no attribute {name!r}")
 
 
@@ -286,19 +300,23 @@ class _Joblib(MetaPathFinder):
         return None
 
 
-def _alias_backend(path: str, part: str, framework: str) -> None:
-    """Make `path` the algorithms, or the package, of a framework's backend, and the paths below it their modules."""
+def _alias_backend(module: ModuleType, part: str, framework: str) -> None:
+    """Give an old path the algorithms, or the base classes, of a framework's backend, and modules to paths below it."""
+    path = module.__name__
     backend = backends().current() if framework == "fluid" else backends().load(framework)
     if part == "algorithms":
         package = backend.algorithms
-        names = {module.name: f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)}
+        names = {one.name: f"{package.__name__}.{one.name}" for one in iter_modules(package.__path__)}
         names |= {old: getattr(package, name).__module__ for old, name in _OF_CLASSES.items()}
         losses = f"{package.__name__.rpartition('.')[0]}.losses"
-        sys.modules[f"{path}.impala.vtrace"] = import_module(f"{losses}.vtrace")
+        below = {"impala.vtrace": import_module(f"{losses}.vtrace")}
+        sys.modules[path] = package
     else:
-        package = import_module(backend.Model.__module__.rpartition(".")[0])
-        names = {old: f"{package.__name__}.{new}" for old, new in _CORE.items()}
-        sys.modules[f"{path}.layers"] = backend.layers
-    for old, new in names.items():
-        sys.modules[f"{path}.{old}"] = import_module(new)
-    sys.modules[path] = package
+        package_name = backend.Model.__module__.rpartition(".")[0]
+        names = {old: f"{package_name}.{new}" for old, new in _CORE.items()}
+        below = {"layers": backend.layers}
+        vars(module).update({name: getattr(backend, name) for name in BACKEND})
+    below |= {old: import_module(new) for old, new in names.items()}
+    sys.modules.update({f"{path}.{old}": found for old, found in below.items()})
+    if part == "core":
+        vars(module).update(below)

@@ -13,7 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["REMOVED_MODULES", "REMOVED_NAMES", "Edit", "Finding", "Program", "read", "report", "rewrite"]
+__all__ = [
+    "REMOVED_MODULES",
+    "REMOVED_NAMES",
+    "Edit",
+    "Finding",
+    "Program",
+    "read",
+    "replacement_of",
+    "report",
+    "rewrite",
+]
 
 _CLUSTER = "a part of the cluster's own processes; tests of programs use parl_remote.testing.LoopbackCluster"
 _FLUID = "write the update eagerly, or see the table for static programs in docs/how-to/migrate.md"
@@ -52,13 +62,24 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
 
 REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
     {
+        "parl.core.agent_base.AgentBase": "use parl.Agent",
+        "parl.core.algorithm_base.AlgorithmBase": "use parl.Algorithm",
+        "parl.core.model_base.ModelBase": "use parl.Model",
         "parl.compile": "write the update eagerly; torch's algorithms take compile=True, and several GPUs learn with "
         "torchrun or paddle.distributed.launch",
         "parl.env.multiagent_env.mpe_wrapper_for_pettingzoo": "use parl.env.multiagent_env.MAenv",
         "parl.env.mujoco_wrappers.update_mean_var_count_from_moments": "use parl.env.mujoco_wrappers.RunningMeanStd",
+        "parl.logger": "import it from parl.utils",
         "parl.remote.client.Client": "use parl.connect and parl.get_global_client",
+        "parl.remote.master.Master": "use `xparl start`",
+        "parl.remote.worker.Worker": "use `xparl connect`",
         "parl.utils.deprecation.CustomDeprecationWarning": "use DeprecationWarning",
+        "parl.utils.exceptions.DeserializeError": "use parl.remote.exceptions.RemoteDeserializeError",
+        "parl.utils.exceptions.SerializeError": "use parl.remote.exceptions.RemoteSerializeError",
+        "parl.utils.exceptions.UtilsError": "use parl.remote.exceptions.RemoteError",
+        "parl.utils.path_utils.format_uniform_path": "use pathlib",
         "parl.utils.tensorboard.create_file_after_first_call": "summary makes its file at the first call by itself",
+        "parl.utils.utils.MAX_INT32": "use 2**31 - 1",
         "parl.utils.utils.check_installed_framework": "use parl_core.backends.installed()",
         "parl.utils.utils.check_installed_framework_in_windows": "use parl_core.backends.installed()",
         "parl.utils.utils.check_version_for_fluid": "pip keeps to the versions that a package works with",
@@ -72,7 +93,22 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
         "parl.utils.utils.to_str": "use bytes.decode()",
     }
 )
-"""Names of modules that exist, likewise."""
+"""Names of modules, likewise."""
+
+
+def replacement_of(path: str) -> str | None:
+    """Return what to use instead of a name that is gone; None for any other.
+
+    Args:
+        path: such as `parl.utils.utils.isnotebook`, or `parl.utils.isnotebook`: packages of PARL 2.x have the names of
+            their modules.
+    """
+    package, _, name = path.rpartition(".")
+    for gone, instead in REMOVED_NAMES.items():
+        if gone == path or (gone.startswith(f"{package}.") and gone.endswith(f".{name}")):
+            return instead
+    return None
+
 
 _METHODS: Mapping[str, str] = MappingProxyType(
     {
@@ -300,8 +336,9 @@ class _Reader(ast.NodeVisitor):
 
     def _name(self, node: ast.expr | ast.alias, path: str) -> None:
         """Note the use of a name that is gone."""
-        if path in REMOVED_NAMES:
-            self.findings.append(Finding(node.lineno, f"{path} is gone: {REMOVED_NAMES[path]}"))
+        instead = replacement_of(path) if path.startswith("parl.") else None
+        if instead is not None:
+            self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
 
     def _renamed(self, node: ast.Attribute) -> None:
         new = _METHODS[node.attr]

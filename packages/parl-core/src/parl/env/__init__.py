@@ -10,10 +10,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from parl import _names
+
 if TYPE_CHECKING:
     from parl_core.env.atari import wrap_deepmind as wrap_deepmind
     from parl_core.env.autoreset import in_same_step as in_same_step
     from parl_core.env.check import check_env as check_env
+    from parl_core.env.compat import V_GYM_CHANGED as V_GYM_CHANGED
+    from parl_core.env.compat import V_NPRANDOM_CHANGED as V_NPRANDOM_CHANGED
     from parl_core.env.compat import CompatWrapper as CompatWrapper
     from parl_core.env.compat import api_of as api_of
     from parl_core.env.compat import as_gymnasium as as_gymnasium
@@ -49,6 +53,8 @@ _HOME = {
     "SparseGrid": "parl_core.env.sparse_grid",
     "TupleGame": "parl_core.env.team_games",
     "TwoStepGame": "parl_core.env.matrix_games",
+    "V_GYM_CHANGED": "parl_core.env.compat",
+    "V_NPRANDOM_CHANGED": "parl_core.env.compat",
     "VectorEnv": "parl_core.env.wrappers",
     "check_env": "parl_core.env.check",
     "in_same_step": "parl_core.env.autoreset",
@@ -91,7 +97,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'parl.env' has no attribute {name!r}")
+    return _names.of_old_package("parl.env", name)
 
 
 def __dir__() -> list[str]:

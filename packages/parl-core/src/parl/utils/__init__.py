@@ -9,18 +9,26 @@ The modules of PARL 2.x (`parl.utils.scheduler`, `parl.utils.rl_utils`, ...) are
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from parl import _names
+
 if TYPE_CHECKING:
     from parl_core import global_config as globvars
     from parl_core import hosts as machine_info
     from parl_core import logger as logger
     from parl_core import summary as summary
     from parl_core import summary as tensorboard
+    from parl_core.checks import check_model_method as check_model_method
     from parl_core.csv_log import CSVLogger as CSVLogger
     from parl_core.deprecation import deprecated as deprecated
+    from parl_core.global_config import GlobalConfig as GlobalConfig
     from parl_core.global_config import global_config as global_config
+    from parl_core.hosts import get_free_tcp_port as get_free_tcp_port
     from parl_core.hosts import get_gpu_count as get_gpu_count
     from parl_core.hosts import get_ip_address as get_ip_address
+    from parl_core.hosts import get_port_from_range as get_port_from_range
     from parl_core.hosts import is_gpu_available as is_gpu_available
+    from parl_core.hosts import is_port_available as is_port_available
+    from parl_core.hosts import is_xpu_available as is_xpu_available
     from parl_core.policy_outputs import action_mapping as action_mapping
     from parl_core.policy_outputs import np_cross_entropy as np_cross_entropy
     from parl_core.policy_outputs import np_softmax as np_softmax
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
 _HOME = {
     "CSVLogger": "csv_log",
     "FrameReplayMemory": "replay",
+    "GlobalConfig": "global_config",
     "LinearDecayScheduler": "schedules",
     "PiecewiseScheduler": "schedules",
     "Prioritized": "replay",
@@ -48,19 +57,24 @@ _HOME = {
     "calc_discount_norm_reward": "returns",
     "calc_discount_sum_rewards": "returns",
     "calc_gae": "returns",
+    "check_model_method": "checks",
     "deprecated": "deprecation",
+    "get_free_tcp_port": "hosts",
     "get_gpu_count": "hosts",
     "get_ip_address": "hosts",
+    "get_port_from_range": "hosts",
     "global_config": "global_config",
     "is_gpu_available": "hosts",
+    "is_port_available": "hosts",
+    "is_xpu_available": "hosts",
     "np_cross_entropy": "policy_outputs",
     "np_softmax": "policy_outputs",
 }
-_MODULES = ("globvars", "logger", "machine_info", "summary", "tensorboard")
 
 __all__ = [
     "CSVLogger",
     "FrameReplayMemory",
+    "GlobalConfig",
     "LinearDecayScheduler",
     "PiecewiseScheduler",
     "Prioritized",
@@ -71,12 +85,17 @@ __all__ = [
     "calc_discount_norm_reward",
     "calc_discount_sum_rewards",
     "calc_gae",
+    "check_model_method",
     "deprecated",
+    "get_free_tcp_port",
     "get_gpu_count",
     "get_ip_address",
+    "get_port_from_range",
     "global_config",
     "globvars",
     "is_gpu_available",
+    "is_port_available",
+    "is_xpu_available",
     "logger",
     "machine_info",
     "np_cross_entropy",
@@ -87,11 +106,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"parl.utils.{name}")
     if name in _HOME:
         return getattr(import_module(f"parl_core.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'parl.utils' has no attribute {name!r}")
+    return _names.of_old_package("parl.utils", name)
 
 
 def __dir__() -> list[str]:
