@@ -7,7 +7,8 @@ PARL is the folder `parl` of an unpacked `parl==2.2.1` (`pip download --no-deps 
 run. Each PYTHON has this project with one backend, and is asked what becomes of each name.
 
 A name is public when no part of its path begins with an underscore and it is not a part of the cluster's own processes
-or of tests; a package has the names of the modules that it imports with a star, too. A function or class counts as working when it takes every argument of PARL 2.x by its name.
+or of tests; a package has the names of the modules that it imports with a star, too. A function or class counts as
+working when it takes every argument of PARL 2.x by its name.
 """
 
 import argparse
