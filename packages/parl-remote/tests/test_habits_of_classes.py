@@ -196,3 +196,57 @@ def test_a_decorator_that_uses_remote_class_is_one_on_a_definition(anywhere: str
     made: Any = Decorated
     assert isinstance(made, type)
     assert made(1).where().result()[0] == 1
+
+
+class Picky:
+    """An object whose `__getattr__` raises for what it lacks whatever its container raises."""
+
+    __slots__ = ("_given", "late", "never")
+
+    def __init__(self) -> None:
+        self._given = {"colour": "red"}
+
+    def __getattr__(self, name: str) -> Any:
+        return self._given[name]
+
+    def set_late(self) -> int:
+        self.late = 3
+        return self.late
+
+
+@pytest.mark.parametrize("max_concurrency", [1, 2])
+def test_the_library_asks_no_getattr_of_a_class_what_its_objects_have(anywhere: str, max_concurrency: int) -> None:
+    picky: Any = parl_remote.remote_class(max_concurrency=max_concurrency)(Picky)()
+    assert picky.set_late() == 3
+    assert picky.late == 3
+    assert picky.colour == "red"
+
+
+class Starter:
+    """An object whose methods add an attribute and return what is sent in a way of its own."""
+
+    def rows(self) -> Any:
+        self.started = True
+        return (number for number in range(3))
+
+    def later(self, other: Any) -> Any:
+        self.asked = True
+        return parl_remote.submit(other.digits_of, 42)
+
+    def reference(self) -> Any:
+        self.kept = parl_remote.put([1, 2])
+        return {"kept": self.kept}
+
+    def digits_of(self, number: int) -> list[int]:
+        return [int(digit) for digit in str(number)]
+
+
+@pytest.mark.parametrize("max_concurrency", [1, 2])
+def test_a_method_that_adds_an_attribute_may_return_whatever_others_may(anywhere: str, max_concurrency: int) -> None:
+    starter, other = (parl_remote.remote_class(max_concurrency=max_concurrency)(Starter)() for _ in range(2))
+    assert list(starter.rows()) == [0, 1, 2]
+    assert starter.started
+    assert starter.later(other) == [4, 2]
+    assert starter.asked
+    assert starter.reference()["kept"].get() == [1, 2]
+    assert starter.kept.get() == [1, 2]

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -230,7 +230,7 @@ class ActorHost:
         self.on_state: Callable[[list[Buffer]], None] = _no_one
         self._saves = False
         self._state_references: list[object] = []
-        self._slots: tuple[str, ...] = ()
+        self._slots: Mapping[str, types.MemberDescriptorType] = {}
         self._dict: dict[str, Any] | None = None
         self._is_copy = False
 
@@ -264,8 +264,9 @@ class ActorHost:
     def hold(self, instance: object) -> None:
         """Host an existing object."""
         self._instance = instance
-        self._dict = getattr(instance, "__dict__", None)
-        self._slots = tuple(_slots_of(type(instance)))
+        with contextlib.suppress(AttributeError):
+            self._dict = object.__getattribute__(instance, "__dict__")  # past a `__getattr__` of the user's
+        self._slots = _slots_of(type(instance))
         self._attributes = self._current_attributes()
 
     def adopt(self, instance: object, class_name: str, methods: tuple[str, ...]) -> None:
@@ -375,10 +376,8 @@ class ActorHost:
             if names != self._attributes:
                 self._attributes = names
                 self.on_new_names()
-                told = None if run.stays else value
-                references.clear()
-                payload = serialize.dumps((told, tuple(names)), references)
-                send(_reply(_RESULT, flags | _NAMES, run.call_id, payload, references))
+                payload, flags = _with_names(payload, names), flags | _NAMES
+                send(_reply(_RESULT, flags, run.call_id, payload, references))
                 return
         send(_reply(_RESULT, flags, run.call_id, payload, references))
 
@@ -454,18 +453,15 @@ class ActorHost:
             value, reply_flags = action(flags, index, frames)
             if self._is_copy:
                 end_copy(None)
+            references: list[object] = []
+            payload = [] if value is None else self._dumps_result(value, self.running, references)
             if self._dict is None or self._slots or self._dict.keys() != self._attributes:
                 names = self._current_attributes()
                 if names != self._attributes:
                     self._attributes = names
                     self.on_new_names()
-                    value, reply_flags = (value, tuple(names)), reply_flags | _NAMES
-            if value is None:
-                reply = pack(_RESULT, reply_flags, 0, call_id)
-            else:
-                references: list[object] = []
-                payload = self._dumps_result(value, self.running, references)
-                reply = _reply(_RESULT, reply_flags, call_id, payload, references)
+                    payload, reply_flags = _with_names(payload, names), reply_flags | _NAMES
+            reply = _reply(_RESULT, reply_flags, call_id, payload, references)
         except BaseException as error:
             if self._is_copy:
                 end_copy(error)
@@ -593,7 +589,7 @@ class ActorHost:
     def _current_attributes(self) -> frozenset[str]:
         names = frozenset(self._dict) if self._dict is not None else frozenset()
         if self._slots:
-            names |= {name for name in self._slots if hasattr(self._instance, name)}
+            names |= {name for name, slot in self._slots.items() if _is_set(slot, self._instance)}
         return names
 
 
@@ -619,6 +615,11 @@ def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
+
+
+def _with_names(payload: Sequence[Buffer], names: frozenset[str]) -> list[Buffer]:
+    """Return the payload of an answer that also names the object's attributes."""
+    return serialize.dumps((serialize.Pickled(payload) if payload else None, tuple(names)))
 
 
 def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], references: list[object]) -> list[Buffer]:
@@ -651,9 +652,21 @@ def _unpack(payload: Any, keywords: bool) -> tuple[Sequence[Any], dict[str, Any]
     return payload if keywords else (payload, {})
 
 
-def _slots_of(cls: type) -> set[str]:
-    names: set[str] = set()
-    for base in cls.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        names.update((slots,) if isinstance(slots, str) else slots)
-    return names - {"__dict__", "__weakref__"}
+def _slots_of(cls: type) -> dict[str, types.MemberDescriptorType]:
+    """Return what reads the slots of a class's objects, by their names."""
+    with_slots = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
+    return {
+        name: member
+        for names in with_slots
+        for name, member in names.items()
+        if isinstance(member, types.MemberDescriptorType)
+    }
+
+
+def _is_set(slot: types.MemberDescriptorType, instance: object) -> bool:
+    """Return whether an object's slot has a value; asks no `__getattr__` of its class."""
+    try:
+        slot.__get__(instance)
+    except AttributeError:
+        return False
+    return True
