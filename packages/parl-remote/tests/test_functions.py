@@ -24,6 +24,7 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
+from parl_remote._functions.workers import Workers
 
 PATIENCE_S = 60.0
 _state: dict[str, Any] = {}
@@ -322,6 +323,28 @@ class TestExecutor:
         future.result(PATIENCE_S)
         gc.collect()
         assert seen() is None
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_ctrl_c_while_a_call_is_submitted_leaves_nothing_that_the_end_waits_for(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    send = Workers._send
+    interruptions = [KeyboardInterrupt()]
+
+    def interrupted(self: Workers, worker: Any, chunk: Any) -> None:
+        now = bool(interruptions) and threading.current_thread() is threading.main_thread()
+        if is_sent or not now:
+            send(self, worker, chunk)
+        if now:
+            raise interruptions.pop()
+
+    monkeypatch.setattr(Workers, "_send", interrupted)
+    with Executor(max_workers=1) as pool:
+        while interruptions:  # else another thread sent it
+            with contextlib.suppress(KeyboardInterrupt):
+                assert pool.submit(abs, -1).result(PATIENCE_S) == 1
+        assert pool.submit(abs, -2).result(PATIENCE_S) == 2
 
 
 class TestWorkersThatEnd:

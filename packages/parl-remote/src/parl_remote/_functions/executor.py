@@ -97,10 +97,14 @@ class Executor(concurrent.futures.Executor):
             RuntimeError: The executor is shut down.
             ExecutorBroken: Its initializer has failed.
         """
-        with self._lock:
-            calls = self._opened()
-            calls.begin()
-        return submit_call(calls, fn, args, kwargs)
+
+        def begin(future: RemoteFuture[T]) -> Calls:
+            with self._lock:
+                calls = self._opened()
+                calls.begin(future)
+            return calls
+
+        return submit_call(begin, fn, args, kwargs)
 
     def map(
         self,
@@ -263,9 +267,13 @@ class RemoteFunction(Generic[P, R]):
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
         """Run the function and return its future; see `Executor.submit`."""
-        calls = self._opened()
-        calls.begin()
-        return submit_call(calls, self, args, kwargs)
+
+        def begin(future: RemoteFuture[R]) -> Calls:
+            calls = self._opened()
+            calls.begin(future)
+            return calls
+
+        return submit_call(begin, self, args, kwargs)
 
     def map(self, *iterables: Iterable[Any], **how: Any) -> Iterator[R]:
         """Return an iterator over the results of many items; takes what `parl.map` takes."""
@@ -462,15 +470,29 @@ def _plain(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def submit_call(calls: Calls, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> RemoteFuture[Any]:
-    """Queue one call of a function, when the futures among its arguments are settled; return its future."""
+def submit_call(
+    begin: Callable[[RemoteFuture[Any]], Calls], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+) -> RemoteFuture[Any]:
+    """Queue one call of a function, when the futures among its arguments are settled; return its future.
+
+    Args:
+        begin: Notes the call, and returns among which ones.
+        fn: The function.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+    """
     future: RemoteFuture[Any] = RemoteFuture(None)
     future.method = name_of(fn)
     awaited = [one for one in (*args, *kwargs.values()) if isinstance(one, concurrent.futures.Future)]
-    if awaited:
-        _Awaiting(calls, fn, args, kwargs, future, awaited)
-    else:
-        _queue(calls, fn, args, kwargs, future)
+    calls = begin(future)
+    try:
+        if awaited:
+            _Awaiting(calls, fn, args, kwargs, future, awaited)
+        else:
+            _queue(calls, fn, args, kwargs, future)
+    except BaseException:  # Ctrl-C: nobody has the future, and the end of the executor does not wait for it
+        calls.end(future)
+        raise
     return future
 
 
@@ -486,7 +508,7 @@ def _queue(
     except BaseException as error:
         if future.set_running_or_notify_cancel():
             future.set_exception(error)
-        calls.end()
+        calls.end(future)
         if not isinstance(error, Exception):
             raise
         return
@@ -523,11 +545,11 @@ class _Awaiting:
         except concurrent.futures.CancelledError:
             future.cancel()
             future.set_running_or_notify_cancel()
-            calls.end()
+            calls.end(future)
         except BaseException as error:
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
-            calls.end()
+            calls.end(future)
         else:
             _queue(calls, fn, args, kwargs, future)
 

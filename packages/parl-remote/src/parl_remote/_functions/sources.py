@@ -50,7 +50,7 @@ class Calls:
         self.retries = retries
         self.timeout_s = timeout_s
         self.running = 0
-        self.open = 0  # calls whose futures are not settled
+        self.open: set[RemoteFuture[Any]] = set()  # those that are not settled
         self.all_settled = threading.Condition()
         self._queue: deque[Chunk] = deque()
         self._number = 0
@@ -67,15 +67,15 @@ class Calls:
             self._queue.append(chunk)
         self.workers.look_at(self)
 
-    def begin(self) -> None:
-        """Count a call, before it is queued."""
+    def begin(self, future: RemoteFuture[Any]) -> None:
+        """Note a call, before it is queued."""
         with self.all_settled:
-            self.open += 1
+            self.open.add(future)
 
-    def end(self) -> None:
-        """Count a call as settled."""
+    def end(self, future: RemoteFuture[Any]) -> None:
+        """Note that a call is settled, or given up; a second call does nothing."""
         with self.all_settled:
-            self.open -= 1
+            self.open.discard(future)
             if not self.open:
                 self.all_settled.notify_all()
 
@@ -93,7 +93,7 @@ class Calls:
             future = chunk.future
             if future.cancel():
                 future.set_running_or_notify_cancel()
-            self.end()
+            self.end(future)
 
     # -- workers.Source ----------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Calls:
             future = chunk.future
             if future._state == RUNNING or future.set_running_or_notify_cancel():
                 return chunk
-            self.end()
+            self.end(future)
         return None
 
     def give_back(self, chunks: list[Chunk]) -> None:
@@ -131,7 +131,7 @@ class Calls:
             future.set_exception(failures.pop(0))
         else:
             future.set_result(values.pop())
-        self.end()
+        self.end(future)
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:
         """See `Source`."""
@@ -139,7 +139,7 @@ class Calls:
         chunk.future = chunk.items = None
         if future._state == RUNNING or future.set_running_or_notify_cancel():
             future.set_exception(error)
-        self.end()
+        self.end(future)
 
 
 _Read = tuple[list[Any], dict[int, BaseException]]

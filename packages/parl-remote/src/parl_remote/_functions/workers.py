@@ -251,6 +251,7 @@ class Workers:
                 self._again = True
                 return
             self._dispatching = True
+        picked = None
         try:
             while True:
                 with self.lock:
@@ -264,9 +265,13 @@ class Workers:
                     return
                 if picked is not None:
                     self._send(*picked)
-                    del picked
-        except BaseException:
-            self._dispatching = False
+                    picked = None
+        except BaseException:  # Ctrl-C
+            with self.lock:
+                self._dispatching = False
+                if picked is not None:
+                    self._take_back(*picked)
+            self.soon(self.dispatch)
             raise
 
     def release_idle(self) -> int:
@@ -504,6 +509,14 @@ class Workers:
             source.quota.taken -= 1
             if worker in self._workers:
                 self._rest(worker)
+
+    def _take_back(self, worker: _Worker, chunk: Chunk) -> None:
+        """Queue a chunk again whose sending was interrupted, with the lock held; its worker may have it, and ends."""
+        self._workers.pop(worker, None)
+        if chunk in worker.chunks:
+            self._done(worker, chunk)
+            chunk.source.give_back([chunk])
+            self._ready[chunk.source] = None
 
     def _unsendable(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         with self.lock:
