@@ -58,8 +58,8 @@ class AnswerReader(ABC):
     def __init__(self, channel: Channel, background: Callable[[], Loop]) -> None:
         self._channel = channel
         # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
-        self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
-            channel, "receive_all", lambda timeout_s: [channel.receive(timeout_s)]
+        self._receive_all: Callable[[deque[list[memoryview]], float | None], None] = getattr(
+            channel, "receive_all", lambda into, timeout_s: into.append(channel.receive(timeout_s))
         )
         self._background = background
         # Weakly, or a future without references would keep its actor for as long as its answer is not read.
@@ -81,6 +81,10 @@ class AnswerReader(ABC):
     @abstractmethod
     def take_message(self, frames: list[memoryview]) -> None:
         """Settle the future of an answer, or do what another message asks for."""
+
+    @abstractmethod
+    def is_awaited(self, frames: list[memoryview]) -> bool:
+        """Return whether a message is the answer to a call that is not answered yet."""
 
     @abstractmethod
     def lose(self) -> None:
@@ -168,7 +172,20 @@ class AnswerReader(ABC):
         if not arrived:
             self._receive(timeout_s)
         while arrived:
-            self.take_message(arrived.popleft())
+            self._take_first()
+
+    def _take_first(self) -> None:
+        """Handle the first message; one that Ctrl-C has kept from being handled is left for the next call, too."""
+        frames = self._arrived[0]
+        del self._arrived[0]  # no call, so no handler comes in between
+        try:
+            self.take_message(frames)
+        except (ChannelClosed, RemoteProtocolError):
+            raise
+        except BaseException:
+            if self.is_awaited(frames):
+                self._arrived.appendleft(frames)
+            raise
 
     def _take_one(self) -> bool:
         """Settle one answer without waiting; return False if there is none."""
@@ -178,7 +195,7 @@ class AnswerReader(ABC):
                 self._receive(0.0)
             except ResultTimeout:
                 return False
-        self.take_message(arrived.popleft())
+        self._take_first()
         return True
 
     def _receive(self, timeout_s: float | None) -> None:
@@ -187,7 +204,7 @@ class AnswerReader(ABC):
             raise waits_for_itself()
         self._is_receiving = True
         try:
-            self._arrived.extend(self._receive_all(timeout_s))
+            self._receive_all(self._arrived, timeout_s)
         finally:
             self._is_receiving = False
         self._was_read = True

@@ -327,13 +327,44 @@ class Connection(AnswerReader):
     def take_message(self, frames: list[memoryview]) -> None:
         """See `AnswerReader`."""
         kind, flags, _, call_id = header_of(frames[0])
-        if flags & TICKETS and self._shares_memory:
-            frames, flags = self._shared().unstow(frames), flags & ~TICKETS
-        pending = self._pending.pop(call_id, None)
+        pending = self._pending.get(call_id)
         future = None if pending is None else pending()
-        if future is None:
+        if future is not None:
+            try:
+                del self._pending[call_id]
+            except KeyError:  # another thread has just cancelled it
+                pending = future = None
+        if pending is None or future is None:
+            self._pending.pop(call_id, None)
+            frames, flags = self._unstowed(frames, flags)
             self._take_unasked(kind, flags, call_id, frames, dropped=pending is not None)
             return
+        try:
+            self._take_answer(future, kind, flags, call_id, frames)
+        except BaseException as error:
+            if not future.settled:
+                if flags & TICKETS and not isinstance(error, ChannelClosed | RemoteProtocolError):
+                    self._settle(future, None, unreadable(error, future.method))  # its memory may be in use again
+                else:
+                    self._pending[call_id] = pending  # it is taken again, or fails with all others
+            raise
+
+    def is_awaited(self, frames: list[memoryview]) -> bool:
+        """See `AnswerReader`."""
+        return header_of(frames[0])[3] in self._pending
+
+    def _unstowed(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
+        """Return a message and its flags as they were before large frames went into shared memory."""
+        if flags & TICKETS and self._shares_memory:
+            return self._shared().unstow(frames), flags & ~TICKETS
+        return frames, flags
+
+    def _take_answer(
+        self, future: RemoteFuture[Any], kind: int, flags: int, call_id: int, frames: list[memoryview]
+    ) -> None:
+        """Settle a future with its answer."""
+        if flags & TICKETS:
+            frames, flags = self._unstowed(frames, flags)
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             future.settle(None)
             if self._watched or self._awaited:

@@ -176,6 +176,11 @@ class SealedReader(FrameReader):
         return self._finished() if self._frames and not self._missing else super().next()
 
     @property
+    def is_torn(self) -> bool:
+        """See `FrameReader`; the number of a record may be taken, and the record not opened."""
+        return self.inside_message
+
+    @property
     def inside_message(self) -> bool:
         """Return whether a message has been read in part."""
         return self._sealed_end > 0 or super().inside_message

@@ -26,6 +26,7 @@ from parl_remote._transport.unix.sockets import (
     PACK_ONE,
     PARTS_AT_ONCE,
     FrameReader,
+    Messages,
     after,
     connect_to,
     peer_pid,
@@ -262,45 +263,44 @@ class UnixChannel:
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
         with self._receive_lock:
-            if self._inbox:
-                return self._inbox.popleft()
-            return self._first(timeout_s)
+            if not self._inbox:
+                self._reader.take_all(self._inbox)
+                self._read(self._inbox, timeout_s)
+            return self._inbox.popleft()
 
-    def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
-        """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
+    def receive_all(self, into: Messages, timeout_s: float | None = None) -> None:
+        """Wait for a message and add it, with all others that have arrived; see `Channel.receive`.
+
+        Args:
+            into: What they are added to, empty; if a signal's handler raises, it has those that were taken.
+            timeout_s: How long to wait.
+        """
         with self._receive_lock:
             if self._inbox:
-                messages = list(self._inbox)
-                self._inbox.clear()
-                return messages + self._reader.all()
-            return self._reader.all() or self._read(timeout_s)
+                rest: deque[list[memoryview]] = deque()
+                inbox, self._inbox = self._inbox, rest
+                into.extend(inbox)
+            self._reader.take_all(into)
+            self._read(into, timeout_s)
 
     def _may_read(self) -> bool:
         """Begin to read unless another thread reads, or this one does; who got True releases the lock."""
         is_here = self._receive_lock._is_owned()  # type: ignore[attr-defined]  # not in its stub
         return not is_here and self._receive_lock.acquire(blocking=False)
 
-    def _first(self, timeout_s: float | None) -> list[memoryview]:
-        """Return the next message, reading if necessary; others that come with it are kept."""
-        frames = self._reader.next()
-        if frames is None:
-            frames, *others = self._read(timeout_s)
-            self._inbox.extend(others)
-        return frames
-
-    def _read(self, timeout_s: float | None) -> list[list[memoryview]]:
-        """Wait for messages and return all that have arrived."""
+    def _read(self, into: Messages, timeout_s: float | None) -> None:
+        """Wait for messages and add all that have arrived, unless there are some."""
+        if into:
+            return
         reader = self._reader
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            while True:
+            while not into:
                 if deadline is None:
                     reader.fill(self._socket)
                 else:
                     self._fill_before(deadline, timeout_s)
-                messages = reader.all()
-                if messages:
-                    return messages
+                reader.take_all(into)
         except (EOFError, OSError) as error:
             if isinstance(error, ResultTimeout):
                 raise
@@ -315,8 +315,8 @@ class UnixChannel:
             raise
 
     def _interrupted(self) -> None:
-        """Close the connection after an interrupt within a message, because the position in the stream is lost."""
-        if self._reader.inside_message:
+        """Close the connection after an interrupt that has lost the position in the stream."""
+        if self._reader.is_torn:
             self._reader = _NothingMore(0)
             self._hang_up()
 
@@ -342,8 +342,8 @@ class UnixChannel:
             except OSError as error:
                 if not messages:
                     raise self._broken(error) from error
-            arrived = self._reader.all()
-        return messages + arrived if messages else arrived
+            self._reader.take_all(messages)
+        return messages
 
     @property
     def has_read_ahead(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import operator
 import os
 import shutil
 import socket
@@ -47,6 +48,7 @@ __all__ = [
     "PARTS_AT_ONCE",
     "FrameReader",
     "Listening",
+    "Messages",
     "after",
     "connect_to",
     "frame_prefix",
@@ -82,8 +84,16 @@ def frame_prefix(frames: Sequence[Buffer]) -> bytes:
     return struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
 
 
+Messages: TypeAlias = list[list[memoryview]] | deque[list[memoryview]]
+_NO_SIZE = (0,)
+_FIRST = operator.itemgetter(0)
+
+
 class FrameReader:
     """Parses the bytes of a stream socket into messages.
+
+    A signal's handler may raise, as Ctrl-C does, wherever Python code calls a function. What was read is kept in the same
+    step as it leaves where it was, so that the next call goes on where an interrupted one stopped.
 
     Args:
         max_bytes: Largest message that is accepted.
@@ -93,7 +103,18 @@ class FrameReader:
         descriptors: Receives the descriptors that come with messages; None where none may come.
     """
 
-    __slots__ = ("_allocate", "_buffer", "_end", "_frames", "_max_bytes", "_missing", "_start", "_view", "descriptors")
+    __slots__ = (
+        "_allocate",
+        "_buffer",
+        "_counts",
+        "_end",
+        "_frames",
+        "_max_bytes",
+        "_missing",
+        "_start",
+        "_view",
+        "descriptors",
+    )
 
     def __init__(self, max_bytes: int, allocate: Callable[[int], Buffer] = bytearray) -> None:
         self._max_bytes = max_bytes
@@ -104,6 +125,7 @@ class FrameReader:
         self._end = 0
         self._frames: list[memoryview] = []
         self._missing: list[memoryview] = []
+        self._counts: list[int] = []  # the number of bytes that were read and are not noted yet
         self.descriptors: deque[int] | None = None
 
     def limit(self, max_bytes: int) -> None:
@@ -116,6 +138,8 @@ class FrameReader:
         Raises:
             RemoteProtocolError: The bytes read are not a valid message.
         """
+        if self._counts:
+            self._note()
         start, available = self._start, self._end - self._start
         if available < 12 or self._missing:
             return self._finished() if self._frames else None
@@ -123,10 +147,12 @@ class FrameReader:
         if count == 1:
             body = start + 12
             if body + length <= self._end:
-                self._start = end = body + length
+                end = body + length
+                frames = [memoryview(self._buffer[body:end])]
+                self._start = end
                 if end == self._end:
                     self._start = self._end = 0
-                return [memoryview(self._buffer[body:end])]
+                return frames
             lengths: tuple[int, ...] = (length,)
         else:
             if not 1 <= count <= _MAX_FRAMES:
@@ -141,20 +167,20 @@ class FrameReader:
             raise RemoteProtocolError(f"a message of {sum(lengths)} bytes passes the limit of {self._max_bytes}")
         return self._cut(body, lengths)
 
-    def all(self) -> list[list[memoryview]]:
-        """Return all messages that were read completely; most often it is a small one, and nothing else was read."""
-        if not self._start and not self._frames:
+    def take_all(self, into: Messages) -> None:
+        """Add all messages that were read completely; most often it is a small one, and nothing else was read."""
+        if not self._start and not self._frames and not self._counts:
             end = self._end
             if not end:
-                return []
+                return
             count, length = _unpack_one(self._buffer, 0)
             if count == 1 and length + _ONE.size == end:
+                message = [memoryview(self._buffer[_ONE.size : end])]
                 self._end = 0
-                return [[memoryview(self._buffer[_ONE.size : end])]]
-        messages = []
+                into.append(message)
+                return
         while (frames := self.next()) is not None:
-            messages.append(frames)
-        return messages
+            into.append(frames)
 
     def _cut(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
         """Take the frames from the buffer as far as they have arrived, and record what is missing."""
@@ -188,6 +214,11 @@ class FrameReader:
         return None
 
     @property
+    def is_torn(self) -> bool:
+        """Return whether an interrupt has lost the position in the stream."""
+        return False
+
+    @property
     def inside_message(self) -> bool:
         """Return whether a message has been read in part."""
         return bool(self._missing) or self._end > self._start
@@ -200,46 +231,64 @@ class FrameReader:
             BlockingIOError: No data is available, and `flags` or the socket forbid waiting.
             OSError: The connection broke.
         """
-        if self._missing:
+        if self._counts:  # of a read that was interrupted
+            self._note()
+        elif self._missing:
             self._fill_missing(source, flags)
-            return
+        else:
+            self._fill_buffer(source, flags)
+
+    def _fill_buffer(self, source: socket.socket, flags: int) -> None:
         if self._start and len(self._buffer) - self._end < len(self._buffer) // 4:
             self._make_room(0)
         into = self._view[self._end :] if self._end else self._buffer
         if self.descriptors is None:
-            got = source.recv_into(into, 0, flags)
+            self._counts.extend(map(source.recv_into, (into,), _NO_SIZE, (flags,)))  # in one step, past any handler
         else:
-            got = _receive_with_descriptor(source, into, flags, self.descriptors)
-        if not got:
-            raise EOFError
-        self._end += got
+            self._counts.append(_receive_with_descriptor(source, into, flags, self.descriptors))
+        self._note()
         if self._end == len(self._buffer) < _READ_AHEAD:
             self._make_room(_READ_AHEAD)  # there is more than this at a time
 
     def _fill_missing(self, source: socket.socket, flags: int) -> None:
         missing = self._missing
         if len(missing) == 1:
-            got = source.recv_into(missing[0], 0, flags)
+            self._counts.extend(map(source.recv_into, (missing[0],), _NO_SIZE, (flags,)))
         else:
-            got = source.recvmsg_into(missing[:64], 0, flags)[0]
+            self._counts.extend(map(_FIRST, map(source.recvmsg_into, (missing[:64],), _NO_SIZE, (flags,))))
+        self._note()
+
+    def _note(self) -> None:
+        """Note what was read last, and forget its number in the same step."""
+        got = self._counts[0]
         if not got:
+            self._counts.clear()
             raise EOFError
+        missing = self._missing
+        if not missing:
+            self._end += got
+            del self._counts[0]
+            return
         done = 0
         while done < len(missing) and got >= len(missing[done]):
             got -= len(missing[done])
             done += 1
-        del missing[:done]
+        rest = missing[done:]
         if got:
-            missing[0] = missing[0][got:]
+            rest[0] = rest[0][got:]
+        self._missing = rest
+        del self._counts[0]
 
     def _make_room(self, needed: int) -> None:
         """Move the unread bytes to the front, into a larger buffer if `needed` bytes would not fit."""
         rest = self._buffer[self._start : self._end]
-        if needed > len(self._buffer):
-            self._buffer = bytearray(max(needed, _READ_AHEAD))
-            self._view = memoryview(self._buffer)
-        self._buffer[: len(rest)] = rest
-        self._start, self._end = 0, len(rest)
+        count = len(rest)
+        buffer, view = self._buffer, self._view
+        if needed > len(buffer):
+            buffer = bytearray(max(needed, _READ_AHEAD))
+            view = memoryview(buffer)
+        buffer[:count] = rest
+        self._buffer, self._view, self._start, self._end = buffer, view, 0, count
 
 
 _DESCRIPTOR = struct.Struct("@i")
