@@ -92,8 +92,8 @@ _FIRST = operator.itemgetter(0)
 class FrameReader:
     """Parses the bytes of a stream socket into messages.
 
-    A signal's handler may raise, as Ctrl-C does, wherever Python code calls a function. What was read is kept in the same
-    step as it leaves where it was, so that the next call goes on where an interrupted one stopped.
+    A signal's handler may raise, as Ctrl-C does, wherever Python code calls a function. What was read is kept in the
+    same step as it leaves where it was, so that the next call goes on where an interrupted one stopped.
 
     Args:
         max_bytes: Largest message that is accepted.
