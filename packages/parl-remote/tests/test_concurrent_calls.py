@@ -15,9 +15,27 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, _current, _debug_client, submit
-from parl_remote._actor.host import MANY, Concurrency, How, concurrency_of
+from parl_remote._actor.host import MANY, ActorHost, Concurrency, How, concurrency_of
+from parl_remote._actor.runners import Job, ThreadRunner
+from parl_remote._data import serialize
+from parl_remote._data.answers import read_answer
+from parl_remote._links.call_messages import Kind, pack
 
 PATIENCE_S = 60.0
+
+
+class Replies:
+    def __init__(self) -> None:
+        self.replies: list[Any] = []
+        self.answer = self.replies.append
+
+    def flush(self) -> None:
+        pass
+
+
+class Plain:
+    def quick(self, number: int) -> int:
+        return number
 
 
 @parl_remote.remote_class(max_concurrency=4)
@@ -224,6 +242,25 @@ def test_a_waiting_call_can_be_cancelled_and_a_running_one_goes_on(anywhere: str
     pool_started = [last, *running]
     in_background(pool.open_gate).cancel()  # all four threads are taken, so this one waits, too
     assert not concurrent.futures.wait(pool_started, 0.1).done
+
+
+def test_without_threads_calls_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that limits them: the process goes on."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    host = ActorHost()
+    host.adopt(Plain(), "Plain", ("quick",))
+    caller = Replies()
+    runner = ThreadRunner(host, 4)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    for number in range(3):
+        payload = serialize.dumps((number,))
+        frames = [memoryview(frame) for frame in pack(int(Kind.CALL), 0, 0, number, payload)]
+        runner.take(Job(host.accept(frames), caller))
+    assert [read_answer([memoryview(frame) for frame in reply], "quick").value for reply in caller.replies] == [0, 1, 2]
+    runner.drain()
 
 
 def test_exceptions_and_exit_are_data_in_threads(anywhere: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 
 import pytest
 
-from parl_remote._links.loop import Loop
+from parl_remote._links.loop import EventLoopReader, Loop
 from parl_remote._transport import Received
 from parl_remote._transport.memory import MemoryListener
 
@@ -152,3 +154,21 @@ def test_a_timer_for_any_year_does_not_stop_the_loop(loop: Loop) -> None:
     loop.call_later(1e200, loop.stop)
     threading.Timer(0.0, lambda: loop.call_soon(loop.stop)).start()
     loop.run()
+
+
+def test_a_connection_whose_reader_in_an_event_loop_is_closed_is_not_read_there_any_more() -> None:
+    ours, theirs = socket.socketpair()
+    read: list[bytes] = []
+
+    async def main() -> None:
+        reader = EventLoopReader(asyncio.get_running_loop(), ours.fileno(), lambda: read.append(ours.recv(1)))
+        reader.resume()
+        reader.close()
+        await asyncio.sleep(0)
+        reader.resume()  # for a task that awaits a call while another thread hangs up
+        theirs.send(b"x")
+        await asyncio.sleep(0)
+
+    with ours, theirs:
+        asyncio.run(main())
+    assert read == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ import parl_remote
 from parl_remote import RemoteFuture, _current, _future, submit
 from parl_remote._data import large_frames, object_memory
 from parl_remote._functions import executor
+from parl_remote._links.loop import EventLoopReader
 from parl_remote._program import client
 from parl_remote._program.known_actors import Borrowing
+from parl_remote._program.proxy import reference_of
 
 PATIENCE_S = 60.0
 
@@ -122,3 +126,25 @@ def test_the_background_starts_once_though_it_is_needed_where_it_starts(
     nested = interrupting(client, "Loop", maker._background_loop)
     assert maker._background_loop() is nested[0]
     assert [thread.name for thread in threading.enumerate()].count("parl-results") == 1
+
+
+def test_two_event_loops_that_first_await_an_actor_at_the_same_time_share_its_connection(
+    shared_cluster: None, interrupting: Callable[..., list[Any]]
+) -> None:
+    echo = Echo()
+
+    async def ask(value: int) -> Any:
+        return await submit(echo.echo, value)
+
+    def other_loop() -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, ask(2)).result(PATIENCE_S), path._event_loop
+
+    reference = reference_of(echo)
+    assert reference is not None
+    path: Any = reference.outbox.path
+    others = interrupting(EventLoopReader, "resume", other_loop)
+    assert asyncio.run(ask(1)) == 1
+    ((answer, reader),) = others
+    assert answer == 2
+    assert path._event_loop is reader

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_remote import RemoteFuture, SerializationError, TooManyPendingCalls
+from parl_remote import RemoteError, RemoteFuture, SerializationError, TooManyPendingCalls
 from parl_remote._data import serialize
 from parl_remote._data.calls import Awaited, Call
 from parl_remote._program.outbox import Outbox
@@ -376,6 +376,48 @@ def test_a_call_that_meets_the_loss_is_not_reported_before_the_fate_of_the_actor
     outbox.end(lambda: RuntimeError("the cause"))
     assert [str(future.exception(0)) for future in futures] == ["the cause"] * 2
     assert str(submitted(outbox).exception(0)) == "the cause"
+
+
+def test_a_handler_may_call_where_the_loss_is_being_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path()
+    outbox = Outbox(path)
+    path.is_closed = True
+    nested: list[RemoteFuture[Any]] = []
+    on = OutboxMachine.on
+
+    def interrupted(machine: OutboxMachine[Any], event: OutboxEvent) -> bool:
+        if event is OutboxEvent.LOST and not nested:
+            nested.append(submitted(outbox, "nested"))
+        return on(machine, event)
+
+    monkeypatch.setattr(OutboxMachine, "on", interrupted)
+    first = submitted(outbox, "first")
+    other = Path()
+    outbox.made(other)
+    assert [name for name, _ in other.sent] == ["first", "nested"]
+    assert not first.settled
+
+
+def test_a_handler_that_waits_where_a_call_leaves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path()
+    path.room = 0
+    outbox = Outbox(path)
+    submitted(outbox, "first")
+    has_left = OutboxMachine.has_left
+    refused: list[str] = []
+
+    def interrupted(machine: OutboxMachine[Any]) -> None:
+        if not refused:
+            with pytest.raises(RemoteError, match="signal handler") as caught:
+                submitted(outbox, "nested").result(PATIENCE_S)
+            refused.append(str(caught.value))
+        has_left(machine)
+
+    monkeypatch.setattr(OutboxMachine, "has_left", interrupted)
+    path.room = 10
+    outbox.on_writable()
+    assert len(refused) == 1
+    assert [name for name, _ in path.sent] == ["first", "nested"]
 
 
 def test_an_array_is_copied_when_its_call_cannot_leave() -> None:

@@ -138,7 +138,16 @@ class ThreadRunner:
                 return
             self._threads += 1
             name = f"parl-call-{self._threads}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except RuntimeError:  # the limit of threads
+            with self._changed:
+                self._threads -= 1
+                if self._threads:
+                    return  # the others take it
+                job = self._waiting.popleft()
+                self._running += 1
+            self._do(job)
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
         """Drop a waiting call; a running one is answered as usual."""
@@ -178,12 +187,16 @@ class ThreadRunner:
                     self._idle -= 1
                 job = self._waiting.popleft()
                 self._running += 1
-            self._run(job)
+            self._do(job)
             del job  # its arguments, and who asked, may be waiting to be freed
-            with self._changed:
-                self._running -= 1
-                if not self._running and not self._waiting:
-                    self._changed.notify_all()
+
+    def _do(self, job: Job) -> None:
+        """Run a call that was taken from the queue, and note its end."""
+        self._run(job)
+        with self._changed:
+            self._running -= 1
+            if not self._running and not self._waiting:
+                self._changed.notify_all()
 
     def _run(self, job: Job) -> None:
         value, error = None, None

@@ -206,10 +206,11 @@ class EventLoopReader:
         self._poller.register(descriptor, IN)
         self._read = read
         self._is_reading = False
+        self._is_closed = False
 
     def resume(self) -> None:
-        """Read whenever something arrives; called in the loop's thread."""
-        if not self._is_reading:
+        """Read whenever something arrives, unless this is closed; called in the loop's thread."""
+        if not self._is_reading and not self._is_closed:
             self.loop.add_reader(self._poller.fileno(), self._read)
             self._is_reading = True
 
@@ -226,4 +227,5 @@ class EventLoopReader:
 
     def _close(self) -> None:
         self.pause()
+        self._is_closed = True
         self._poller.close()

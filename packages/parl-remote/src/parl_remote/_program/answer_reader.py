@@ -283,13 +283,14 @@ class AnswerReader(ABC):
         """See `Carrier.await_in`."""
         event_loop = self._event_loop
         if event_loop is None and not self._is_lost:
-            event_loop = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
-            try:
-                event_loop.resume()
-            except (OSError, ValueError, NotImplementedError):  # no descriptors, closed, a loop that cannot do it
-                event_loop = None
-            else:
-                self._event_loop = event_loop
+            reader = EventLoopReader(loop, self._channel.fileno(), self._read_in_event_loop)
+            with contextlib.suppress(OSError, ValueError, NotImplementedError):  # closed, or a loop that cannot do it
+                reader.resume()
+                if self._event_loop is None:
+                    self._event_loop = reader
+                else:  # another thread's event loop has come meanwhile
+                    reader.close()
+            event_loop = self._event_loop
         elif event_loop is not None and event_loop.loop is not loop and event_loop.loop.is_closed():
             self._event_loop = None
             return self.await_in(loop, future)

@@ -265,9 +265,11 @@ class Connection(AnswerReader):
         """Return the transfers of values to the actor's node, with which no memory is shared."""
         if self._delivery is None:
             assert self._objects is not None  # looked at by the callers
-            self._delivery = self._objects().delivery(
+            delivery = self._objects().delivery(
                 has_ended=self._has_ended, lost=self._make_lost, on_ready=self._on_delivered
             )
+            if self._delivery is None:  # else another thread was quicker
+                self._delivery = delivery
         return self._delivery
 
     def _on_delivered(self) -> None:

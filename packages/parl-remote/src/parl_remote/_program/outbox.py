@@ -338,18 +338,17 @@ class Outbox:
 
     def _advance(self) -> None:
         """Send the calls that can leave."""
-        machine = self._machine
+        machine, me = self._machine, get_ident()
         while True:
             with self._lock:
-                future = machine.next()
                 live = self._live
-                if future is None:
+                future = None if live is None else machine.next()
+                if live is None or future is None:
                     if machine.is_direct:
                         self._path = live
                     return
+                self._sender = me  # before any call: a handler that waits has to see it
                 held = self._held[future]
-                self._sender = get_ident()
-            assert live is not None  # the state is LIVE
             is_full = False
             try:
                 if held.futures:
@@ -383,15 +382,15 @@ class Outbox:
 
     def _has_left(self, future: RemoteFuture[Any]) -> None:
         with self._lock:
-            self._sender = None
             self._machine.has_left()
+            self._sender = None
             del self._held[future]
         self._tell_moved(future)
 
     def _stays(self, future: RemoteFuture[Any]) -> None:
         with self._lock:
-            self._sender = None
             is_kept = self._machine.stays()
+            self._sender = None
             if not is_kept:
                 del self._held[future]
         if not is_kept:
