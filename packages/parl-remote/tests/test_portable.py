@@ -274,7 +274,9 @@ def test_a_process_that_is_killed_twice_is_reported(tmp_path: Path, monkeypatch:
     spawner = Spawner(tmp_path, clear=False)
     news = reports(spawner)
     spawner.fork(1)
-    process = psutil.Process(next(report["pid"] for report in news if "forked" in report))
+    pid = next(report["pid"] for report in news if "forked" in report)
+    assert isinstance(pid, int)
+    process = psutil.Process(pid)
     spawner.kill(1)
     while process.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.001)
