@@ -418,6 +418,33 @@ def test_an_error_in_the_block_cancels_what_has_not_begun(shared_cluster: None, 
         last.result()
 
 
+def test_a_callback_may_wait_for_the_pool(shared_cluster: None, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    followed: concurrent.futures.Future[int] = concurrent.futures.Future()
+    with ActorPool(Worker, 2) as pool:
+        held = pool.submit("hold", str(gate))
+        held.add_done_callback(lambda _: followed.set_result(pool.submit("work", 7).result(PATIENCE_S)))
+        gate.write_text("open")
+        assert followed.result(PATIENCE_S) == 7
+
+
+def test_without_threads_an_actor_that_died_is_not_replaced(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name == "parl-pool-actor":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with ActorPool(Worker, 1) as pool:
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(ActorError, match="has no actors any more"):
+            pool.submit("deadly", 3).result(PATIENCE_S)
+
+
 def test_a_pool_that_is_dropped_lets_its_actors_go(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
     pool = ActorPool(Worker, 2)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 from parl_remote import _display
 from parl_remote._data.serialize import FutureTravels
-from parl_remote._links.loop import is_loop_thread
+from parl_remote._links.loop import is_serving
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
 from parl_remote.errors import ResultTimeout, unraised
@@ -482,7 +482,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def _invoke_callbacks(self) -> None:
         """Run the callbacks; users' in another thread than the one that serves this program's connections."""
         callbacks = self._done_callbacks
-        if callbacks and is_loop_thread():
+        if callbacks and is_serving():
             users = [callback for callback in callbacks if not _is_quick(callback)]
             if users and _callback_turn[0].run(functools.partial(self._run, users)):
                 callbacks = [callback for callback in callbacks if _is_quick(callback)]

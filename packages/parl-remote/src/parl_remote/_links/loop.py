@@ -18,7 +18,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from parl_remote._system.facilities import IN, OUT, Waker, new_poller
@@ -28,7 +28,7 @@ from parl_remote._transport import Pollable
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EventLoopReader", "Loop", "Timer", "Writable", "is_loop_thread"]
+__all__ = ["EventLoopReader", "Loop", "Timer", "Writable", "is_serving", "serving"]
 
 Action = Callable[[], object]  # whose result is ignored
 
@@ -40,9 +40,19 @@ _LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be
 _thread = threading.local()
 
 
-def is_loop_thread() -> bool:
-    """Return whether this thread runs a loop, which must not wait for what the loop itself serves."""
-    return getattr(_thread, "runs_loop", False)
+def is_serving() -> bool:
+    """Return whether this thread serves others, and must not wait for what it serves itself."""
+    return getattr(_thread, "serves", False)
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[None]:
+    """Mark this thread as one that serves others, within the block; users' callbacks run in another one."""
+    _thread.serves = True
+    try:
+        yield
+    finally:
+        _thread.serves = False
 
 
 class Timer:
@@ -122,12 +132,9 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop` is called."""
-        _thread.runs_loop = True
-        try:
+        with serving():
             while not self._stopped:
                 self.run_once()
-        finally:
-            _thread.runs_loop = False
 
     def run_once(self, timeout_s: float | None = None) -> None:
         """Wait for events, at most `timeout_s` seconds, and handle all that have occurred."""

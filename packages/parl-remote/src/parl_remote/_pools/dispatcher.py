@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parl_remote._future import RemoteFuture
+from parl_remote._links.loop import serving
 from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
 from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls
 
@@ -171,6 +172,10 @@ class Dispatcher:
     # -- its own thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with serving():
+            self._serve()
+
+    def _serve(self) -> None:
         while not self._over:
             self._events.get()()
             while not self._over:  # what else has come, before the members are looked at
@@ -273,7 +278,10 @@ class Dispatcher:
         self._why_none = error
         if self._replace is not None:
             self._making += 1
-            threading.Thread(target=self._make, args=(self._replace,), name="parl-pool-actor", daemon=True).start()
+            try:
+                threading.Thread(target=self._make, args=(self._replace,), name="parl-pool-actor", daemon=True).start()
+            except RuntimeError as no_thread:  # the limit of threads
+                self._made(None, no_thread)
 
     def _make(self, replace: Callable[[], Any]) -> None:
         """Make an actor, in a thread of its own, because it may have to wait for resources."""
