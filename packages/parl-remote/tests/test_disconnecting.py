@@ -72,6 +72,31 @@ def test_who_waits_for_the_master_is_told_when_the_program_disconnects(
     loop.close()
 
 
+def test_a_program_without_threads_goes_on_trying_to_reach_its_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster: Any = SimpleNamespace(may_return=True)
+    unused: Any = SimpleNamespace()
+    loop = Loop()
+    limits = Limits(rejoin_interval_s=0.01)
+    master = MasterClient(
+        loop, cluster, unused, address="host:1", limits=limits, on_lost_lease=unused, when_needed=True
+    )
+    tries: list[str] = []
+
+    def no_thread(thread: threading.Thread) -> None:
+        tries.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    master._away_since = loop.now()
+    master._knock_later()
+    for _ in range(1000):
+        if len(tries) > 2:
+            break
+        loop.run_once(1.0)
+    assert tries[:3] == ["parl-rejoin"] * 3
+    loop.close()
+
+
 def test_who_waits_for_a_worker_is_told_when_the_program_disconnects(
     waiting: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

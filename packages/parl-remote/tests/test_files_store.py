@@ -309,6 +309,33 @@ def test_what_is_lacking_is_asked_for_and_then_laid_out(client: Callable[[str], 
     assert program.folder(manifest).folder == folder
 
 
+def test_whatever_a_request_meets_it_is_answered_and_so_are_the_next_ones(
+    client: Callable[[str], Client], part: WorkerFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(*_: object) -> Message:
+        raise MemoryError("no memory is left")
+
+    program = client("program")
+    with monkeypatch.context() as patch:
+        patch.setattr(part, "_store", without_memory)
+        assert isinstance(program.send(b"abc"), Failed)
+    assert program.send(b"abc") == Done(1)
+
+
+def test_without_a_thread_a_request_fails_and_the_next_ones_do_not(
+    client: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    program = client("program")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RemoteError, match="new thread"):
+            program.send(b"abc")
+    assert program.send(b"abc") == Done(1)
+
+
 def test_the_next_program_sends_nothing_and_gets_a_folder_of_its_own(client: Callable[[str], Client]) -> None:
     manifest = Manifest.of([Entry("a", 3, digest_of(b"abc"))])
     one, two = client("one"), client("two")

@@ -366,7 +366,9 @@ class ClusterSource:
         """Close all connections."""
         self._master.close()
         self._steering.close()
-        for line in self._workers.values():
+        with self._lock:  # the collector may still drop some
+            lines = list(self._workers.values())
+        for line in lines:
             line.close()
 
     # -- the master --------------------------------------------------------------------------------------------------

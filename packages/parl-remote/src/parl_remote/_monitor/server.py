@@ -182,13 +182,12 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
     directory = Path(settings.directory)
     write_record(directory, MonitorRecord(settings.address, _url(settings, server), ProcessRecord.of(os.getpid())))
     report({"address": str(Address(settings.host, _port_of(server)))})
-    try:
+    with contextlib.ExitStack() as rest:  # whatever one raises, the others are done
+        rest.callback(forget_monitor, directory)
+        rest.callback(source.close)
+        rest.callback(collector.stop, _GOODBYE_S)
+        rest.callback(server.close)
         server.run()
-    finally:
-        server.close()
-        collector.stop(_GOODBYE_S)
-        source.close()
-        forget_monitor(directory)
     return 0
 
 

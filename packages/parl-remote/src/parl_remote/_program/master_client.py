@@ -359,8 +359,13 @@ class MasterClient:
     # -- coming back ---------------------------------------------------------------------------------------------
 
     def _knock_later(self) -> None:
-        thread = threading.Thread(target=self._knock, name="parl-rejoin", daemon=True)
-        self._loop.call_later(self._limits.rejoin_interval_s, thread.start)
+        self._loop.call_later(self._limits.rejoin_interval_s, self._start_knocking)
+
+    def _start_knocking(self) -> None:
+        try:
+            threading.Thread(target=self._knock, name="parl-rejoin", daemon=True).start()
+        except RuntimeError as error:  # there is no thread left
+            self._knocked(None, str(error))
 
     def _knock(self) -> None:
         """Try once to reach the master, on a thread of its own."""

@@ -370,14 +370,21 @@ class WorkerFiles:
                 answer = Failed(request_id, f"files on {host_name()}: {error}")
             except OSError as error:
                 answer = Failed(request_id, self._explained(error))
+            except Exception as error:  # such as a lack of memory; other requests follow
+                answer = Failed(request_id, f"files on {host_name()}: {type(error).__name__}: {error}")
             self._loop.call_soon(functools.partial(_tell, link, answer))
 
-        self._begin(attempt)
+        try:
+            self._begin(attempt)
+        except RuntimeError as error:
+            raise RemoteError(f"files on {host_name()}: {error}") from error
 
     def _begin(self, job: Callable[[], None]) -> None:
+        """Have a job done; raise `RuntimeError` if there is no thread left."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="parl-files", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="parl-files", daemon=True)
+            thread.start()
+            self._thread = thread
         self._jobs.put(job)
 
     def _clear(self, program: _Program) -> None:
@@ -394,7 +401,10 @@ class WorkerFiles:
             if program.folders:
                 self._loop.call_soon(lambda: self._clear_later(program))
 
-        self._begin(attempt)
+        try:
+            self._begin(attempt)
+        except RuntimeError:
+            self._clear_later(program)
 
     def _clear_later(self, program: _Program) -> None:
         self._loop.call_later(_TRY_AGAIN_S, lambda: self._clear(program))
@@ -403,7 +413,10 @@ class WorkerFiles:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None and not self._closing:
-            job()
+            try:
+                job()
+            except Exception:
+                _log.exception("files of a program could not be removed")
         self._blobs.close()
 
     def _prepare(self, program: _Program, message: PrepareFolder) -> Message:
