@@ -1,6 +1,7 @@
 """Models with a memory act, are evaluated and learn from sequences, on the backend in use."""
 
 import functools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,16 @@ def unrolled(agent: Any, obs: Any, begins: Any, state: Any = None) -> tuple[NDAr
     flat = None if begins is None else begins.reshape(-1)
     features, after = agent.run(agent.alg.model.remember, obs.reshape(-1, 4), state, flat)
     return np.asarray(features).reshape(*obs.shape[:2], -1), after
+
+
+@pytest.mark.parametrize("memory", KINDS)
+def test_a_pickled_agent_remembers_as_the_one_that_stayed(memory: str) -> None:
+    agent, obs = made(memory), np.random.default_rng(0).uniform(-1.0, 1.0, (3, 4)).astype(np.float32)
+    _, state = agent.predict(obs)
+    twin = pickle.loads(pickle.dumps(agent))
+    stayed, moved = (one.explore(obs, state=state)[1] for one in (agent, twin))
+    for name, array in stayed.items():
+        np.testing.assert_array_equal(moved[name], array)
 
 
 @pytest.mark.parametrize("memory", KINDS)

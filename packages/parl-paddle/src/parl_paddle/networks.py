@@ -104,9 +104,30 @@ class _Recurrent(nn.Layer):
         return found
 
 
+class _Cell(nn.Layer):
+    """A recurrent layer of paddle that can be pickled: its state of dropout, a tensor without a place, cannot."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        buffers = {name: tensor for name, tensor in state["_buffers"].items() if name != "_dropout_state"}
+        return {**state, "_buffers": buffers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._buffers["_dropout_state"] = self.create_variable(dtype="uint8")
+
+
+class _GRUCell(_Cell, nn.GRU):
+    pass
+
+
+class _LSTMCell(_Cell, nn.LSTM):
+    pass
+
+
 class GRU(recurrent.GRU, _Recurrent):
     def _made_cell(self, size: int) -> nn.Layer:
-        return nn.GRU(size, size, **_start())
+        return _GRUCell(size, size, **_start())
 
     def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, hidden = self.cell(steps, parts[0].unsqueeze(0))
@@ -115,7 +136,7 @@ class GRU(recurrent.GRU, _Recurrent):
 
 class LSTM(recurrent.LSTM, _Recurrent):
     def _made_cell(self, size: int) -> nn.Layer:
-        return nn.LSTM(size, size, **_start())
+        return _LSTMCell(size, size, **_start())
 
     def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, after = self.cell(steps, tuple(part.unsqueeze(0) for part in parts))
