@@ -1,6 +1,7 @@
 """Actions of a policy, made valid in an environment's space."""
 
 import math
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -135,3 +136,9 @@ def test_another_number_of_columns_than_the_parts_need_is_refused() -> None:
 def test_parts_in_which_no_policy_chooses_are_refused_in_words(part: gymnasium.spaces.Space[object]) -> None:
     with pytest.raises(HyperparameterError, match=r"no policy chooses in .*ActionWrapper"):
         into_space(gymnasium.spaces.Dict({"move": BOX, "other": part}))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_numbers_have_the_dtype_of_their_box(dtype: Any) -> None:
+    space = gymnasium.spaces.Box(-1.0, 1.0, (2,), dtype)
+    assert space.contains(into_space(space)(np.zeros((1, 2), np.float32))[0])

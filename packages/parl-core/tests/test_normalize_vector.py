@@ -245,3 +245,10 @@ def test_a_number_that_is_not_finite_goes_on_and_leaves_the_statistics_alone(wha
     assert np.abs(rewards[0]) < 10.0
     for statistics in (envs.get_state(), single.get_state()):
         assert all(np.isfinite(array).all() for array in statistics.values())
+
+
+def test_the_end_of_a_with_block_closes_the_vector_inside() -> None:
+    inside = make_vector_env(Ramp, 1)
+    with NormalizeVector(inside) as envs:
+        envs.reset(seed=0)
+    assert inside.closed

@@ -129,6 +129,26 @@ def test_an_episode_that_ends_and_is_cut_in_the_same_step_has_ended() -> None:
     np.testing.assert_allclose(learned_from({"ends": 2, "cut": 2}).advantage, [1.5, -9.0, 6.0])
 
 
+def test_observations_without_numbers_are_learned_from() -> None:
+    class Blind(Counting):
+        observation_space = gymnasium.spaces.Box(0.0, 1.0, (0,), np.float32)
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return super().reset(**options)[0][1:], {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return np.zeros(0, np.float32), *super().step(action)[1:]
+
+    class Guessing(TenTimesTheCount):
+        def value(self, obs: Any) -> Any:
+            return np.zeros(len(obs))
+
+    agent = Guessing()
+    with make_vector_env(Blind, 2) as envs:
+        train_on_policy(agent, envs, settings(total_steps=8, n_steps=4))
+    assert agent.batches[0].obs.shape == (8, 0)
+
+
 def test_a_rollout_goes_on_where_the_one_before_stopped() -> None:
     collector = RolloutCollector(TenTimesTheCount(), make_vector_env(Counting, 2, env_kwargs={"ends": 5}), 4, seed=0)
     first, second = collector.collect(), collector.collect()

@@ -317,6 +317,39 @@ def test_rewards_and_ends_that_are_none_are_refused(answer: dict[str, Any], said
             envs.step(np.zeros(1, int))
 
 
+class OldApi(Says):
+    """Has gym's old API where it is asked to: four values from `step`, or the observation alone from `reset`."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(BOX, np.zeros(3, np.float32))
+        self._method = method
+
+    def reset(self, **options: Any) -> Any:
+        found = super().reset(**options)
+        return found[0] if self._method == "reset" else found
+
+    def step(self, action: Any) -> Any:
+        found = super().step(action)
+        return (*found[:3], {}) if self._method == "step" else found
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("step", r"step of OldApi returned a tuple of 4: .*\(observation, reward, terminated, truncated, info\)"),
+        ("reset", r"reset of OldApi returned an array of shape \[3\]: .*\(observation, info\)"),
+    ],
+)
+def test_the_old_api_of_gym_is_named(method: str, said: str) -> None:
+    def begin_and_step(envs: Any) -> None:
+        envs.reset(seed=0)
+        envs.step(np.zeros(1, int))
+
+    old = make_vector_env(OldApi, 1, env_kwargs={"method": method})
+    with old, pytest.raises(EnvironmentContractError, match=said):
+        begin_and_step(old)
+
+
 @pytest.mark.parametrize("envs_per_actor", [1, 2])
 def test_environments_of_a_vector_need_the_same_spaces(envs_per_actor: int) -> None:
     spaces = iter([BOX, gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)])

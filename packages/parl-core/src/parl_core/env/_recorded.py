@@ -17,7 +17,7 @@ well, and no action is recorded (a simulator that can save itself, or one whose 
 import json
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,9 +57,9 @@ class RecordedEnv(AnyWrapper):
         """Take a step."""
         if not self._whole:
             self._remember(action)
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        self._obs = obs
-        return obs, float(reward), terminated, truncated, info
+        step = cast("Step", self.env.step(action))
+        self._obs = step[0]
+        return step
 
     def get_state(self) -> dict[str, Any]:
         """Return what `set_state` needs on a new environment of the same kind.
@@ -121,8 +121,9 @@ class RecordedEnv(AnyWrapper):
         self._resets: list[int] = []
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-        self._obs, info = self.env.reset(seed=seed, options=options)
-        return self._obs, info
+        found = self.env.reset(seed=seed, options=options)
+        self._obs = found[0]
+        return found
 
     def _remember(self, action: Any) -> None:
         if self.env.action_space.shape is None:

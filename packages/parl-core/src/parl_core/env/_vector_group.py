@@ -126,7 +126,7 @@ class EnvGroup:
                 if chosen is not None and not chosen[index]:
                     continue
                 self._at = index
-                observations[index], info = env.reset(seed=seed, options=options)
+                observations[index], info = _beginning(env, env.reset(seed=seed, options=options))
                 self._begin([index])
                 if info:
                     infos.append((index, info))
@@ -195,11 +195,14 @@ class EnvGroup:
             for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
                 self._at = index
                 if over[index]:
-                    observation, info = env.reset()
+                    observation, info = _beginning(env, env.reset())
                     rewards[index] = 0.0
                     begun.append(index)
                 else:
-                    observation, reward, ended, cut, info = env.step(action)
+                    answer = env.step(action)
+                    if not isinstance(answer, (tuple, list)) or len(answer) != 5:
+                        raise _wrong_answer(env, "step", answer, "(observation, reward, terminated, truncated, info)")
+                    observation, reward, ended, cut, info = answer
                     if type(reward) is not float:  # the usual kind costs no call
                         reward = as_reward(env, reward)
                     rewards[index] = reward
@@ -208,7 +211,7 @@ class EnvGroup:
                         truncated[index] = as_flag(env, "truncated", cut)
                         endings.append(self._ending(index, observation, reward, info))
                         if self._mode is AutoresetMode.SAME_STEP:
-                            observation, info = env.reset()
+                            observation, info = _beginning(env, env.reset())
                             begun.append(index)
                         else:
                             over[index] = self._mode is AutoresetMode.NEXT_STEP
@@ -421,6 +424,25 @@ def telling_options(name: str, given: Mapping[str, Any], made_by: Callable[[], A
         told = ", ".join(f"{option}={value!r}" for option, value in given.items())
         there = f"; its options are {', '.join(known)}" if known else ""
         raise HyperparameterError(f"{name} cannot be made with {told} ({error}){there}") from error
+
+
+def _beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
+    """Return what `reset` returned.
+
+    Raises:
+        EnvironmentContractError: it is not a pair.
+    """
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:
+        return answer[0], answer[1]
+    raise _wrong_answer(env, "reset", answer, "(observation, info)")
+
+
+def _wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> EnvironmentContractError:
+    found = f"an array of shape {list(answer.shape)}" if isinstance(answer, np.ndarray) else f"{answer!r:.99}"
+    found = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else found
+    return EnvironmentContractError(
+        f"{method} of {_kind(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
+    )
 
 
 def as_reward(env: Any, reward: Any) -> float:

@@ -10,7 +10,8 @@ belongs to the checkpoint:
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -271,6 +272,14 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
             self._single_observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, shape, np.float32)
             batched = (self.num_envs, *shape)
             self._observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, batched, np.float32)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every environment."""

@@ -295,7 +295,7 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
                 f"{list(np.shape(action)[1:])}: give the model as many outputs as the space has dimensions"
             )
         if not mapped:
-            return np.clip(action, low, high)
+            return np.clip(action, low, high).astype(space.dtype, copy=False)
         return np.clip(action * scale + shift, low, high).astype(space.dtype, copy=False)
 
     return boxed

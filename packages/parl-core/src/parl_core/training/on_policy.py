@@ -540,7 +540,7 @@ def _learnable(
         advantage = novelty.advantage(advantage, rollout, last_obs)
 
     def rows(array: Any) -> Any:
-        return array.reshape([-1, *array.shape[2:]])
+        return array.reshape([array.shape[0] * array.shape[1], *array.shape[2:]])
 
     def sequences(array: Any) -> Any:
         """Return `[T, N, ...]` as rows, those of one environment one after another."""
