@@ -17,9 +17,10 @@ from parl_core import export as exporting
 from parl_core._nested import map_nested
 from parl_core._pipeline import Pipeline, describe
 from parl_core.cli._commands import parl as command
+from parl_core.env.joint import make_joint_env
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import HyperparameterError, ModelContractError
-from parl_core.export import FORMATS, ExportError, Normalization, export
+from parl_core.export import FORMATS, ExportError, Normalization, export, frozen
 from parl_core.policy import load, pack
 from parl_core.seeding import seed_everything
 from parl_core.spaces import dimensions_of, named, one_each
@@ -181,6 +182,17 @@ def test_a_numpy_file_chooses_as_the_algorithm(algorithm: str, tmp_path: Path) -
 def test_a_numpy_file_has_every_activation(activation: str, tmp_path: Path) -> None:
     model = parl.networks.for_spaces(VECTOR, NUMBERS, "squashed", hidden=(8, 8), activation=activation)
     _written(_agent("SAC", model), VECTOR, NUMBERS, tmp_path / "agent.policy")
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_policies_of_several_agents_are_refused(to: str, tmp_path: Path) -> None:
+    env = make_joint_env("climbing")
+    model = parl.networks.for_team(env.observation_space, env.action_space, "central")
+    agent = parl.Agent(parl.algorithms.MAPPO(model))
+    with pytest.raises(ModelContractError, match=r"MAPPO acts for several agents.*agent\.predict"):
+        export(agent, tmp_path / "agent", lambda: make_joint_env("climbing"), to)
+    with pytest.raises(ModelContractError, match="MAPPO acts for several agents"):
+        frozen(agent, env.observation_space, env.action_space)
 
 
 def test_a_file_gets_its_name_when_a_fresh_process_acts_alike(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def export(
         ImportError: a package that the format needs is missing; the message names it.
     """
     check_int("observations", observations)
+    _require_one_agent(agent)
     if to not in FORMATS:
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
     if FORMATS[to] not in ("", agent.BACKEND):
@@ -257,6 +258,7 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
     Raises:
         ModelContractError: the model, or a layer of it, has no form in numpy.
     """
+    _require_one_agent(agent)
     if agent.alg.remembers:
         raise ModelContractError(
             f"{type(agent.alg.model).__name__} has a memory, which numpy policies do not support yet"
@@ -308,6 +310,14 @@ def export_run(
         observations=observations,
         seed=seed,
     )
+
+
+def _require_one_agent(agent: Any) -> None:
+    if agent.alg.TEAM is not None:
+        raise ModelContractError(
+            f"{type(agent.alg).__name__} acts for several agents, for whose policies there is no format yet: restore "
+            "its checkpoint in an agent, and act by agent.predict(obs)"
+        )
 
 
 def _write_numpy(pipeline: Pipeline, examples: Mapping[str, NDArray[Any]], path: Path) -> None:  # noqa: ARG001
