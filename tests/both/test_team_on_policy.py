@@ -2,6 +2,7 @@
 solves.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import TimeLimit, TransformReward
 
 import parl
 from parl_core.actors import open_actors
@@ -21,6 +22,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
+from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, RolloutCollector, _learnable, train_on_policy
 from parl_core.training.run import Run
 
@@ -190,6 +192,33 @@ def test_agents_that_leave_are_learned_from_with_every_algorithm() -> None:
         with make_vector_env(make, 3) as envs:
             train_on_policy(agent, envs, OnPolicySettings(total_steps=48, n_steps=8, gae_lambda=0.8), seed=0)
         assert evaluate(agent, make, 3).returns == [5.5 + 11 + 30 + 40] * 3  # means of those that acted
+
+
+@pytest.mark.parametrize("name", ["MAPPO", "MADDPG", "QMIX"])
+def test_a_wrapper_that_changes_rewards_in_vain_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """QMIX learns from the team's reward; the others from those of each agent."""
+
+    def make(factor: float = 0.1) -> Any:
+        return TransformReward(JointEnv(Leaving()), lambda reward: factor * float(reward))
+
+    for factor, told in ((1.0, 0), (0.1, int(name != "QMIX"))):
+        with make_vector_env(partial(make, factor), 2) as envs, caplog.at_level(logging.WARNING, "parl"):
+            if name == "MAPPO":
+                train_on_policy(make_agent(make, name), envs, OnPolicySettings(total_steps=16, n_steps=8), seed=0)
+            else:
+                settings = OffPolicySettings(total_steps=16, learning_starts=8, batch_size=2, memory_size=40)
+                train_off_policy(made_off_policy(make, name), envs, settings, seed=0)
+        messages = [record.getMessage() for record in caplog.records if "JointEnv" in record.getMessage()]
+        assert len(messages) == told
+        assert all(f"{name} learns from those of each agent" in message for message in messages)
+
+
+def made_off_policy(make: Callable[[], Any], name: str) -> Any:
+    env = make()
+    kind: Any = "q" if name == "QMIX" else "actor-critic"
+    model = parl.networks.for_team(env.observation_space, env.action_space, kind, hidden=(8,))
+    mixer = (parl.networks.QMixer(2, 4),) if name == "QMIX" else ()
+    return parl.Agent(getattr(parl.algorithms, name)(model, *mixer), seed=0)
 
 
 def test_continuous_agents_and_those_that_share_nothing_learn() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
+from numpy.typing import NDArray
 
 from parl_core import logger
 from parl_core._nested import rows_of
@@ -24,6 +25,7 @@ from parl_core.spaces import require_one_agent, require_several_agents
 from parl_core.training.acting import Acting, tell_dimensions
 
 __all__ = [
+    "RewardWatch",
     "TargetWatch",
     "check_outputs",
     "refuse_uncarried_state",
@@ -335,6 +337,38 @@ def _parameters(method: Callable[..., Any]) -> list[str] | None:
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return None
     return [parameter.name for parameter in parameters]
+
+
+class RewardWatch:
+    """Warns once where the team's reward is not made of its agents' own, from which the algorithm learns.
+
+    Args:
+        agent: of the loop; None of its rewards is looked at unless its algorithm learns from those of each agent.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        algorithm = getattr(agent, "alg", None)
+        self._name = type(algorithm).__name__
+        self._watches = bool(getattr(algorithm, "TEAM", None)) and not getattr(algorithm, "NEEDS_SEQUENCES", False)
+
+    def compare(self, team: NDArray[Any], own: NDArray[Any], acted: NDArray[Any]) -> None:
+        """Look at rewards of a team `[...]`, and at those of its agents and whether they acted, `[..., agents]`."""
+        if not self._watches:
+            return
+        own, acted = np.asarray(own, np.float64), np.asarray(acted) != 0
+        total, near = own.sum(-1), 1e-3 * np.abs(own).sum(-1)
+        mean = total / np.maximum(acted.sum(-1), 1)
+        strange = (np.abs(team - total) > near) & (np.abs(team - mean) > near)
+        if strange.any():
+            self._watches = False
+            at = tuple(np.argwhere(strange)[0])
+            logger.warning(
+                "the team got the reward %g, and its agents %s: %s learns from those of each agent, which a wrapper "
+                "around JointEnv does not change. Let it change the rewards of the environment inside JointEnv",
+                team[at],
+                own[at].tolist(),
+                self._name,
+            )
 
 
 _PATIENCE = 1_000

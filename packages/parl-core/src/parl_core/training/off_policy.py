@@ -45,8 +45,15 @@ from parl_core.replay import (
 from parl_core.replay._memory import Outcome
 from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
-from parl_core.spaces import action_size, has_goals, kind_of, named_space, with_named_parts
-from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
+from parl_core.spaces import action_size, has_agents, has_goals, kind_of, named_space, with_named_parts
+from parl_core.training._requirements import (
+    RewardWatch,
+    TargetWatch,
+    require_agents,
+    require_kinds,
+    require_off_policy,
+    try_out,
+)
 from parl_core.training.acting import (
     Acting,
     OffPolicyAgent,
@@ -149,6 +156,7 @@ class TransitionCollector:
         self._running = RunningEpisodes(envs.num_envs)
         self._episodes: list[Episode] = []
         self._acting = Acting(agent, self._envs.num_envs)
+        self._watch = RewardWatch(agent) if has_agents(self._envs.single_observation_space) else None
         self._obs = first_reset(self._envs, seed)
         self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
         try_out(agent, self._obs, envs.single_action_space, self._into_space)
@@ -182,6 +190,8 @@ class TransitionCollector:
             given = self._normalized.raw_reward
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
+        if self._watch is not None:
+            self._watch.compare(given, next_obs["rewards"], raw["alive"])
         remembered = {"state": before} if before else {}
         stored = self._as_stored(raw), action, given, self._as_stored(next_obs), terminated, truncated
         self._memory.append_batch(*stored, **remembered)

@@ -34,7 +34,13 @@ from parl_core.returns import gae
 from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
 from parl_core.spaces import with_named_parts
-from parl_core.training._requirements import check_outputs, require_agents, require_kinds, require_on_policy
+from parl_core.training._requirements import (
+    RewardWatch,
+    check_outputs,
+    require_agents,
+    require_kinds,
+    require_on_policy,
+)
 from parl_core.training.acting import (
     Acting,
     ExploringAgent,
@@ -136,6 +142,7 @@ class RolloutCollector:
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs = first_reset(envs, seed)
         self._agents = require_agents(agent, envs.single_observation_space)
+        self._watch = RewardWatch(agent)
         check_outputs(agent, self._obs, envs.single_action_space)
         self._acting = Acting(agent, envs.num_envs)
         self._alg: Any = None
@@ -161,6 +168,7 @@ class RolloutCollector:
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
         terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
         active = None if self._agents is None else np.empty(shape, np.bool_)
+        of_team = np.empty(each)
         actions: list[NDArray[Any]] = []
         episodes: list[Episode] = []
         last_seen: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
@@ -179,6 +187,7 @@ class RolloutCollector:
                 reward[t], terminated[t], truncated[t] = rewards, over, cut
             else:
                 check_rewards(rewards, "of the team in the rollout")
+                of_team[t] = rewards
                 active[t] = before["alive"] != 0
                 after = _as_it_led_to(self._obs, ended, infos)
                 reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
@@ -187,6 +196,8 @@ class RolloutCollector:
             if ended.size:
                 acting.begin(ended)
         check_rewards(reward, "of the rollout")
+        if active is not None:
+            self._watch.compare(of_team, reward, active)
         check_observations(obs, "of the rollout", leading=2)
         check_observations(self._obs, "after the rollout")
         next_value = np.empty_like(value)
