@@ -154,14 +154,15 @@ def _continuous(algorithm: str, recipe: Recipe) -> dict[str, Any]:
 
 def _replayed(recipe: Recipe) -> dict[str, Any]:
     loop = recipe.loop
-    if loop.n_step != 1 or loop.prioritized is not None:
-        raise ValueError("Stable-Baselines3 has no priorities, and this comparison no n-step returns")
+    if loop.prioritized is not None:
+        raise ValueError("Stable-Baselines3 has no priorities")
     return {
         "batch_size": loop.batch_size,
         "buffer_size": loop.memory_size,
         "learning_starts": loop.learning_starts,
         "train_freq": loop.train_every,
         "gradient_steps": loop.gradient_steps,
+        "n_steps": loop.n_step,
     }
 
 

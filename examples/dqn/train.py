@@ -20,7 +20,7 @@ class Settings:
     steps: Annotated[int, "of the environment; 0 takes the recipe's: 100,000, or 10 million of a game"] = 0
     double: Annotated[bool, "the trained network picks the action that the target network values"] = False
     dueling: Annotated[bool, "the network gives a value of the state and advantages of the actions"] = False
-    n_step: Annotated[int, "rewards that are summed before bootstrapping"] = 1
+    n_step: Annotated[int, "rewards that are summed before bootstrapping; 0 takes the recipe's: 10, or 1 of a game"] = 0
     prioritized: Annotated[bool, "transitions with a larger error are drawn more often"] = False
     episodes: Annotated[int, "of the evaluation after training"] = 100
     seed: Annotated[int, "of weights, environment and sampling"] = 0
@@ -35,7 +35,7 @@ def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
 
     class Vectors(parl.Model):
         def __init__(self) -> None:
-            self.fc_1, self.fc_2 = fc(256, act="relu"), fc(256, act="relu")
+            self.fc_1, self.fc_2 = fc(64, act="relu"), fc(64, act="relu")
 
         def forward(self, obs: Any) -> Any:
             return self.fc_2(self.fc_1(obs))
@@ -69,7 +69,7 @@ def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
 def train(agent: parl.Agent, env: training.StandardEnv, run: training.Run, settings: Settings) -> Any:
     recipe = env.recipe("DQN")
     loop = recipe.with_steps(1500 if settings.smoke else settings.steps or recipe.steps).loop
-    loop = replace(loop, n_step=settings.n_step, prioritized=Prioritized() if settings.prioritized else None)
+    loop = replace(loop, n_step=settings.n_step or loop.n_step, prioritized=Prioritized() if settings.prioritized else None)
     memory = None
     if env.kind == "atari":  # one that has every frame once, not eight times
         sampling = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}

@@ -202,7 +202,7 @@ def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
 
 
 def test_a_run_that_is_older_than_a_setting_goes_on_where_that_is_at_its_default(tmp_path: Path) -> None:
-    asked = RecipeRun("DQN", "CartPole-v1", "torch", steps=1000)
+    asked = RecipeRun("DQN", "Acrobot-v1", "torch", steps=1000)
     asked.write(tmp_path)
     description = json.loads((tmp_path / "run.json").read_text())
     for name in ("evaluate_every", "n_step", "log", "source"):
@@ -250,7 +250,7 @@ def test_settings_are_listed_with_type_value_and_meaning(tmp_path: Path) -> None
     assert listed["env"] == "Pendulum-v1"
     assert listed["settings"]["batch_size"] == {"value": "256", "type": "whole number", "text": ANY}
     written = tomllib.loads(run("settings", "dqn", "CartPole-v1", "--toml").output)
-    assert written["settings"]["lr"] == "linear(0.0023, 0.0, 100000)"
+    assert written["settings"]["lr"] == "linear(0.0005, 0.0, 100000)"
     asked = RecipeRun("DQN", "CartPole-v1", "torch", given={"lr": written["settings"]["lr"]})
     assert asked.recipe == RecipeRun("DQN", "CartPole-v1", "torch").recipe
 
