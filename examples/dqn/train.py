@@ -69,7 +69,8 @@ def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
 def train(agent: parl.Agent, env: training.StandardEnv, run: training.Run, settings: Settings) -> Any:
     recipe = env.recipe("DQN")
     loop = recipe.with_steps(1500 if settings.smoke else settings.steps or recipe.steps).loop
-    loop = replace(loop, n_step=settings.n_step or loop.n_step, prioritized=Prioritized() if settings.prioritized else None)
+    prioritized = Prioritized() if settings.prioritized else None
+    loop = replace(loop, n_step=settings.n_step or loop.n_step, prioritized=prioritized)
     memory = None
     if env.kind == "atari":  # one that has every frame once, not eight times
         sampling = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
