@@ -1,5 +1,6 @@
 """Teams learn with the loops, on the backend in use: matrix games, resumed runs, actors, pieces of episodes."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,17 @@ def test_it_learns_from_pieces_of_episodes() -> None:
     train(agent, 4_000, own={"sequence_length": 4, "batch_size": 64})
     assert evaluate(agent, make_two_step, 4, seed=9).mean == 8.0
     train(made("QMIX", make_cued, "gru"), 400, make_cued, own={"sequence_length": 3, "burn_in": 1})
+
+
+@pytest.mark.parametrize("change", [{"memory_size": 4}, {"learning_starts": 50}])
+def test_a_run_without_updates_is_named(change: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
+    """Four environments fill a memory of 4 transitions with one step, and an episode has two."""
+    agent = made("QMIX")
+    usual: dict[str, Any] = {"total_steps": 40, "learning_starts": 8, "batch_size": 2, "memory_size": 80}
+    with make_vector_env(make_two_step, 4) as envs, caplog.at_level(logging.WARNING, "parl"):
+        train_off_policy(agent, envs, OffPolicySettings(**{**usual, **change}), seed=0)
+    assert agent.alg.updates == 0
+    assert [record.getMessage()[:8] for record in caplog.records] == ["nothing "]
 
 
 def test_what_does_not_suit_is_refused() -> None:

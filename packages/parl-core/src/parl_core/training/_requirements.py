@@ -27,6 +27,7 @@ from parl_core.training.acting import Acting, tell_dimensions
 __all__ = [
     "RewardWatch",
     "TargetWatch",
+    "UpdateWatch",
     "check_outputs",
     "refuse_uncarried_state",
     "require_agents",
@@ -369,6 +370,40 @@ class RewardWatch:
                 own[at].tolist(),
                 self._name,
             )
+
+
+class UpdateWatch:
+    """Warns once where a loop comes to no update.
+
+    Args:
+        memory: of the loop.
+        settings: of the loop, whose `total_steps`, `learning_starts` and `train_every` say when updates are due.
+    """
+
+    def __init__(self, memory: Any, settings: Any) -> None:
+        self._memory, self._total, self._told = memory, settings.total_steps, False
+        if self._total < max(settings.learning_starts, settings.train_every):
+            logger.warning(
+                "nothing will be learned in total_steps=%d: updates begin after learning_starts=%d steps, one phase "
+                "every train_every=%d",
+                self._total,
+                settings.learning_starts,
+                settings.train_every,
+            )
+
+    def is_ready(self, step: int) -> bool:
+        """Return whether the memory has something to draw after this many steps."""
+        if getattr(self._memory, "is_ready", True):
+            return True
+        if not self._told and (self._memory.size() == self._memory.max_size or step >= self._total):
+            self._told = True
+            logger.warning(
+                "nothing was learned in %d steps: the memory holds %d transitions, and no whole episode or sequence. "
+                "Make memory_size larger, or let episodes end earlier",
+                step,
+                self._memory.size(),
+            )
+        return False
 
 
 _PATIENCE = 1_000

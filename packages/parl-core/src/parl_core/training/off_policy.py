@@ -49,6 +49,7 @@ from parl_core.spaces import action_size, has_agents, has_goals, kind_of, named_
 from parl_core.training._requirements import (
     RewardWatch,
     TargetWatch,
+    UpdateWatch,
     require_agents,
     require_kinds,
     require_off_policy,
@@ -453,7 +454,7 @@ def train_off_policy(
         figures = Figures(agent.alg.FIGURES, read)
         reported = Latest(0)
         others = {"rng": rng, "figures": figures, "reported": reported}
-        target, normalized = TargetWatch(agent), _normalizer_of(envs)
+        target, normalized, watch = TargetWatch(agent), _normalizer_of(envs), UpdateWatch(memory, settings)
         course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
         while course.goes_on:
             explore = {name: value(course.step) for name, value in exploration.items()}
@@ -461,7 +462,8 @@ def train_off_policy(
             new = collector.collect(at_random=at_random, exploration=explore)
             course.advance(new)
             now = {name: rate(course.step) for name, rate in rates.items()}
-            for _ in range(settings.updates_after(course.step, new) if getattr(memory, "is_ready", True) else 0):
+            due = settings.updates_after(course.step, new)
+            for _ in range(due if due and watch.is_ready(course.step) else 0):
                 drawn = settings.batch_size, None if beta is None else beta(course.step)
                 result, newest[0] = learn_from(agent, memory, normalized, *drawn, now, whole=whole)
                 figures.add(result)
