@@ -67,13 +67,13 @@ def connected(cluster: LoopbackCluster) -> Iterator[LoopbackCluster]:
 def brought(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids of values as they are sent to workers."""
     sent: list[str] = []
-    note = NodeObjects._note
+    bring = NodeObjects._bring
 
-    def noting(self: NodeObjects, ref: ObjectRef) -> None:
+    def bringing(self: NodeObjects, ref: ObjectRef, image: Any) -> None:
+        bring(self, ref, image)
         sent.append(ref.id)
-        note(self, ref)
 
-    monkeypatch.setattr(NodeObjects, "_note", noting)
+    monkeypatch.setattr(NodeObjects, "_bring", bringing)
     return sent
 
 

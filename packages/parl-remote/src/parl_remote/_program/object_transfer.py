@@ -51,7 +51,9 @@ class NodeObjects:
         self._lock = threading.Lock()
         self._link: Channel | None = None
         self._numbers = itertools.count(1)
-        self._there: set[str] = set()
+        self._there: dict[str, int] = {}  # how many references of this process hold each value
+        self._noted: dict[int, weakref.finalize[..., Reference]] = {}  # of those references, by their identities
+        self._noting = threading.RLock()  # so that a release and what follows reach the worker in this order
 
     def lacks(self, refs: Sequence[object]) -> bool:
         """Return, without waiting, whether `deliver` has anything to do."""
@@ -61,7 +63,7 @@ class NodeObjects:
         if not self._lock.acquire(blocking=False):  # another transfer is under way
             return True
         try:
-            return not self._link_lives() or any(ref.id not in self._there for ref in wanted)
+            return not self._link_lives() or not all(self._join(ref) for ref in wanted)
         finally:
             self._lock.release()
 
@@ -73,11 +75,10 @@ class NodeObjects:
             RemoteError: The worker cannot take it: it has no memory left, or cannot be reached.
         """
         for ref in refs:
-            if isinstance(ref, ObjectRef) and not (ref.id in self._there and self._is_connected()):
+            if isinstance(ref, ObjectRef) and not (self._is_connected() and self._join(ref)):
                 image = ref.image()
                 if image is not None:
                     self._bring(ref, image)
-                    self._note(ref)
 
     def delivery(
         self, *, has_ended: Callable[[], bool], lost: Callable[[str], Exception], on_ready: Callable[[], None]
@@ -89,7 +90,7 @@ class NodeObjects:
         """Transfer a value to the worker; a broken link says nothing of the actor, which has a link of its own."""
         for is_last in (False, True):
             try:
-                self._ask(lambda number: StoreObject(number, ref.id), (image,))
+                self._hold(ref, lambda number: StoreObject(number, ref.id), (image,))
                 return
             except ChannelClosed as error:
                 if is_last:
@@ -99,8 +100,17 @@ class NodeObjects:
     def hold(self, ref: Reference, place: Place) -> None:
         """Hold a value on the worker; if it is gone already, `fetch` reports that. See `object_memory.Source.hold`."""
         with contextlib.suppress(RemoteError):
-            self._ask(lambda number: HoldObject(number, ref.id, tuple(place)))
-            self._note(ref)
+            self._hold(ref, lambda number: HoldObject(number, ref.id, tuple(place)))
+
+    def _hold(self, ref: Reference, make: Callable[[int], Message], frames: Sequence[Buffer] = ()) -> None:
+        """Have the worker hold a value for a reference, which is noted before: an earlier one may just be released."""
+        self._note(ref)
+        try:
+            self._ask(make, frames)
+        except BaseException:
+            self._drop(ref.id, id(ref))
+            raise
+        self._note(ref)  # again, if the link was new
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
         """See `object_memory.Source.fetch`."""
@@ -139,20 +149,48 @@ class NodeObjects:
         if link is not None:
             link.close()
 
-    def _note(self, ref: Reference) -> None:
-        self._there.add(ref.id)
-        weakref.finalize(ref, self._gone, ref.id).atexit = False
+    def _join(self, ref: Reference) -> bool:
+        """Note that a reference holds its value, if another one does; return whether it does now."""
+        with self._noting:
+            if ref.id not in self._there:
+                return False
+            self._note(ref)
+            return True
 
-    def _gone(self, object_id: str) -> None:
+    def _note(self, ref: Reference) -> None:
+        """Note that a reference holds its value."""
+        with self._noting:
+            if id(ref) not in self._noted:
+                self._noted[id(ref)] = finalizer = weakref.finalize(ref, self._gone, ref.id, id(ref))
+                finalizer.atexit = False
+                self._there[ref.id] = self._there.get(ref.id, 0) + 1
+
+    def _drop(self, object_id: str, identity: int) -> None:
+        """Undo `_note`: the worker does not have the value."""
+        with self._noting:
+            finalizer = self._noted.pop(identity, None)
+            if finalizer is not None:
+                finalizer.detach()
+                self._count_down(object_id)
+
+    def _count_down(self, object_id: str) -> bool:
+        """Count a reference less; return whether that was the last one."""
+        others = self._there.pop(object_id, 1) - 1
+        if others > 0:
+            self._there[object_id] = others
+        return others <= 0
+
+    def _gone(self, object_id: str, identity: int) -> None:
         """Handle the end of a reference; called by a finalizer, which may run at any point."""
-        self._call_soon(lambda: self._release(object_id))
+        if self._noted.pop(identity, None) is not None:  # at once: another reference may get its identity
+            self._call_soon(lambda: self._release(object_id))
 
     def _release(self, object_id: str) -> None:
-        self._there.discard(object_id)
-        link = self._link
-        if link is not None:
-            with contextlib.suppress(ChannelClosed):
-                link.send([encode(ReleaseObject(object_id))])
+        with self._noting:
+            link = self._link
+            if self._count_down(object_id) and link is not None:
+                with contextlib.suppress(ChannelClosed):
+                    link.send([encode(ReleaseObject(object_id))])
 
     def _ask(
         self, make: Callable[[int], Message], frames: Sequence[Buffer] = (), timeout_s: float | None = None
@@ -162,7 +200,9 @@ class NodeObjects:
             link = self._link
             if link is None:
                 self._link = link = self._connect()
-                self._there.clear()
+                with self._noting:
+                    self._there.clear()
+                    self._noted.clear()
             try:
                 link.send([encode(make(number)), *frames], timeout_s)
                 while True:
