@@ -137,22 +137,26 @@ class InboxChannel(ABC):
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message and return it."""
-        return self._take(timeout_s, 1)[0]
+        taken: deque[list[memoryview]] = deque()
+        self._take(taken, timeout_s, 1)
+        return taken[0]
 
-    def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
-        """Wait for one message and return all that have arrived."""
-        return self._take(timeout_s, None)
+    def receive_all(self, into: deque[list[memoryview]], timeout_s: float | None = None) -> None:
+        """Wait for one message and add all that have arrived; see `unix.UnixChannel`."""
+        self._take(into, timeout_s, None)
 
-    def _take(self, timeout_s: float | None, most: int | None) -> list[list[memoryview]]:
+    def _take(self, into: deque[list[memoryview]], timeout_s: float | None, most: int | None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._inbox or self._over, timeout_s):
                 raise ResultTimeout(f"nothing arrived within {timeout_s} s")
             if not self._inbox:
                 raise ChannelClosed(self._over)
-            taken = [self._inbox.popleft() for _ in range(most or len(self._inbox))]
+            for _ in range(most or len(self._inbox)):
+                message = self._inbox[0]
+                del self._inbox[0]  # no call before it is added, so no handler comes in between
+                into.append(message)
             if not self._inbox and not self._over:
                 self._waker.clear()
-        return taken
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while there are messages, and permanently once the peer is gone."""
