@@ -1,5 +1,6 @@
 """The same rounds over threads, processes and actors; workers that fail, die, and are slow."""
 
+import itertools
 import os
 import pickle
 import select
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from parl_core.errors import LostActor
+from parl_core.worker_pool import Work
 from parl_evokit import AsyncESAgent, ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
@@ -132,6 +134,29 @@ def test_a_function_that_raises_ends_the_round_and_the_pool_goes_on(pool: Pool) 
     assert caught.value.sampled is not None
     assert len(caught.value.sampled) + caught.value.sampled.missing == 10
     assert len(sample(agent, output, 10, pool, share=1.0)) == 10
+
+
+def test_a_second_failure_that_comes_in_the_next_round_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from parallel_evaluations import output
+
+    next_round, calls = threading.Event(), itertools.count()
+
+    def fails(_: Any) -> float:
+        if next(calls):  # it was handed to the worker together with the first one
+            assert next_round.wait(60.0)
+        raise EvolutionError("no reward")
+
+    with ThreadPool(1) as pool:
+        with pytest.raises(EvaluationFailed, match="no reward"):
+            sample(new_agent(), fails, 10, pool)
+        submit = pool._workers.submit
+
+        def submit_before_it_fails(work: Work) -> None:
+            submit(work)
+            next_round.set()
+
+        monkeypatch.setattr(pool._workers, "submit", submit_before_it_fails)
+        assert len(sample(new_agent(), output, 10, pool, share=1.0)) == 10
 
 
 def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) -> None:

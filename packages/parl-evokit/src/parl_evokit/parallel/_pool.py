@@ -17,7 +17,7 @@ waits for the way there and back, and the death of one costs little.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -280,7 +280,8 @@ class Pool:
             if all(slot != lost for lost, _ in self._losses.found):
                 self._send_calls(slot)
             return
-        member.unsent.clear()
+        # What else the worker has of this batch is answered later, and must not end the next one.
+        self._members[slot] = replace(member, unsent=deque(), calls=0)
         self._schedule.forget(slot)
         if (info := self._infos.pop(numbers[len(done)], None)) is not None:
             yield EvaluationFailed(reply.failure.summary, reply.failure.trace, info)
