@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +20,8 @@ from parl_remote._actor import reports
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.reports import CallMeter, SharedCallMeter
 from parl_remote._messages.overview import ClusterEvent, EventKind
-from parl_remote._messages.parts import CallSpan
+from parl_remote._messages.parts import CallSpan, RecordCalls
+from parl_remote._worker.actors import CallRecorder
 from parl_remote.cli._recordings import ActorCalls, trace_of
 
 PATIENCE_S = 60.0
@@ -35,6 +38,18 @@ def call(host: ActorHost, method: str, error: Exception | None = None) -> None:
 
 def lines(path: Path) -> list[list[str]]:
     return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def test_an_actor_is_told_nothing_where_nothing_can_be_recorded_any_more(tmp_path: Path) -> None:
+    channel, link = Mock(), Mock()
+    actor = SimpleNamespace(number=1, pid=2, stats="")
+    assigned = SimpleNamespace(class_name="Counter", actor_name="")
+    lease: Any = SimpleNamespace(lease_id="one", assigned=assigned, actor=actor, channel=channel)
+    recorder = CallRecorder(tmp_path, lambda: [lease])
+    recorder.received(link, RecordCalls(1, 5e-324), [])
+    channel.send.assert_not_called()
+    recorder.received(link, RecordCalls(2, PATIENCE_S), [])
+    channel.send.assert_called_once()
 
 
 def test_calls_are_recorded_until_the_time_is_up_and_then_the_usual_meter_is_back(tmp_path: Path) -> None:

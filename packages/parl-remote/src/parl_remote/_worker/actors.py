@@ -429,6 +429,8 @@ class CallRecorder:
             if lease.channel is None or lease.actor is None:
                 continue
             settings = self.settings_of(lease, lease.actor)
+            if settings is None:  # the time is over already, or there are too many
+                return
             with contextlib.suppress(ChannelClosed, ResultTimeout):  # it ends, or does not read
                 lease.channel.send(pack(Kind.RECORD, 0, 0, 0, [json.dumps(settings).encode()]), 0.0)
 
