@@ -83,6 +83,10 @@ def hold(path: str) -> str:
         return gate.read()
 
 
+def hold_if(path: str) -> str:
+    return hold(path) if path else ""
+
+
 def nap(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
@@ -228,6 +232,15 @@ class TestExecutor:
         with pytest.raises(TimeoutError):
             next(results)
         (tmp_path / "gate").write_text("")
+
+    def test_with_a_timeout_no_result_waits_for_a_later_one(self, executor: Executor, tmp_path: Path) -> None:
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        assert list(executor.map(hold_if, [""] * 20_000)) == [""] * 20_000  # it is known to be quick
+        results = executor.map(hold_if, ["", "", str(gate)], timeout=PATIENCE_S)
+        assert [next(results), next(results)] == ["", ""]
+        gate.write_text("late")
+        assert next(results) == "late"
 
     def test_max_workers_counts_calls_and_maps_together(self, shared_cluster: None, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "gate")

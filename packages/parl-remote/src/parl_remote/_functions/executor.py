@@ -120,7 +120,8 @@ class Executor(concurrent.futures.Executor):
             fn: The function.
             iterables: Its arguments, one of each for an item.
             timeout: Seconds from now within which each result has to be there; then `TimeoutError` is raised.
-            chunksize: Items that go to a worker together. By default as many as their measured cost suggests.
+            chunksize: Items that go to a worker together. By default as many as their measured cost suggests, and one
+                with a `timeout`, so that no result waits for a later one.
             buffersize: How many items may be read before their results are requested (default: all, at once).
 
         Raises:
@@ -129,6 +130,8 @@ class Executor(concurrent.futures.Executor):
         """
         _check_sizes(chunksize, buffersize)
         deadline = None if timeout is None else time.monotonic() + timeout
+        if timeout is not None and chunksize is None:
+            chunksize = 1
         items, how, total = _zipped(iterables)
         with self._lock:
             calls = self._opened()
