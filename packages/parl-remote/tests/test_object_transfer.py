@@ -79,14 +79,19 @@ def test_a_value_is_released_with_its_last_reference(
     assert worker.kinds == [HoldObject, ReleaseObject]
 
 
-def test_a_reference_that_comes_back_before_the_release_keeps_the_value(
-    worker: Worker, objects: NodeObjects, later: list[Callable[[], None]]
-) -> None:
+def returned(objects: NodeObjects) -> Any:
+    """Return a reference that comes back before the release of the one that held the value."""
     ref: Any = ObjectRef("value", 1)
     objects.hold(ref, PLACE)
     del ref
     gc.collect()
-    back: Any = ObjectRef("value", 1)
+    return ObjectRef("value", 1)
+
+
+def test_a_reference_that_comes_back_before_the_release_keeps_the_value(
+    worker: Worker, objects: NodeObjects, later: list[Callable[[], None]]
+) -> None:
+    back = returned(objects)
     objects.hold(back, PLACE)
     run(later)
     assert ReleaseObject not in worker.kinds
@@ -98,11 +103,7 @@ def test_a_reference_that_comes_back_before_the_release_keeps_the_value(
 def test_a_call_with_a_value_that_is_being_released_keeps_it(
     worker: Worker, objects: NodeObjects, later: list[Callable[[], None]]
 ) -> None:
-    ref: Any = ObjectRef("value", 1)
-    objects.hold(ref, PLACE)
-    del ref
-    gc.collect()
-    back: Any = ObjectRef("value", 1)
+    back = returned(objects)
     assert not objects.lacks([back])  # its call leaves at once
     run(later)
     assert ReleaseObject not in worker.kinds
