@@ -25,11 +25,11 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from parl_core import _actor_process
 from parl_core._actor_process import HEADER
+from parl_core._closing import ClosedByWith
 from parl_core._config import one_thread_unless_chosen
 from parl_core.checks import check_int
 from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
@@ -46,7 +46,7 @@ _CHUNK = 1 << 18
 FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
 
-class SubprocessActors:
+class SubprocessActors(ClosedByWith):
     """An actor system (`parl_core.actors.ActorSystem`) of processes on this machine.
 
     Args:
@@ -112,14 +112,6 @@ class SubprocessActors:
 
     def _start(self) -> "_Process":
         return _Process(self._start_method, [*self._handles, *self._spare])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Started(Protocol):

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from parl_core._closing import ClosedByWith
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.checks import check_int
 from parl_core.errors import ParlError
@@ -109,7 +110,7 @@ class ActorSystem(Protocol):
     ) -> None: ...
 
 
-class InProcessActors:
+class InProcessActors(ClosedByWith):
     """Actors that are plain objects of this process: for breakpoints, tests, and where one process is enough.
 
     A call runs when it is submitted, in the calling thread, so a future is always done. Arguments and results
@@ -141,14 +142,6 @@ class InProcessActors:
             handle.close()
         self._handles.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class _InProcessHandle:
     def __init__(self, instance: object) -> None:
@@ -178,7 +171,7 @@ class _InProcessHandle:
         return self._instance
 
 
-class ThreadActors:
+class ThreadActors(ClosedByWith):
     """Actors that are objects of this process, each with a thread: for work that releases the interpreter's lock.
 
     Arguments and results are the very objects, not copies. A thread cannot be killed: an actor that is closed or killed
@@ -223,14 +216,6 @@ class ThreadActors:
         for handle in self._handles:
             handle.join(max(0.0, deadline - time.monotonic()))
         self._handles.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 _ThreadCall = tuple[Future[Any], str, tuple[Any, ...], dict[str, Any]]

@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from parl_core._closing import ClosedByWith
 
 __all__ = ["CSVLogger"]
 
 
-class CSVLogger:
+class CSVLogger(ClosedByWith):
     """Writes dictionaries with the same keys as rows of a CSV file; can be shared by threads.
 
         with CSVLogger("progress.csv") as table:
@@ -81,14 +82,6 @@ class CSVLogger:
         """Write all rows to disk and close the file; a second call does nothing."""
         with self._lock:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _end_of_rows(content: bytes) -> int:

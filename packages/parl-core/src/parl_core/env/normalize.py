@@ -10,14 +10,14 @@ belongs to the checkpoint:
 
 import math
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorWrapper
 from numpy.typing import NDArray
 
+from parl_core._closing import ClosedByWith
 from parl_core.checks import check_fraction, check_positive
 from parl_core.env.autoreset import AnyVector, in_same_step
 from parl_core.env.compat import AnyEnv, ApiWrapper, Step
@@ -201,7 +201,7 @@ def wrap_rms(
     return wrapped
 
 
-class NormalizeVector(SavedStatistics, VectorWrapper):
+class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
 
     A NaN or infinite number, which would spoil the statistics for good, continues as it is for the loops to refuse; of
@@ -272,14 +272,6 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
             self._single_observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, shape, np.float32)
             batched = (self.num_envs, *shape)
             self._observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, batched, np.float32)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every environment."""

@@ -21,8 +21,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,6 +30,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
+from parl_core._closing import ClosedByWith
 from parl_core.actors import ActorFuture, ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
 from parl_core.env._steps import Answer, ArraySpaces, Ending, GroupSpaces, GroupStep, Infos, Rows, StepMemory, can_share
@@ -287,7 +287,7 @@ def make_vector_env(
         raise
 
 
-class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
+class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
     """A Gymnasium vector environment over groups of environments in actors; made by `make_vector_env`.
 
     By default an environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). `infos` of that step
@@ -436,14 +436,6 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         if answer.endings:
             infos = self._with_endings(infos, [(ending.env_index, ending) for ending in answer.endings])
         return answer.observations, answer.rewards, answer.terminated, answer.truncated, infos
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close_extras(self, **_: Any) -> None:
         """Close the environments and end their actors; called by `close`."""

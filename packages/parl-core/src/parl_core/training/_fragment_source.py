@@ -31,9 +31,9 @@ a row ends the run with its last error.
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
+from parl_core._closing import ClosedByWith
 from parl_core._nested import Observations
 from parl_core.actors import ActorHandle
 from parl_core.errors import CheckpointError, LostActor
@@ -78,7 +78,7 @@ class Arrival(NamedTuple):
     failed: bool
 
 
-class EnvironmentWorkers:
+class EnvironmentWorkers(ClosedByWith):
     """Workers with groups of environments each.
 
     Args:
@@ -202,14 +202,6 @@ class EnvironmentWorkers:
     def close(self) -> None:
         """Close the environments and end the workers; a second call does nothing."""
         self._pool.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _lives_with(self, worker: int) -> dict[int, int]:
         return {group: self._earlier[group] + self._pool.restarts[worker] for group in self._groups_of[worker]}

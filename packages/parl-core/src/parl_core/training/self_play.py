@@ -20,13 +20,13 @@ those of `parl_core.env.two_player`; PettingZoo itself is not needed.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._closing import ClosedByWith
 from parl_core.actors import ActorSystem, InProcessActors
 from parl_core.checks import check_int, check_positive
 from parl_core.errors import HyperparameterError, LostActor
@@ -330,7 +330,7 @@ class Match(NamedTuple):
     games: int
 
 
-class Arena:
+class Arena(ClosedByWith):
     """Plays matches of a game in actors, which are made at once and replaced when they are lost.
 
     Results depend on the seed alone, not on how many actors there are or where.
@@ -408,14 +408,6 @@ class Arena:
     def close(self) -> None:
         """End the actors; a second call does nothing."""
         self._pool.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _gathered(self, calls: list[tuple[Any, ...]], count: int) -> list[Results]:
         totals = [Results()] * count

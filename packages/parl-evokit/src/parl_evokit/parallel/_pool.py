@@ -18,12 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._closing import ClosedByWith
 from parl_core._subprocess_actors import SubprocessActors
 from parl_core.actors import ActorSystem, ThreadActors, open_actors, usable_cores
 from parl_core.errors import LostActor
@@ -71,7 +71,7 @@ class _Losses:
         self.found.append((slot, error))
 
 
-class Pool:
+class Pool(ClosedByWith):
     """A pool of actors that evaluate samples, used by `sample`; `ThreadPool` and `ProcessPool` choose the actors.
 
     Workers stay from round to round. Use it in a `with` statement, or close it.
@@ -192,14 +192,6 @@ class Pool:
             if self._owned:
                 self._actors.close()
             self._infos.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _hand_out(self, model: Model) -> None:
         assert self._job is not None
