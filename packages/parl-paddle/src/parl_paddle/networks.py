@@ -105,16 +105,11 @@ class _Recurrent(nn.Layer):
 
 
 class _Cell(nn.Layer):
-    """A recurrent layer of paddle that can be pickled: its state of dropout, a tensor without a place, cannot."""
+    """A recurrent layer of paddle that can be copied, pickled and exported: its state of dropout has a place."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        buffers = {name: tensor for name, tensor in state["_buffers"].items() if name != "_dropout_state"}
-        return {**state, "_buffers": buffers}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._buffers["_dropout_state"] = self.create_variable(dtype="uint8")
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size, **_start())  # type: ignore[arg-type]  # of paddle's layer beside it
+        self.register_buffer("_dropout_state", paddle.zeros([1], "uint8"), persistable=False)
 
 
 class _GRUCell(_Cell, nn.GRU):
@@ -127,7 +122,7 @@ class _LSTMCell(_Cell, nn.LSTM):
 
 class GRU(recurrent.GRU, _Recurrent):
     def _made_cell(self, size: int) -> nn.Layer:
-        return _GRUCell(size, size, **_start())
+        return _GRUCell(size)
 
     def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, hidden = self.cell(steps, parts[0].unsqueeze(0))
@@ -136,7 +131,7 @@ class GRU(recurrent.GRU, _Recurrent):
 
 class LSTM(recurrent.LSTM, _Recurrent):
     def _made_cell(self, size: int) -> nn.Layer:
-        return _LSTMCell(size, size, **_start())
+        return _LSTMCell(size)
 
     def _run(self, steps: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         outputs, after = self.cell(steps, tuple(part.unsqueeze(0) for part in parts))
