@@ -151,6 +151,20 @@ def test_both_ends_of_a_proved_connection_talk(listener: LoopbackListener) -> No
     here.close()
 
 
+def test_an_answer_that_arrived_before_a_close_is_received_after_it(listener: LoopbackListener) -> None:
+    here = UnixChannel(connect_loopback(listener.getsockname(), wait=True))
+    there = UnixChannel(let_in(listener))
+    there.send([b"the last answer"])
+    with selectors.DefaultSelector() as selector:
+        selector.register(here.fileno(), selectors.EVENT_READ)
+        assert selector.select(WAIT_S)
+    here.close()
+    assert bytes(here.receive(WAIT_S)[0]) == b"the last answer"
+    with pytest.raises(ChannelClosed):
+        here.receive(WAIT_S)
+    there.close()
+
+
 def test_a_peer_that_only_knows_the_port_is_refused(listener: LoopbackListener) -> None:
     with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S) as unauthenticated:
         unauthenticated.sendall(bytes(64))

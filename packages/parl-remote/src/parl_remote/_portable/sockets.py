@@ -114,11 +114,15 @@ class LoopbackSocket(socket.socket):
         """Receive available data; return 0 at the end."""
         deadline = self._deadline(flags)
         while True:
-            with contextlib.suppress(BlockingIOError):
-                if self._down:
-                    return 0
+            is_down = self._down  # before reading: what arrived before the end is returned before the end
+            try:
                 if self._is_proved():
                     return super().recv_into(buffer, nbytes, flags & ~(DONT_WAIT | NO_SIGNAL))
+            except OSError as error:
+                if is_down:
+                    return 0
+                if not isinstance(error, BlockingIOError):
+                    raise
             if not self._wait(deadline, write=False):
                 raise BlockingIOError("nothing has arrived")
 
