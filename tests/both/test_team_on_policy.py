@@ -4,6 +4,7 @@ solves.
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformReward
 
 import parl
@@ -82,6 +84,42 @@ class StepAgent:
 
     def value(self, obs: Any) -> Any:
         return 100.0 * obs["obs"][:, :, 0] + np.array([0.0, 1.0], np.float32)
+
+
+class Relay(Leaving):
+    """The first agent terminates in step 2, in which the second one joins; that one terminates in step 4."""
+
+    def reset(self, seed: Any = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents, self.at = ["first"], 0
+        return self._seen(), {"first": {}}
+
+    def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        self.at += 1
+        (name,) = self.agents
+        over = self.at in self.ends
+        self.agents = [] if self.at == self.ends[1] else ["second"] if self.at >= self.ends[0] else ["first"]
+        seen = {one: np.full(1, self.at, np.float32) for one in self.possible_agents}
+        return seen, {name: 1.0}, {name: over}, {name: False}, {name: {}}
+
+
+def test_nothing_ends_for_an_agent_that_joins() -> None:
+    agent: Any = StepAgent()
+    with make_vector_env(lambda: JointEnv(Relay()), 1) as envs:
+        rollout = RolloutCollector(agent, envs, 5, seed=0).collect()
+    assert rollout.active is not None
+    assert rollout.active[:, 0].tolist() == [[1, 0], [1, 0], [0, 1], [0, 1], [1, 0]]
+    assert rollout.terminated[:, 0].tolist() == [[0, 1], [1, 0], [1, 0], [1, 1], [0, 1]]
+
+
+def test_a_vector_that_continues_in_the_same_arrays_gives_the_same_rollout() -> None:
+    agent: Any = StepAgent()
+    rollouts = []
+    for copy in (True, False):
+        make = [lambda: JointEnv(Leaving())]
+        with closing(SyncVectorEnv(make, copy=copy, autoreset_mode=AutoresetMode.SAME_STEP)) as envs:
+            rollouts.append(RolloutCollector(agent, envs, 6, seed=0).collect())
+    for name in ("active", "reward", "terminated", "truncated", "value", "next_value"):
+        np.testing.assert_array_equal(*(getattr(rollout, name) for rollout in rollouts))
 
 
 def test_targets_of_agents_that_leave_are_those_by_hand() -> None:

@@ -250,3 +250,26 @@ def test_an_algorithm_for_another_number_of_agents_is_refused() -> None:
     agent = parl.Agent(parl.algorithms.QMIX(model, parl.networks.QMixer(3)))
     with make_vector_env(make_two_step, 1) as envs, pytest.raises(HyperparameterError, match=r"3 agents.*have 2"):
         train_off_policy(agent, envs, OffPolicySettings(total_steps=4, batch_size=2), seed=0)
+
+
+def test_what_is_learned_of_an_episode_does_not_depend_on_the_one_before_it() -> None:
+    rng = np.random.default_rng(0)
+    episodes, steps, agents = 2, 4, 2
+    columns = (
+        rng.normal(size=(episodes, steps, 5)).astype(np.float32),  # states
+        rng.integers(3, size=(episodes, steps, agents)),
+        rng.normal(size=(episodes, steps, 1)).astype(np.float32),
+        np.zeros((episodes, steps, 1), np.float32),
+        rng.normal(size=(episodes, steps, agents, 6)).astype(np.float32),
+        np.ones((episodes, steps, agents, 3), np.float32),
+        np.zeros((episodes, steps, 1), np.float32),
+    )
+
+    def loss(*episode: Any) -> float:
+        seed_everything(0)
+        model = parl.networks.RecurrentTeamQNetwork(agents, 3, memory_size=8)
+        alg = parl.algorithms.QMIX(model, parl.networks.QMixer(agents, 4))
+        return float(parl.Agent(alg, obs_ndim={"obs": 2, "state": 1}).learn(*episode)[0])
+
+    alone = [loss(*(column[i : i + 1] for column in columns)) for i in range(episodes)]
+    assert loss(*columns) == pytest.approx(np.mean(alone), rel=1e-5)

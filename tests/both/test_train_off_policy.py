@@ -1,15 +1,21 @@
 """`parl train` with off-policy algorithms, and the agents that it leaves."""
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core import backends
 from parl_core.cli._commands import parl
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.replay import ReplayMemory
 from parl_core.training import OffPolicySettings, make_vector_env, train_off_policy
+from parl_core.training.off_policy import TransitionCollector
 from parl_core.training.trained import Trained
 
 BACKEND = backends.current().name
@@ -49,3 +55,20 @@ def test_an_agent_for_other_actions_is_refused_before_the_first_step(
     agent = Trained(algorithm, made_for, BACKEND, (8,)).make_agent()
     with make_vector_env(played, 1) as envs, pytest.raises(ParlError, match=message):
         train_off_policy(agent, envs, OffPolicySettings(learning_starts=500, total_steps=500))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_a_vector_that_continues_in_the_same_arrays_is_remembered_as_any_other(mode: Any) -> None:
+    remembered = []
+    for copy in (True, False):
+        agent = Trained("DQN", "CartPole-v1", BACKEND, (8,)).make_agent()
+        memory = ReplayMemory(100, 4, 0, n_envs=2, seed=0)
+        make = [lambda: gymnasium.make("CartPole-v1")] * 2
+        with closing(SyncVectorEnv(make, copy=copy, autoreset_mode=mode)) as envs:
+            collector = TransitionCollector(agent, envs, memory, np.random.default_rng(0), 0)
+            for _ in range(40):
+                collector.collect(at_random=True, exploration={})
+        size = memory.size()
+        remembered.append((memory.obs[:size], memory.next_obs[:size]))
+    for with_copies, without in zip(*remembered, strict=True):
+        np.testing.assert_array_equal(with_copies, without)

@@ -52,7 +52,8 @@ class TeamEpisodes(Batch):
         }
         learned = 1.0 - flags["filled"]
         learned[:, -1] = 0.0
-        ahead = np.minimum(np.arange(rows) + 1, rows - 1)
+        places = np.arange(rows).reshape(count, steps)
+        ahead = np.minimum(places + 1, places[:, -1:]).reshape(-1)
         return Sequences.made(
             obs={
                 "obs": np.asarray(self.obs).reshape(rows, agents, -1),
@@ -313,7 +314,8 @@ class QMIX(DQN):
                 f"action must have shape {list(obs['obs'].shape[:2])}, one per agent, got {list(batch.action.shape)}"
             )
         if self.remembers and not batch.state:
-            steps = int(np.argmax(np.diff(np.append(batch.ahead, -1)) < 1)) + 1
+            # The last row of a sequence is the first from which nothing is ahead.
+            steps = int(np.argmax(batch.ahead <= np.arange(len(batch.ahead)))) + 1
             return batch.made(**{**batch.__dict__, "state": self.model.initial_state(len(batch.action) // steps)})
         return batch
 

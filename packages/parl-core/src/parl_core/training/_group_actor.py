@@ -286,11 +286,11 @@ def experience_of(
                 f"IMPALA learns once from each batch: leave out epochs and minibatch_size, got {passes}"
             )
         return VTraceExperience(agent)
-    if hasattr(algorithm, "learn_rollout"):
+    if hasattr(algorithm, "learn_rollout") and getattr(algorithm, "TEAM", None) is None:
         return RolloutExperience(agent, gamma, gae_lambda, passes, make_generator(rng))
     raise TypeError(
         f"actors and a learner need an agent with IMPALA, A2C, A3C or PPO; {type(algorithm).__name__} learns in "
-        "another way: see train_off_policy and train_by_episodes"
+        "another way: see train_on_policy, train_off_policy and train_by_episodes"
     )
 
 

@@ -5,7 +5,7 @@ Everything is batched numpy. A reward or an observation that is infinite or NaN 
 from it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
 import gymnasium
@@ -33,6 +33,7 @@ __all__ = [
     "first_reset",
     "into_space",
     "paired",
+    "reset_with",
     "tell_dimensions",
     "tensors_into_space",
 ]
@@ -332,13 +333,17 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
 
 
 def first_reset(envs: Any, seed: int | None) -> Any:
-    """Return the first observations of a vector environment, each of its environments with a seed of its own.
+    """Return the first observations of a vector environment, each of its environments with a seed of its own."""
+    return reset_with(envs, spawn_seeds(seed, envs.num_envs))
 
-    Those that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all.
+
+def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
+    """Return the observations of a vector environment after a reset with these seeds, one each.
+
+    Environments that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all: the first.
     """
-    seeds = spawn_seeds(seed, envs.num_envs)
     try:
-        return envs.reset(seed=seeds)[0]
+        return envs.reset(seed=list(seeds))[0]
     except (gymnasium.error.Error, TypeError):
         return envs.reset(seed=seeds[0])[0]
 

@@ -63,6 +63,7 @@ from parl_core.training.acting import (
     check_rewards,
     first_reset,
     into_space,
+    reset_with,
     tell_dimensions,
 )
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
@@ -176,6 +177,8 @@ class TransitionCollector:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
         """
         obs, before = self._obs, self._acting.state
+        raw = self._raw  # a copy is kept: the vector may continue in the same arrays
+        kept = raw.copy() if isinstance(raw, np.ndarray) else self._as_stored(raw)
         if at_random:
             if before:
                 self._acting.sample(obs, **exploration)  # for the state after the step
@@ -185,16 +188,16 @@ class TransitionCollector:
         self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
         check_rewards(reward, "of the step just taken")
         ended = np.flatnonzero(terminated | truncated)
-        raw, now, last, given = self._raw, self._obs, infos.get("final_obs"), reward
+        now, last, given = self._obs, infos.get("final_obs"), reward
         if self._normalized is not None:
             now, last = self._normalized.raw_obs, self._normalized.raw_final_obs
             given = self._normalized.raw_reward
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
         if self._watch is not None:
-            self._watch.compare(given, next_obs["rewards"], raw["alive"])
+            self._watch.compare(given, next_obs["rewards"], kept["alive"])
         remembered = {"state": before} if before else {}
-        stored = self._as_stored(raw), action, given, self._as_stored(next_obs), terminated, truncated
+        stored = kept, action, given, self._as_stored(next_obs), terminated, truncated
         self._memory.append_batch(*stored, **remembered)
         if ended.size:
             self._acting.begin(ended)
@@ -209,8 +212,7 @@ class TransitionCollector:
 
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
-        one_each: Any = list(seeds)
-        self._obs, _ = self._envs.reset(seed=one_each)
+        self._obs = reset_with(self._envs, seeds)
         self._raw = self._obs if self._normalized is None else self._normalized.raw_obs
         self._acting.begin()
         self._running.begin_again()

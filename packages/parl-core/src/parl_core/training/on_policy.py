@@ -50,6 +50,7 @@ from parl_core.training.acting import (
     check_rewards,
     first_reset,
     into_space,
+    reset_with,
     tell_dimensions,
     tensors_into_space,
 )
@@ -179,7 +180,6 @@ class RolloutCollector:
             map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
             value[t], action, log_prob[t] = acting.explore(self._obs)
             actions.append(action)
-            before = self._obs
             self._obs, rewards, over, cut, infos = self._envs.step(self._into_space(action))
             ended = np.flatnonzero(over | cut)
             episodes += self._running.step(rewards, ended, infos)
@@ -188,7 +188,7 @@ class RolloutCollector:
             else:
                 check_rewards(rewards, "of the team in the rollout")
                 of_team[t] = rewards
-                active[t] = before["alive"] != 0
+                active[t] = obs["alive"][t] != 0
                 after = _as_it_led_to(self._obs, ended, infos)
                 reward[t], terminated[t], truncated[t] = _of_agents(active[t], after, over, cut)
             for i in ended[~over[ended]].tolist():
@@ -229,7 +229,7 @@ class RolloutCollector:
 
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
-        self._obs, _ = self._envs.reset(seed=list(seeds))
+        self._obs = reset_with(self._envs, seeds)
         self._acting.begin()
         self._running.begin_again()
 
@@ -346,7 +346,8 @@ def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mappi
 def _of_agents(active: Bools, after: Mapping[str, Any], over: Bools, cut: Bools) -> tuple[Floats, Bools, Bools]:
     """Return the rewards of a step, and which agents terminated and which were truncated by it, each `[N, agents]`.
 
-    An agent that had left before counts as terminated: nothing flows through its rows.
+    An agent that is not in the episode counts as terminated: nothing flows through its rows. One that joins by the step
+    does not, because the episode goes on for it.
 
     Args:
         active: where agents acted.
@@ -354,8 +355,9 @@ def _of_agents(active: Bools, after: Mapping[str, Any], over: Bools, cut: Bools)
         over: `[N]`, environments that terminated.
         cut: `[N]`, those that were truncated.
     """
-    ended = ~active | (after["terminated"] != 0) | over[:, None]
-    left = ~ended & ((after["alive"] == 0) | cut[:, None])
+    gone = after["alive"] == 0
+    ended = (~active & gone) | (after["terminated"] != 0) | over[:, None]
+    left = ~ended & (gone | cut[:, None])
     return np.where(active, after["rewards"], 0.0).astype(np.float32), ended, left
 
 
