@@ -1,5 +1,8 @@
 """Recurrent models whose state no loop carries are refused; those that run over the steps of an observation are not."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -61,3 +64,13 @@ def test_a_layer_that_runs_over_stacked_frames_is_trained() -> None:
 
     with make_vector_env(stacked, 1) as envs:
         assert train_off_policy(Agent(DQN(OneStep())), envs, LOOP).step == 40
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copied_recurrent_weights_are_packed_for_the_device(
+    duplicate: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[torch.nn.RNNBase] = []
+    model = OneStep()
+    monkeypatch.setattr(torch.nn.RNNBase, "flatten_parameters", lambda self: packed.append(self))
+    assert duplicate(model).lstm in packed

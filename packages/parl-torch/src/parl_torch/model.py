@@ -40,7 +40,18 @@ class Model(nn.Module, contract.Model):
         memo[id(self)] = duplicate
         duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
         duplicate.set_model_id(duplicate._fresh_id())
+        duplicate._pack_recurrent_weights()
         return duplicate
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._pack_recurrent_weights()
+
+    def _pack_recurrent_weights(self) -> None:
+        # cuDNN wants the weights of a recurrent layer in one block, which a copy of each of them loses.
+        for layer in self.modules():
+            if isinstance(layer, nn.RNNBase):
+                layer.flatten_parameters()
 
     def _plain_model(self) -> type[contract.Model]:
         return Model
