@@ -9,6 +9,8 @@ import parl
 from parl_core import backends
 from parl_core.errors import HyperparameterError
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 layers = parl.layers
 BACKEND = backends.current().name
 

@@ -18,6 +18,8 @@ from parl.utils.scheduler import LinearDecayScheduler, PiecewiseScheduler
 from parl.utils.utils import check_model_method
 from parl_core import backends
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
 BACKEND = backends.current().name
 
 if BACKEND == "torch":

@@ -13,6 +13,11 @@ from parl_torch.algorithm import Algorithm
 from parl_torch.model import Model
 
 
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARL_DEVICE", "cpu")  # where the parts of `Own` are
+
+
 class Net(Model):
     def __init__(self) -> None:
         self.fc = torch.nn.Linear(4, 2)

@@ -1,5 +1,6 @@
 """No update waits for the device: on CUDA PyTorch is told to refuse it, on the CPU each way to ask is refused here."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -60,15 +61,18 @@ class NoReading(TorchFunctionMode):
 @pytest.fixture
 def waiting_is_an_error() -> Iterator[None]:
     yield
-    torch.cuda.set_sync_debug_mode("default")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this mode does not notice all of it
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.usefixtures("waiting_is_an_error")
+@pytest.mark.filterwarnings("ignore")  # those of PyTorch: of this mode, and while it compiles
 @pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in ALL), *((name, True) for name in COMPILED)])
 def test_an_update_on_cuda_does_not_wait_for_the_device(name: str, compiled: bool) -> None:
-    learn = _learner(name, "cuda", compile=compiled)
+    learn = _learner(name, "cuda", **({"compile": True} if compiled else {}))
     for _ in range(5):  # shapes, compilation, capture
         learn()
     torch.cuda.synchronize()
