@@ -6,11 +6,13 @@ layers of two critics are one batched product.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import batches
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,7 +26,7 @@ class Adam:
         self._parameters = list(parameters)
         self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._steps = [torch.zeros(()) for _ in self._parameters]
+        self._steps = [torch.zeros((), device=parameter.device) for parameter in self._parameters]
         self._lr, self._eps = lr, eps
 
     @torch.no_grad()
@@ -47,15 +49,15 @@ class Adam:
         )
 
 
-def layers(*sizes: int) -> list[Tensor]:
+def layers(*sizes: int, device: str) -> list[Tensor]:
     """Return weights and biases of dense layers, drawn as `torch.nn.Linear` does."""
-    drawn = [torch.nn.Linear(inputs, outputs) for inputs, outputs in pairwise(sizes)]
+    drawn = [torch.nn.Linear(inputs, outputs, device=device) for inputs, outputs in pairwise(sizes)]
     return [part.detach().requires_grad_() for layer in drawn for part in (layer.weight, layer.bias)]
 
 
-def twin_layers(*sizes: int) -> list[Tensor]:
+def twin_layers(*sizes: int, device: str) -> list[Tensor]:
     """Return weights `[2, inputs, outputs]` and biases `[2, 1, outputs]` of two networks of dense layers."""
-    first, second = layers(*sizes), layers(*sizes)
+    first, second = layers(*sizes, device=device), layers(*sizes, device=device)
     found = []
     for one, other in zip(first, second, strict=True):
         both = torch.stack((one.detach(), other.detach()))
@@ -87,16 +89,28 @@ _HIDDEN = batches.CHEETAH_HIDDEN
 _LOG_STD_LEAST, _LOG_STD_MOST = -20.0, 2.0
 
 
-class Floor:
+class OnDevice:
+    """Base of what is written by hand: where its tensors are."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+
+    def _tensors(self, arrays: Iterable[NDArray[Any]]) -> list[Tensor]:
+        if self._device == "cpu":
+            return [torch.from_numpy(array) for array in arrays]
+        return [torch.from_numpy(array).to(self._device, non_blocking=True) for array in arrays]
+
+
+class Floor(OnDevice):
     """The networks without convolutions, where what a library adds shows most."""
 
     def dqn(self) -> Run:
-        q = layers(batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM)
+        q = layers(batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM, device=self._device)
         target, adam, batch = copies(q), Adam(q, lr=1e-3), batches.transitions()
 
         def run(updates: int) -> None:
             for step in range(updates):
-                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                obs, action, reward, next_obs, terminal = self._tensors(batch)
                 with torch.no_grad():
                     best = chain(target, next_obs).amax(1)
                     value = torch.addcmul(reward, 1.0 - terminal, best, value=0.99)
@@ -110,8 +124,8 @@ class Floor:
         return run
 
     def ppo(self) -> Run:
-        policy = layers(batches.OBS_DIM, batches.PPO_HIDDEN, batches.PPO_HIDDEN, batches.ACT_DIM)
-        critic = layers(batches.OBS_DIM, batches.PPO_HIDDEN, batches.PPO_HIDDEN, 1)
+        policy = layers(batches.OBS_DIM, batches.PPO_HIDDEN, batches.PPO_HIDDEN, batches.ACT_DIM, device=self._device)
+        critic = layers(batches.OBS_DIM, batches.PPO_HIDDEN, batches.PPO_HIDDEN, 1, device=self._device)
         parameters = [*policy, *critic]
         adam, columns = Adam(parameters, lr=2.5e-4, eps=1e-5), batches.vector_rollout()
 
@@ -120,9 +134,9 @@ class Floor:
             return F.linear(torch.tanh(F.linear(hidden, p[2], p[3])), p[4], p[5])
 
         def run(_: int) -> None:
-            tensors = [torch.from_numpy(array) for array in columns.values()]
+            tensors = self._tensors(columns.values())
             for _ in range(batches.EPOCHS):
-                order = torch.randperm(batches.ROLLOUT)
+                order = torch.randperm(batches.ROLLOUT, device=self._device)
                 shuffled = [tensor[order].split(batches.MINIBATCH) for tensor in tensors]
                 for obs, action, value_old, target, log_prob_old, advantage in zip(*shuffled, strict=True):
                     std, mean = torch.std_mean(advantage)
@@ -153,9 +167,12 @@ class Floor:
         return self._soft_actor_critic(fixed=True)
 
     def _soft_actor_critic(self, *, fixed: bool) -> Run:
-        actor, critic = layers(_OBS, *_HIDDEN, 2 * _ACT), twin_layers(_OBS + _ACT, *_HIDDEN, 1)
+        actor, critic = (
+            layers(_OBS, *_HIDDEN, 2 * _ACT, device=self._device),
+            twin_layers(_OBS + _ACT, *_HIDDEN, 1, device=self._device),
+        )
         target = copies(critic)
-        log_alpha = torch.tensor(math.log(0.2), requires_grad=not fixed)
+        log_alpha = torch.tensor(math.log(0.2), device=self._device, requires_grad=not fixed)
         adam, adam_critic, adam_alpha = Adam(actor, lr=3e-4), Adam(critic, lr=3e-4), Adam([log_alpha], lr=3e-4)
         batch = batches.cheetah_transitions()
 
@@ -170,7 +187,7 @@ class Floor:
 
         def run(updates: int) -> None:
             for _ in range(updates):
-                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                obs, action, reward, next_obs, terminal = self._tensors(batch)
                 with torch.no_grad():
                     alpha = log_alpha.exp()
                     next_action, log_p = sampled(next_obs)
@@ -190,14 +207,17 @@ class Floor:
         return run
 
     def td3(self) -> Run:
-        actor, critic = layers(_OBS, *_HIDDEN, _ACT), twin_layers(_OBS + _ACT, *_HIDDEN, 1)
+        actor, critic = (
+            layers(_OBS, *_HIDDEN, _ACT, device=self._device),
+            twin_layers(_OBS + _ACT, *_HIDDEN, 1, device=self._device),
+        )
         target, target_actor = copies(critic), copies(actor)
         adam, adam_critic = Adam(actor, lr=1e-3), Adam(critic, lr=1e-3)
         batch = batches.cheetah_transitions()
 
         def run(updates: int) -> None:
             for step in range(updates):
-                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                obs, action, reward, next_obs, terminal = self._tensors(batch)
                 with torch.no_grad():
                     noise = torch.randn_like(action).mul_(0.2).clamp_(-0.5, 0.5)
                     next_action = torch.tanh(chain(target_actor, next_obs)).add_(noise).clamp_(-1.0, 1.0)
@@ -223,14 +243,17 @@ class Floor:
         return torch.addmm(critic[5][0], hidden, critic[4][0])
 
     def ddpg(self) -> Run:
-        actor, critic = layers(_OBS, *_HIDDEN, _ACT), layers(_OBS + _ACT, *_HIDDEN, 1)
+        actor, critic = (
+            layers(_OBS, *_HIDDEN, _ACT, device=self._device),
+            layers(_OBS + _ACT, *_HIDDEN, 1, device=self._device),
+        )
         target, target_actor = copies(critic), copies(actor)
         adam, adam_critic = Adam(actor, lr=1e-3), Adam(critic, lr=1e-3)
         batch = batches.cheetah_transitions()
 
         def run(updates: int) -> None:
             for _ in range(updates):
-                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                obs, action, reward, next_obs, terminal = self._tensors(batch)
                 with torch.no_grad():
                     next_action = torch.tanh(chain(target_actor, next_obs))
                     best = chain(target, torch.cat((next_obs, next_action), dim=1))[:, 0]
@@ -246,21 +269,23 @@ class Floor:
         return run
 
 
-class WithoutAutograd:
+class WithoutAutograd(OnDevice):
     """DQN with its gradients written down: products of matrices, and nothing recorded."""
 
     @torch.no_grad()
     def dqn(self) -> Run:
-        parameters = layers(batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM)
+        parameters = layers(
+            batches.OBS_DIM, batches.DQN_HIDDEN, batches.DQN_HIDDEN, batches.ACT_DIM, device=self._device
+        )
         q = [parameter.detach() for parameter in parameters]
         target, adam, batch = copies(q), Adam(q, lr=1e-3), batches.transitions()
-        rows = torch.arange(batches.DQN_BATCH)
+        rows = torch.arange(batches.DQN_BATCH, device=self._device)
         slope = 2.0 / batches.DQN_BATCH
 
         @torch.no_grad()
         def run(updates: int) -> None:
             for step in range(updates):
-                obs, action, reward, next_obs, terminal = map(torch.from_numpy, batch)
+                obs, action, reward, next_obs, terminal = self._tensors(batch)
                 best = chain(target, next_obs).amax(1)
                 value = torch.addcmul(reward, 1.0 - terminal, best, value=_GAMMA)
                 first = torch.relu_(torch.addmm(q[1], obs, q[0].t()))

@@ -41,15 +41,16 @@ class Contender:
         library: its name in `LIBRARIES`.
         case: a method of its class.
         threads: of the arithmetic; with several, seconds are the wall's.
+        device: `cpu` or `cuda`; on a GPU seconds are the wall's, and the last update is waited for.
 
     Attributes:
         lacks: why it cannot run; empty where the library has no such algorithm, None when it can.
     """
 
-    def __init__(self, backend: str, library: str, case: str, threads: int) -> None:
+    def __init__(self, backend: str, library: str, case: str, threads: int, device: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other_end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other_end, backend, library, case, threads))
+        self._process = context.Process(target=_serve, args=(other_end, backend, library, case, threads, device))
         self._process.start()
         other_end.close()
         self.lacks: str | None = self._pipe.recv()
@@ -70,8 +71,9 @@ class Contender:
         self._process.join()
 
 
-def _serve(pipe: Connection, backend: str, library: str, case: str, threads: int) -> None:
+def _serve(pipe: Connection, backend: str, library: str, case: str, threads: int, device: str) -> None:
     module, name, options = LIBRARIES[backend][library]
+    options = {**options, "device": device}
     multiprocessing.set_start_method("fork", force=True)  # a spawned process has another default; PARL 2.2.1 wants this
     try:
         _set_threads(backend, threads)
@@ -84,7 +86,8 @@ def _serve(pipe: Connection, backend: str, library: str, case: str, threads: int
         pipe.send("")
         return
     pipe.send(None)
-    clock = time.process_time if threads == 1 else time.perf_counter
+    clock = time.process_time if threads == 1 and device == "cpu" else time.perf_counter
+    wait: Callable[[], None] = (lambda: None) if device == "cpu" else import_module("torch").cuda.synchronize
     while True:
         try:
             updates = pipe.recv()
@@ -92,6 +95,7 @@ def _serve(pipe: Connection, backend: str, library: str, case: str, threads: int
             return
         began = clock()
         run(updates)
+        wait()
         pipe.send(clock() - began)
 
 

@@ -4,7 +4,9 @@
 class OtherParl:
     """Base of PARL 2.2.1's algorithms on both frameworks; refuses another PARL."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        if device != "cpu":
+            raise ModuleNotFoundError("PARL 2.2.1 is measured on the CPU only")
         import parl
 
         if not parl.__version__.startswith("2."):

@@ -83,6 +83,6 @@ class Parl:
 class Reduced:
     """With `compute_dtype="bfloat16"`, where it pays: convolutions."""
 
-    def __init__(self) -> None:
-        parl = Parl(compute_dtype="bfloat16")
+    def __init__(self, device: str = "cpu") -> None:
+        parl = Parl(compute_dtype="bfloat16", device=device)
         self.dqn_cnn, self.a2c_cnn, self.impala_cnn = parl.dqn_cnn, parl.a2c_cnn, parl.impala_cnn

@@ -28,14 +28,16 @@ CASES = {
 }
 
 
-def best_rates(case: str, backend: str, libraries: list[str], rounds: int, threads: int) -> dict[str, float]:
+def best_rates(
+    case: str, backend: str, libraries: list[str], rounds: int, threads: int, device: str
+) -> dict[str, float]:
     """Updates per second of each library that is installed and has the algorithm."""
     updates = UPDATES[CASES[case][1]]
     seconds: dict[str, float] = {}
     with ExitStack() as running:
         contenders: dict[str, Contender] = {}
         for name in libraries:
-            contender = running.enter_context(Contender(backend, name, case, threads))
+            contender = running.enter_context(Contender(backend, name, case, threads, device))
             if contender.lacks is None:
                 contenders[name] = contender
             elif contender.lacks:
@@ -58,6 +60,12 @@ def main() -> None:
     parser.add_argument(
         "--threads", type=int, default=1, help="of the arithmetic; with several the clock on the wall counts"
     )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="of the arithmetic; on a GPU the clock on the wall counts",
+    )
     parser.add_argument("--json", type=Path, help="file for the rates, by case and library")
     options = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
@@ -70,7 +78,7 @@ def main() -> None:
     for case in options.cases.split(","):
         title, size = CASES[case]
         rounds = max(3, options.rounds // (1 if size == "small" else 6))
-        rates = found[case] = best_rates(case, options.backend, libraries, rounds, options.threads)
+        rates = found[case] = best_rates(case, options.backend, libraries, rounds, options.threads, options.device)
         cells = [f"{rates[name]:,.{0 if rates[name] > 200 else 1}f}" if name in rates else "-" for name in libraries]
         cells += [f"{rates['ours'] / rates[name]:.2f}" if name in rates else "-" for name in peers]
         print(f"| {title} | {' | '.join(cells)} |", flush=True)

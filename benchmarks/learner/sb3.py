@@ -13,6 +13,9 @@ Run = Callable[[int], None]
 class StableBaselines3:
     """Its algorithms with networks of the sizes of the others'."""
 
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+
     def dqn(self) -> Run:
         hidden = {"net_arch": [batches.DQN_HIDDEN, batches.DQN_HIDDEN]}
         cartpole = gymnasium.make("CartPole-v1")
@@ -25,7 +28,7 @@ class StableBaselines3:
         from stable_baselines3 import DQN
         from stable_baselines3.common.utils import polyak_update
 
-        model = DQN(policy, env, device="cpu", **options)
+        model = DQN(policy, env, device=self._device, **options)
         obs, action, *others = columns
         _feed(model, (obs, action[:, None], *others))
 
@@ -54,7 +57,7 @@ class StableBaselines3:
 
     def _continuous(self, algorithm: Any) -> Run:
         hidden = {"net_arch": list(batches.CHEETAH_HIDDEN)}
-        model = algorithm("MlpPolicy", batches.cheetah(), policy_kwargs=hidden, buffer_size=100, device="cpu")
+        model = algorithm("MlpPolicy", batches.cheetah(), policy_kwargs=hidden, buffer_size=100, device=self._device)
         columns = batches.cheetah_transitions()
         _feed(model, columns)
         return lambda updates: model.train(gradient_steps=updates, batch_size=len(columns[0]))
@@ -71,7 +74,7 @@ class StableBaselines3:
             n_epochs=batches.EPOCHS,
             clip_range_vf=0.2,
             ent_coef=0.01,
-            device="cpu",
+            device=self._device,
         )
         model.set_logger(configure(None, []))
         _fill(model.rollout_buffer, batches.vector_rollout(), 1)
@@ -84,7 +87,7 @@ class StableBaselines3:
 
         steps, envs = batches.A2C_STEPS, batches.A2C_ENVS
         games = DummyVecEnv([batches.atari] * envs)
-        model = A2C("CnnPolicy", games, n_steps=steps, use_rms_prop=False, device="cpu")
+        model = A2C("CnnPolicy", games, n_steps=steps, use_rms_prop=False, device=self._device)
         model.set_logger(configure(None, []))
         columns = {"obs": batches.frames(steps * envs), **batches.rollout(steps * envs, batches.ATARI_ACTIONS)}
 
@@ -103,7 +106,9 @@ def _feed(model: Any, columns: Any) -> None:
     obs, action, reward, next_obs, terminal = columns
     ordered = (obs, action, next_obs, terminal[:, None], reward[:, None])
     model.set_logger(configure(None, []))
-    model.replay_buffer.sample = lambda *_, **__: ReplayBufferSamples(*(torch.from_numpy(part) for part in ordered))
+    model.replay_buffer.sample = lambda *_, **__: ReplayBufferSamples(
+        *(torch.from_numpy(part).to(model.device) for part in ordered)
+    )
 
 
 def _fill(buffer: Any, columns: dict[str, Any], envs: int) -> None:
