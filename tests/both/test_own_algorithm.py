@@ -64,14 +64,15 @@ class Moving(LeastSquares):
     def __init__(self, model: parl.Model) -> None:
         super().__init__(model)
         self.limit, self.weight, self.small, self.calls = 1e9, 1.0, np.float32(0.1), 0
-        self.seen, self.mean, self._last = np.zeros(2), None, 0.0
+        self.seen, self.mean, self.least, self._last = np.zeros(2), None, None, 0.0
 
     def learn(self, obs: Any, wanted: Any) -> Any:
         self.weight, self.small, self.calls = 0.9 * self.weight, self.small * np.float32(1.1), self.calls + 1
         self.seen += self.calls
         self.mean = obs if self.mean is None else 0.9 * self.mean + 0.1 * obs
         self._last = float(self.seen.sum()) * self.weight + float(self.small)
-        return super().learn(obs - self.mean + self._last, wanted * self.weight)
+        self.least = self._last if self.least is None else min(self.least, self._last)
+        return super().learn(obs - self.mean + self._last, wanted * self.weight + self.least)
 
 
 def moving() -> parl.Agent:
@@ -86,10 +87,12 @@ def test_numbers_and_tensors_that_change_are_saved_with_the_agent(tmp_path: Path
     agent.save(tmp_path / "agent.ckpt")
     other.restore(tmp_path / "agent.ckpt")
     assert (other.alg.calls, other.alg.weight, type(other.alg.small)) == (3, agent.alg.weight, np.float32)
+    assert other.alg.least == agent.alg.least is not None
     for _ in range(2):
         assert other.learn(2 * OBS, WANTED) == agent.learn(2 * OBS, WANTED)
     other.restore(tmp_path / "first.ckpt")
-    assert (other.alg.calls, other.alg.weight, other.alg.limit, other.alg.mean) == (0, 1.0, 1e9, None)
+    assert (other.alg.calls, other.alg.weight, other.alg.limit) == (0, 1.0, 1e9)
+    assert (other.alg.mean, other.alg.least) == (None, None)
     np.testing.assert_array_equal(other.alg.seen, 0.0)
 
 

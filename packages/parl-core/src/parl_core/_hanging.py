@@ -91,17 +91,8 @@ def values_of(owner: object, to_array: Callable[[Any], NDArray[Any] | None]) -> 
 
 
 def changed_values(now: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of now that are others than at first.
-
-    A number where there was None is a setting that a loop has found out, no change.
-    """
-    found: dict[str, Any] = {}
-    for name, value in now.items():
-        before = first.get(name)
-        is_found_out = name in first and before is None and np.ndim(value) == 0
-        if value is not None and not is_found_out and not _same_value(value, before):
-            found[name] = value
-    return found
+    """Return the values of now that are others than at first."""
+    return {name: value for name, value in now.items() if value is not None and not _same_value(value, first.get(name))}
 
 
 def _same_value(one: Any, other: Any) -> bool:
