@@ -12,7 +12,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import NormalizeReward
 
 from parl_core.actors import open_actors
 from parl_core.env.normalize import NormalizeVector
@@ -95,8 +97,8 @@ def cart_poles(num_envs: int = 2, **options: Any) -> Any:
     return make_vector_env("CartPole-v1", num_envs, **options)
 
 
-def others(num_envs: int = 2) -> Any:
-    return SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+def others(mode: AutoresetMode = AutoresetMode.DISABLED) -> Any:
+    return SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=mode)
 
 
 def learn_on_policy(run: Run, *callbacks: Callback, envs: Any = None, agent: Any = None, **options: Any) -> Any:
@@ -156,6 +158,14 @@ def check_the_same(learn: Any, tmp_path: Path, make_envs: Any = cart_poles, **op
 )
 def test_environments_of_every_kind_go_on(learn: Any, make_envs: Any, tmp_path: Path) -> None:
     check_the_same(learn, tmp_path, make_envs)
+
+
+def test_statistics_of_other_vectors_go_on(tmp_path: Path) -> None:
+    check_the_same(learn_on_policy, tmp_path, lambda: NormalizeReward(others(AutoresetMode.SAME_STEP)))
+
+
+def test_environments_that_are_one_program_go_on(tmp_path: Path) -> None:
+    check_the_same(learn_off_policy, tmp_path, lambda: CartPoleVectorEnv(2))
 
 
 class Greedy(Linear):

@@ -27,7 +27,7 @@ from parl_core.env.compat import AnyEnv, AnyWrapper, Step
 from parl_core.errors import CheckpointError
 from parl_core.seeding import generator_from_json, generator_to_json
 
-__all__ = ["RecordedEnv"]
+__all__ = ["RecordedEnv", "put_statistics", "statistics_of"]
 
 FIRST_CAPACITY = 64  # actions; it doubles when it is full
 
@@ -180,7 +180,7 @@ def _layers(env: Any) -> Iterator[Any]:
 
 def _state_of(layer: Any, seed: int | None) -> dict[str, Any]:
     state: dict[str, Any] = {}
-    statistics = _statistics_of(layer)
+    statistics = statistics_of(layer)
     if statistics is not None:
         state["statistics"] = statistics
     if seed is None and layer is layer.unwrapped:
@@ -197,7 +197,7 @@ def _state_of(layer: Any, seed: int | None) -> dict[str, Any]:
 
 def _restore_layer(layer: Any, state: Mapping[str, Any]) -> None:
     if "statistics" in state:
-        _put_statistics(layer, state["statistics"])
+        put_statistics(layer, state["statistics"])
     if "np_random" in state:
         layer.np_random = generator_from_json(state["np_random"])
     if "ale" in state:
@@ -211,7 +211,8 @@ def _restore_layer(layer: Any, state: Mapping[str, Any]) -> None:
 _RUNNING = ("obs_rms", "return_rms")
 
 
-def _statistics_of(layer: Any) -> Any:
+def statistics_of(layer: Any) -> Any:
+    """Return what a wrapper keeps beyond an episode, of one environment or of a vector; None if it keeps nothing."""
     own = vars(layer)
     if hasattr(layer, "checkpoint_state"):
         return layer.checkpoint_state()
@@ -227,7 +228,8 @@ def _statistics_of(layer: Any) -> Any:
     return found or None
 
 
-def _put_statistics(layer: Any, saved: Any) -> None:
+def put_statistics(layer: Any, saved: Any) -> None:
+    """Continue with what `statistics_of` returned of a wrapper of the same kind."""
     if hasattr(layer, "restore_checkpoint"):
         layer.restore_checkpoint(saved)
     elif hasattr(layer, "load_state_dict"):
@@ -235,7 +237,9 @@ def _put_statistics(layer: Any, saved: Any) -> None:
     else:
         for name in _RUNNING:
             for part, value in saved.get(name, {}).items():
-                setattr(vars(layer)[name], part, value if value.ndim else value.item())
+                statistics = vars(layer)[name]
+                is_plain = type(getattr(statistics, part)) is float  # one of numpy's would raise the others' precision
+                setattr(statistics, part, value.item() if is_plain else value[()])
         if "discounted_reward" in saved:
             layer.discounted_reward = saved["discounted_reward"].copy()
 

@@ -30,6 +30,7 @@ from parl_core import backends, logger
 from parl_core._hanging import Holder, changed_values, decode, encode, holder_of, values_of
 from parl_core.checkpoint import Checkpoint, CheckpointStore, Journal, Journaled
 from parl_core.checks import check_int
+from parl_core.env._recorded import put_statistics, statistics_of
 from parl_core.env.autoreset import SameStep
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.schedules import LinearDecayScheduler, PiecewiseScheduler
@@ -390,7 +391,7 @@ class SavedEnvironments:
         state: dict[str, Any] = {
             "exact": self.exact,
             "root": self._root,
-            "layers": [_state_of(layer) for layer in self._layers],
+            "layers": [statistics_of(layer) for layer in self._layers],
         }
         if self.exact:
             state["base"] = self._base.get_state()
@@ -415,22 +416,13 @@ class SavedEnvironments:
             self._base.set_state(state["base"])
         for layer, saved in zip(self._layers, state["layers"], strict=False):
             if saved is not None:
-                _restore(layer, saved)
+                put_statistics(layer, saved)
         return exact
 
     def _can_save(self, layer: Any) -> bool:
         if layer is self._base:
             return hasattr(layer, "record_episodes")
         return isinstance(layer, SameStep) or hasattr(layer, "checkpoint_state")
-
-
-def _state_of(layer: Any) -> Any:
-    return layer.checkpoint_state() if hasattr(layer, "checkpoint_state") else None
-
-
-def _restore(layer: Any, saved: Any) -> None:
-    if hasattr(layer, "restore_checkpoint"):
-        layer.restore_checkpoint(saved)
 
 
 def get_random_state(backend: str = "") -> dict[str, Any]:
