@@ -14,7 +14,7 @@ from parl_core.actors import open_actors
 from parl_core.env.joint import JointEnv, make_joint_env
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ModelContractError
-from parl_core.replay import Prioritized, ReplayMemory
+from parl_core.replay import EpisodeReplayMemory, Prioritized, ReplayMemory
 from parl_core.seeding import seed_everything
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.checkpoints import Checkpoints
@@ -198,6 +198,8 @@ def test_what_does_not_suit_is_refused() -> None:
         train(made("QMIX"), 100, own={"prioritized": Prioritized()})
     with pytest.raises(HyperparameterError, match="EpisodeReplayMemory"):
         train(made("QMIX"), 100, memory=ReplayMemory(100, 3, 2))
+    with pytest.raises(HyperparameterError, match=r"EpisodeReplayMemory with state=\{'h.*': \(2, 16\)\}"):
+        train(made("QMIX", memory="gru"), 100, memory=EpisodeReplayMemory(100, 3, 2, gamma=0.9))
 
 
 _KINDS: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """Whole episodes out of a replay memory: padding, truncation, what is no longer whole, and going on after a restart."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,18 @@ def test_a_restored_memory_draws_the_same() -> None:
     for _ in range(3):
         first, second = one.sample_sequences(2), other.sample_sequences(2)
         np.testing.assert_array_equal(first["obs"], second["obs"])
+
+
+@pytest.mark.parametrize("size", [20, 40])
+def test_a_file_of_another_size_has_no_episodes_that_lost_their_beginning(tmp_path: Path, size: int) -> None:
+    one, other = made(24), made(size)
+    fill(one, 31)  # 19..30 are held, or 21..30
+    one.save(tmp_path / "memory.npz")
+    other.load(tmp_path / "memory.npz")
+    first = 31 - min(size, 24) // 2
+    begun = {tuple(row) for row in other.sample_sequences(99)["obs"].reshape(-1, _rows(other), 2)[:, 0].tolist()}
+    expected = {(t, env) for env in range(2) for t in range(first + 1, 31) if t % (env + 2) == 0 and t + env + 1 < 31}
+    assert begun == expected
 
 
 def test_cut_episodes_are_truncated() -> None:

@@ -239,7 +239,8 @@ class Ring:
             start = max(start, end - self.max_size)
             start += -start % self.n_envs  # the first slot belongs to the first environment
             slots = np.arange(start, end) % capacity
-            start, end = 0, end - start
+            first = self.max_size if start else 0  # in slot 0, and not the very first where older ones are gone
+            start, end = first, first + end - start
         self._floor, self._end = start, end
         self.truncated[: len(slots)] = data["truncated"][slots] if "truncated" in data else False
         return slots

@@ -208,6 +208,9 @@ class EpisodeReplayMemory(_SequenceMemory):
         n_envs: likewise.
         seed: likewise.
 
+    Attributes:
+        state_shapes: of the arrays of the state of one environment, by name.
+
     Raises:
         HyperparameterError: an argument is out of its range.
     """
@@ -227,7 +230,7 @@ class EpisodeReplayMemory(_SequenceMemory):
     ) -> None:
         super().__init__(max_size, obs_dim, act_dim, obs_dtype=obs_dtype, act_dtype=act_dtype, n_envs=n_envs, seed=seed)
         self._discount = check_fraction("gamma", gamma)
-        self._shapes = {name: tuple(shape) for name, shape in state.items()}
+        self.state_shapes = {name: tuple(shape) for name, shape in state.items()}
         self._scanned = -1
         self._begun = np.zeros(n_envs, np.int64)
         self._found: list[tuple[int, int]] = []
@@ -275,7 +278,7 @@ class EpisodeReplayMemory(_SequenceMemory):
             "ahead": to.reshape(-1),
             "weights": (is_step * (is_step.size / is_step.sum())).reshape(-1).astype(np.float32),
             "begins": np.zeros(slots.size, np.bool_),
-            "state": {name: np.zeros((len(drawn), *shape), np.float32) for name, shape in self._shapes.items()},
+            "state": {name: np.zeros((len(drawn), *shape), np.float32) for name, shape in self.state_shapes.items()},
         }
 
     def cut_episodes(self) -> dict[str, Any]:

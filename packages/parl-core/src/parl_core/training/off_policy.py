@@ -645,6 +645,11 @@ def _check_sequences(agent: Any, memory: Any, settings: OffPolicySettings) -> No
                 f"{type(agent.alg).__name__} learns from sequences, and a {type(memory).__name__} draws single "
                 "transitions: leave it out, or make a parl_core.replay.EpisodeReplayMemory"
             )
+        if remembers and isinstance(memory, EpisodeReplayMemory) and not memory.state_shapes:
+            shapes = {name: array.shape[1:] for name, array in agent.initial_state(1).items()}
+            raise HyperparameterError(
+                f"the agent's model has a memory: make the EpisodeReplayMemory with state={shapes}, or leave it out"
+            )
         return
     if remembers and not has_sequences:
         raise HyperparameterError(
