@@ -16,12 +16,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit, TransformReward
 
 import parl
-from parl_core.actors import open_actors
+from parl_core.actors import InProcessActors, open_actors
 from parl_core.contracts.batches import TeamRollout
 from parl_core.env.joint import JointEnv, make_joint_env
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import seed_everything
+from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
@@ -257,6 +258,17 @@ def made_off_policy(make: Callable[[], Any], name: str) -> Any:
     model = parl.networks.for_team(env.observation_space, env.action_space, kind, hidden=(8,))
     mixer = (parl.networks.QMixer(2, 4),) if name == "QMIX" else ()
     return parl.Agent(getattr(parl.algorithms, name)(model, *mixer), seed=0)
+
+
+@pytest.mark.parametrize("name", ["MAPPO", "IPPO"])
+def test_a_learner_of_actors_names_the_loop_of_teams(name: str) -> None:
+    def make() -> Any:
+        return JointEnv(Leaving())
+
+    agent = make_agent(make, name, None)
+    settings = ActorLearnerSettings(total_steps=16, n_steps=4)
+    with pytest.raises(TypeError, match=f"{name} learns in another way: see train_on_policy"):
+        train_actor_learner(agent, lambda: agent, make, settings, actors=InProcessActors())
 
 
 def test_continuous_agents_and_those_that_share_nothing_learn() -> None:
