@@ -303,22 +303,24 @@ _RAINBOW_CARTPOLE = Recipe(
 )
 
 
-def _box2d_dqn(goal: float) -> Recipe:
+def _box2d_dqn(goal: float, steps: int) -> Recipe:
     return Recipe(
         OffPolicySettings(
-            total_steps=100_000,
+            total_steps=steps,
             learning_starts=1_000,
             train_every=4,
             gradient_steps=1,
             batch_size=128,
             memory_size=100_000,
             exploration={"epsilon": linear(1.0, 0.1, 12_000)},
+            rates={"learning_rate": linear(6.3e-4, 0.0, steps)},
         ),
-        {**_DQN, "lr": 6.3e-4, "sync_every": 62},
+        {**_DQN, "sync_every": 62},
         _WIDE,
         goal=goal,
         deviations=(
             _DQN_LOSS,
+            _TO_ZERO,
             "an update every 4 steps, not 4 of them, and the target copied every 62, not 250",
             "1,000 random steps, not none; a memory of 100,000, not 50,000",
             _GLOROT,
@@ -327,15 +329,8 @@ def _box2d_dqn(goal: float) -> Recipe:
 
 
 def _lunar_lander_dqn() -> Recipe:
-    recipe, steps = _box2d_dqn(goal=200.0), 500_000
-    rates = {"learning_rate": linear(6.3e-4, 0.0, steps)}
-    return replace(
-        recipe,
-        loop=replace(recipe.loop, total_steps=steps, rates=rates),
-        algorithm={name: value for name, value in recipe.algorithm.items() if name != "lr"},
-        evaluate_every=20_000,
-        deviations=("500k steps, not 100k, over which the learning rate goes to 0", *recipe.deviations),
-    )
+    recipe = _box2d_dqn(200.0, 500_000)
+    return replace(recipe, evaluate_every=20_000, deviations=("500k steps, not 100k", *recipe.deviations))
 
 
 _MOUNTAIN_CAR_DQN = Recipe(
@@ -791,7 +786,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("DQN", "CartPole-v1"): _CARTPOLE_DQN,
         ("DDQN", "CartPole-v1"): _CARTPOLE_DQN,
         ("QRDQN", "CartPole-v1"): _QRDQN_CARTPOLE,
-        ("DQN", "Acrobot-v1"): _box2d_dqn(goal=-100.0),
+        ("DQN", "Acrobot-v1"): _box2d_dqn(-100.0, 100_000),
         ("DQN", "LunarLander-v3"): _lunar_lander_dqn(),
         ("DQN", "MountainCar-v0"): _MOUNTAIN_CAR_DQN,
         **{("DQN", f"MinAtar/{game}-v1"): _MINATAR_DQN for game in _MINATAR_GAMES},
@@ -953,11 +948,12 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             deviations=(_TWO_ACTORS, _TO_ZERO),
         ),
         ("IMPALA", "Acrobot-v1"): Recipe(
-            replace(_actor_learner(500_000, 50, 2, 1, 1e-3, entropy_coeff=-0.01), deterministic=True),
-            {"sample_batch_steps": 50},
+            replace(_actor_learner(500_000, 10, 2, 1, 1e-3, entropy_coeff=-0.01), envs_per_group=8, deterministic=True),
+            {"sample_batch_steps": 10},
             _PPO_SIZES,
             goal=-100.0,
-            source="as CartPole's, with half of its rate",
+            source="as CartPole's, with half of its rate and shorter fragments of more environments: with 50 steps of "
+            "one, some seeds stay between -200 and -500",
             deviations=(_TWO_ACTORS, _TO_ZERO),
         ),
         ("IMPALA", "MinAtar/Breakout-v1"): Recipe(
