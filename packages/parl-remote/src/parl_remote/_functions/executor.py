@@ -178,7 +178,7 @@ class Executor(concurrent.futures.Executor):
                 job.cancel()
         if wait:
             self._await_all()
-        if self._initializer is not None and workers is not None and not self._maps:
+        if self._initializer is not None and workers is not None:
             workers.close()
 
     def _await_all(self) -> None:
@@ -223,7 +223,7 @@ class Executor(concurrent.futures.Executor):
     def __del__(self) -> None:
         workers = getattr(self, "_workers", None)
         if workers is not None and self._initializer is not None:
-            workers.soon(workers.close_when_done)
+            workers.soon(workers.close)
 
 
 class _Settings:

@@ -218,9 +218,8 @@ class Workers:
         self._dispatching = False
         self._again = False
         self._sweeping = False
-        self._over = False
+        self._abandoned = False  # only what waits already is still run
         self.costs: OrderedDict[bytes, tuple[float, float]] = OrderedDict()  # seconds and bytes of an item, by function
-        self._abandoned = False
         self._yields = False  # the resources of idle workers were needed, and no worker was wanted since
 
     # -- any thread --------------------------------------------------------------------------------------------------
@@ -285,21 +284,13 @@ class Workers:
         return ended
 
     def close(self) -> None:
-        """End the workers as soon as they are idle; there are no more chunks."""
-        self._over = True
+        """End each worker when it is idle and no chunk waits; executors add no more."""
+        self._abandoned = True
         self.release_idle()
 
     def is_over(self) -> bool:
         """Return whether the connection that these workers belong to is not this program's any more."""
         return _current.peek() is not self._client
-
-    def close_when_done(self) -> None:
-        """End each worker when it becomes idle and no chunk waits; none will be added."""
-        with self.lock:
-            self._over = not any(source.has_next() for source in self._ready)
-            self._abandoned = True
-        if self._over:
-            self.release_idle()
 
     # -- with the lock -----------------------------------------------------------------------------------------------
 
@@ -347,7 +338,7 @@ class Workers:
         return None
 
     def _grow(self) -> None:
-        if self._over or time.monotonic() < self._full_until:
+        if time.monotonic() < self._full_until:
             return
         sources = [source for source in self._ready if source.has_next()]
         wanted = 0
@@ -375,10 +366,9 @@ class Workers:
             with self.lock:
                 self._making -= 1
                 self._failed_starts = 0
-                if not self._over:
-                    worker = _Worker(ref)
-                    self._workers[worker] = None
-                    self._rest(worker)
+                worker = _Worker(ref)
+                self._workers[worker] = None
+                self._rest(worker)
         self.dispatch()
 
     def _leased(self, is_first: bool, insist: bool) -> ActorRef:
@@ -439,7 +429,7 @@ class Workers:
     def _rest(self, worker: _Worker) -> None:
         """Make a worker idle, with the lock held."""
         worker.idle_since = time.monotonic()
-        if self._over or ((self._abandoned or self._yields) and not any(source.has_next() for source in self._ready)):
+        if (self._abandoned or self._yields) and not any(source.has_next() for source in self._ready):
             del self._workers[worker]
             return
         self._idle.append(worker)

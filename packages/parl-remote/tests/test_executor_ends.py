@@ -1,0 +1,112 @@
+"""Executors whose workers die or that are shut down: every future ends, and what waits is run or cancelled."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import Executor
+
+PATIENCE_S = 60.0
+_state: dict[str, Any] = {}
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def pid(_: object = None) -> int:
+    return os.getpid()
+
+
+def hold(path: str) -> str:
+    with open(path) as gate:  # a FIFO: opens when the test opens its end
+        return gate.read()
+
+
+def tell_and_hold(out: str, gate: str) -> str:
+    if out:
+        Path(out).write_text(str(os.getpid()))
+        hold(gate)
+    return out
+
+
+def deadly_once(path: str) -> str:
+    if not os.path.exists(path):
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "again"
+
+
+def remember(value: Any) -> None:
+    _state["value"] = value
+
+
+def recall(_: object = None) -> Any:
+    return _state.get("value")
+
+
+def refuse() -> Any:
+    raise ValueError("it cannot be read")
+
+
+class Unreadable:
+    """Can be pickled, but not be read."""
+
+    def __reduce__(self) -> Any:
+        return refuse, ()
+
+
+def unreadable_third(number: int) -> Any:
+    return Unreadable() if number == 2 else number
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end() -> Iterator[None]:
+    yield
+    parl_remote.disconnect()
+
+
+def shut_down(executor: Executor, *, cancel_futures: bool = False) -> None:
+    """Shut an executor down; fail if that does not end."""
+    ending = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": cancel_futures}, daemon=True)
+    ending.start()
+    ending.join(PATIENCE_S)
+    assert not ending.is_alive()
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_waits_is_run_with_its_initializer_after_the_executors_end(
+    shared_cluster: None, tmp_path: Path, dropped: bool
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    later: concurrent.futures.Future[int] = concurrent.futures.Future()
+    executor = Executor(1, initializer=remember, initargs=("kept",))
+    held = executor.submit(hold, str(gate))
+    waiting = [executor.submit(recall) for _ in range(2)]
+    last = executor.submit(recall, later)
+    workers = executor._workers
+    assert workers is not None
+    if dropped:
+        del executor
+        gc.collect()
+    else:
+        executor.shutdown(wait=False)
+    closed = threading.Event()
+    workers.soon(closed.set)
+    assert closed.wait(PATIENCE_S)
+    gate.write_text("")
+    assert held.result(PATIENCE_S) == ""
+    assert [one.result(PATIENCE_S) for one in waiting] == ["kept", "kept"]
+    later.set_result(1)
+    assert last.result(PATIENCE_S) == "kept"
