@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor
+from parl_remote._functions.worker import Code, FunctionWorker, How, Outcome, pack_items
+from parl_remote._functions.workers import Workers
 
 PATIENCE_S = 60.0
 _state: dict[str, Any] = {}
@@ -110,3 +114,20 @@ def test_what_waits_is_run_with_its_initializer_after_the_executors_end(
     assert [one.result(PATIENCE_S) for one in waiting] == ["kept", "kept"]
     later.set_result(1)
     assert last.result(PATIENCE_S) == "kept"
+
+
+def test_a_worker_that_dies_after_the_end_of_its_map_holds_no_shutdown_up(shared_cluster: None, tmp_path: Path) -> None:
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    os.mkfifo(out)
+    os.mkfifo(gate)
+    executor = Executor(1, initializer=remember, initargs=(0,))
+    results: Any = executor.map(tell_and_hold, ["", str(out)], [str(gate)] * 2, chunksize=1)
+    assert next(results) == ""
+    number = int(out.read_text())
+    results.close()
+    closed = threading.Event()
+    assert executor._workers is not None
+    executor._workers.soon(closed.set)
+    assert closed.wait(PATIENCE_S)
+    os.kill(number, signal.SIGKILL)
+    shut_down(executor)

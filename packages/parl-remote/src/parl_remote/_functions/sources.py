@@ -115,9 +115,10 @@ class Calls:
             self.end(future)
         return None
 
-    def give_back(self, chunks: list[Chunk]) -> None:
+    def give_back(self, chunks: list[Chunk]) -> bool:
         """See `Source`."""
         self._queue.extendleft(reversed(chunks))
+        return True
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
         """See `Source`."""
@@ -437,10 +438,11 @@ class Items:
             size = min(size, _CHUNK_BYTES / self._bytes)
         return max(1, int(size))
 
-    def give_back(self, chunks: list[Chunk]) -> None:
+    def give_back(self, chunks: list[Chunk]) -> bool:
         """See `Source`."""
         if not self._closed:
             self._again[:0] = chunks
+        return not self._closed
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
         """See `Source`."""

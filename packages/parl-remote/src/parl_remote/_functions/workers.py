@@ -24,6 +24,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, Protocol
 
@@ -164,8 +165,8 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Return about how many chunks wait."""
 
-    def give_back(self, chunks: list[Chunk]) -> None:
-        """Put chunks first in the queue."""
+    def give_back(self, chunks: list[Chunk]) -> bool:
+        """Put chunks first in the queue; return False if nobody wants them any more, so that they are to `fail`."""
 
     def measured(self, chunk: Chunk, seconds: float, size: int) -> None:
         """Learn what a chunk has cost, in seconds and bytes."""
@@ -505,15 +506,21 @@ class Workers:
         self._workers.pop(worker, None)
         if chunk in worker.chunks:
             self._done(worker, chunk)
-            chunk.source.give_back([chunk])
-            self._ready[chunk.source] = None
+            if not self._give_back([chunk]):
+                self.soon(partial(chunk.source.fail, chunk, CancelledError()))
+
+    def _give_back(self, chunks: list[Chunk]) -> bool:
+        """Queue chunks of a source again, with the lock held; return False if nobody wants them any more."""
+        source = chunks[0].source
+        wanted = source.give_back(chunks)
+        if wanted:
+            self._ready[source] = None
+        return wanted
 
     def _unsendable(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         with self.lock:
             self._done(worker, chunk)
-            if chunk.size > 1:
-                chunk.source.give_back(_pieces(chunk, chunk.size))
-                self._ready[chunk.source] = None
+            if chunk.size > 1 and self._give_back(_pieces(chunk, chunk.size)):
                 return
         chunk.source.fail(chunk, error)
 
@@ -534,19 +541,13 @@ class Workers:
             if _current.peek() is not self._client and not _current.inside_actor():
                 again = False  # the program has disconnected
             elif worker.lost is not chunk:
-                source.give_back([chunk])  # it waited behind the one that ran
-                again = True
+                again = self._give_back([chunk])  # it waited behind the one that ran
             elif chunk.size > 1:
-                source.give_back(_pieces(chunk, 16))
-                again = True
+                again = self._give_back(_pieces(chunk, 16))
             else:
                 chunk.alone = True
                 chunk.deaths += not from_outside
-                again = chunk.deaths <= source.retries and not worker.overdue
-                if again:
-                    source.give_back([chunk])
-            if again:
-                self._ready[source] = None
+                again = chunk.deaths <= source.retries and not worker.overdue and self._give_back([chunk])
         if not again:
             source.fail(chunk, _given_up(chunk, error, worker.overdue))
         self.dispatch()
