@@ -131,3 +131,49 @@ def test_a_worker_that_dies_after_the_end_of_its_map_holds_no_shutdown_up(shared
     assert closed.wait(PATIENCE_S)
     os.kill(number, signal.SIGKILL)
     shut_down(executor)
+
+
+def test_a_shutdown_does_not_cancel_a_call_that_is_retried(
+    shared_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, go_on = threading.Event(), threading.Event()
+    leased = Workers._leased
+
+    def leased_later(self: Workers, is_first: bool, insist: bool) -> Any:
+        if (tmp_path / "died").exists():
+            making.set()
+            go_on.wait(PATIENCE_S)
+        return leased(self, is_first, insist)
+
+    monkeypatch.setattr(Workers, "_leased", leased_later)
+    executor = Executor(1, initializer=remember, initargs=(0,))
+    call = executor.submit(deadly_once, str(tmp_path / "died"))
+    other = executor.submit(square, 2)
+    assert making.wait(PATIENCE_S)
+    executor.shutdown(wait=False, cancel_futures=True)
+    go_on.set()
+    assert call.result(PATIENCE_S) == "again"
+    assert other.cancelled()
+    shut_down(executor)
+
+
+def test_a_shutdown_cancels_calls_that_wait_for_futures(shared_cluster: None) -> None:
+    never: concurrent.futures.Future[int] = concurrent.futures.Future()
+    late: concurrent.futures.Future[int] = concurrent.futures.Future()
+    executor = Executor(1)
+    calls = [executor.submit(square, one) for one in (never, late, late)]
+    assert calls[2].cancel()
+    shut_down(executor, cancel_futures=True)
+    assert concurrent.futures.wait(calls, PATIENCE_S).not_done == set()
+    late.set_result(2)
+    assert all(call.cancelled() for call in calls)
+
+
+def test_a_call_that_is_cancelled_while_it_waits_for_a_future_ends_with_that(shared_cluster: None) -> None:
+    late: concurrent.futures.Future[int] = concurrent.futures.Future()
+    executor = Executor(1)
+    call = executor.submit(square, late)
+    assert call.cancel()
+    late.set_result(2)
+    assert concurrent.futures.wait([call], PATIENCE_S).not_done == set()
+    shut_down(executor)

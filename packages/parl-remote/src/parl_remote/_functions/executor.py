@@ -509,9 +509,7 @@ def _queue(
         except Exception as error:
             raise serialize.refusal(error, args, kwargs, code.name, list) from error
     except BaseException as error:
-        if future.set_running_or_notify_cancel():
-            future.set_exception(error)
-        calls.end(future)
+        calls.refuse(future, error)
         if not isinstance(error, Exception):
             raise
         return
@@ -546,13 +544,9 @@ class _Awaiting:
             args = tuple(_settled(one) for one in args)
             kwargs = {name: _settled(one) for name, one in kwargs.items()}
         except concurrent.futures.CancelledError:
-            future.cancel()
-            future.set_running_or_notify_cancel()
-            calls.end(future)
+            calls.cancel(future)
         except BaseException as error:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
-            calls.end(future)
+            calls.refuse(future, error)
         else:
             _queue(calls, fn, args, kwargs, future)
 

@@ -61,6 +61,9 @@ class Calls:
     def add(self, future: RemoteFuture[Any], code: Code, call: Any) -> None:
         """Queue a call: a packed list of its arguments and keyword arguments."""
         with self.workers.lock:
+            if future.settled:  # it was cancelled while it waited for futures
+                self.may_begin(future)
+                return
             chunk = Chunk(self, code, call, 1, How.CALL, self._number)
             chunk.future = future
             self._number += 1
@@ -84,16 +87,33 @@ class Calls:
         with self.all_settled:
             self.all_settled.wait_for(lambda: not self.open)
 
+    def cancel(self, future: RemoteFuture[Any]) -> None:
+        """Cancel a call that has not begun."""
+        if future.cancel():
+            self.may_begin(future)
+
     def cancel_waiting(self) -> None:
-        """Cancel all calls that have not been handed out."""
+        """Cancel all calls that have not begun."""
+        with self.all_settled:
+            calls = list(self.open)
+        for future in calls:
+            self.cancel(future)
         with self.workers.lock:
-            waiting = list(self._queue)
-            self._queue.clear()
-        for chunk in waiting:
-            future = chunk.future
-            if future.cancel():
-                future.set_running_or_notify_cancel()
+            self._queue = deque(chunk for chunk in self._queue if chunk.future in self.open)  # to be run again
+
+    def refuse(self, future: RemoteFuture[Any], error: BaseException) -> None:
+        """Settle a call with an error."""
+        if self.may_begin(future):
+            future.set_exception(error)
             self.end(future)
+
+    def may_begin(self, future: RemoteFuture[Any]) -> bool:
+        """Return whether a call runs from now on, or does so already; one that was cancelled ends."""
+        with self.workers.lock:
+            begins = future._state == RUNNING or (future in self.open and future.set_running_or_notify_cancel())
+            if not begins:
+                self.end(future)
+        return begins
 
     # -- workers.Source ----------------------------------------------------------------------------------------------
 
@@ -109,10 +129,8 @@ class Calls:
         """See `Source`."""
         while self._queue:
             chunk = self._queue.popleft()
-            future = chunk.future
-            if future._state == RUNNING or future.set_running_or_notify_cancel():
+            if self.may_begin(chunk.future):
                 return chunk
-            self.end(future)
         return None
 
     def give_back(self, chunks: list[Chunk]) -> bool:
@@ -138,9 +156,7 @@ class Calls:
         """See `Source`."""
         future = chunk.future
         chunk.future = chunk.items = None
-        if future._state == RUNNING or future.set_running_or_notify_cancel():
-            future.set_exception(error)
-        self.end(future)
+        self.refuse(future, error)
 
 
 _Read = tuple[list[Any], dict[int, BaseException]]
