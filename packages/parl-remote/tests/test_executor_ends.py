@@ -177,3 +177,29 @@ def test_a_call_that_is_cancelled_while_it_waits_for_a_future_ends_with_that(sha
     late.set_result(2)
     assert concurrent.futures.wait([call], PATIENCE_S).not_done == set()
     shut_down(executor)
+
+
+@pytest.mark.parametrize("chunksize", [None, 3, 6])
+def test_an_item_that_cannot_be_read_is_the_only_one_that_fails(shared_cluster: None, chunksize: int | None) -> None:
+    _check_third(parl_remote.map(str, [0, 1, Unreadable(), 3, 4, 5], chunksize=chunksize), ["0", "1", "3", "4", "5"])
+
+
+@pytest.mark.parametrize("chunksize", [None, 3, 6])
+def test_a_result_that_cannot_be_read_is_the_only_one_that_fails(shared_cluster: None, chunksize: int | None) -> None:
+    _check_third(parl_remote.map(unreadable_third, range(6), chunksize=chunksize), [0, 1, 3, 4, 5])
+
+
+def _check_third(results: Iterator[Any], expected: list[Any]) -> None:
+    found = [next(results), next(results)]
+    with pytest.raises((ValueError, parl_remote.SerializationError), match="it cannot be read"):
+        next(results)
+    assert [*found, *results] == expected
+
+
+def test_a_function_that_cannot_be_read_says_so_for_each_chunk() -> None:
+    code = Code.of(functools.partial(divmod, Unreadable()))
+    worker = FunctionWorker()
+    for sent in (code.packed, None):
+        outcome = Outcome(*worker.run(code.key, sent, code.name, pack_items([1], How.ITEM), How.ITEM))
+        assert outcome.failures is not None
+        assert "it cannot be read" in str(outcome.failures)

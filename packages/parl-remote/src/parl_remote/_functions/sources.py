@@ -18,7 +18,7 @@ from concurrent.futures._base import RUNNING
 from typing import Any
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
-from parl_remote._functions.worker import Code, How, Outcome, unpack
+from parl_remote._functions.worker import Code, How, Outcome, Unread, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture
 from parl_remote._streams import RemoteIterator
@@ -166,16 +166,21 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
     """Return the values of a chunk, and errors by the places of the items that have no value."""
     if outcome.failures:
         failures = {place: rebuild(Failure(*told)) for place, told in outcome.failures.items()}
-        if -1 in failures:
-            return [None] * chunk.size, dict.fromkeys(range(chunk.size), failures[-1])
+        if (first := min(failures)) < 0:  # `NO_CODE` or `NO_ITEMS`
+            return [None] * chunk.size, dict.fromkeys(range(chunk.size), failures[first])
     else:
         failures = {}
     try:
         values = unpack(outcome.values)
-        if RemoteIterator in map(type, values):
+        kinds = set(map(type, values))
+        if RemoteIterator in kinds:
             for value in values:
                 if type(value) is RemoteIterator:
                     value._parl_bind(chunk.worker)
+        if Unread in kinds:
+            for place, value in enumerate(values):
+                if type(value) is Unread:
+                    failures[place] = unreadable(value.error, chunk.code.name)
         return values, failures
     except BaseException as error:  # of a user's class, which must not end the thread that reads
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))

@@ -26,8 +26,22 @@ from parl_remote._streams import can_stream, open_stream
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
-__all__ = ["Code", "FunctionWorker", "How", "Known", "Outcome", "Packed", "pack", "pack_items", "unpack"]
+__all__ = [
+    "NO_CODE",
+    "NO_ITEMS",
+    "Code",
+    "FunctionWorker",
+    "How",
+    "Known",
+    "Outcome",
+    "Packed",
+    "Unread",
+    "pack",
+    "pack_items",
+    "unpack",
+]
 
+NO_CODE, NO_ITEMS = -1, -2  # the places of failures to read the function, or the items, of which none was run then
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
 
@@ -163,12 +177,53 @@ class Outcome(NamedTuple):
     Attributes:
         seconds: How long it took, with reading and writing.
         values: Packed list of values; None at the place of a failure.
-        failures: `answers.Failure` by place.
+        failures: `answers.Failure` by place; `NO_CODE` and `NO_ITEMS` stand for those of all items.
     """
 
     seconds: float
     values: Any
     failures: dict[int, tuple[Any, ...]] | None
+
+
+class _Sent:
+    """A function as it was sent, which is read at its first use, and again if that has failed."""
+
+    def __init__(self, code: Any) -> None:
+        self._code = code
+        self._function: Callable[..., Any] | None = None
+
+    def read(self) -> Callable[..., Any]:
+        """Return the function."""
+        if self._function is None:
+            function: Callable[..., Any] = unpack(self._code)
+            self._function = getattr(function, "_parl_function", function)
+            self._code = None
+        return self._function
+
+
+class Unread:
+    """Stands for a result that cannot be read."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Result(serialize.Pickled):
+    """A result that is read apart from the others of its chunk."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _read, super().__reduce__()[1]
+
+
+def _read(data: Buffer, buffers: Sequence[Any]) -> Any:
+    try:
+        return serialize.loads(data, buffers)
+    except BaseException as error:  # of a user's class
+        return Unread(error)
 
 
 class FunctionWorker:
@@ -179,7 +234,7 @@ class FunctionWorker:
     """
 
     def __init__(self, initializer: Any = None) -> None:
-        self._functions: Known[Callable[..., Any]] = Known()
+        self._functions: Known[_Sent] = Known()
         if initializer is not None:
             function, args = unpack(initializer)
             serialize.keep_globals(function)
@@ -201,17 +256,16 @@ class FunctionWorker:
         began = time.perf_counter()
         failures: dict[int, tuple[Any, ...]] = {}
         values: list[Any] = []
-        count = -1
+        missing = NO_CODE
         try:
             if code is not None:
-                self._functions.add(key, None)  # type: ignore[arg-type]  # the program counts it as known either way
-                self._functions[key] = _function_of(code)
-            function = self._functions[key]
-            self._functions.move_to_end(key)
+                self._functions.add(key, _Sent(code))
+            self._functions.use(key)
+            function = self._functions[key].read()
+            missing = NO_ITEMS
             items = unpack(items)
         except BaseException as error:
-            self._functions.pop(key, None)
-            failures[count] = tuple(describe(error, name))
+            failures[missing] = tuple(describe(error, name))
             return time.perf_counter() - began, None, failures
         rest = iter(items)
         while True:
@@ -227,11 +281,6 @@ class FunctionWorker:
         except BaseException:
             packed = pack(_without_unsendable(values, failures, name))
         return time.perf_counter() - began, packed, failures or None
-
-
-def _function_of(code: Any) -> Callable[..., Any]:
-    function: Callable[..., Any] = unpack(code)
-    return getattr(function, "_parl_function", function)
 
 
 def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any]) -> None:
@@ -282,7 +331,7 @@ def _as_it_is(value: Any) -> Any:
         frames = serialize.dumps(value, references)
     except Exception:  # reported when the chunk is sent
         return value
-    return value if references else serialize.Pickled(frames)
+    return value if references else _Result(frames)
 
 
 def _counts() -> tuple[int, int]:

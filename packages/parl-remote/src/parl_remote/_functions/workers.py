@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from parl_remote import _current
 from parl_remote._data.class_spec import ClassSpec
-from parl_remote._functions.worker import Code, FunctionWorker, How, Known, Outcome, Packed, pack_items
+from parl_remote._functions.worker import NO_ITEMS, Code, FunctionWorker, How, Known, Outcome, Packed, pack_items
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
 from parl_remote.errors import (
@@ -58,6 +58,7 @@ __all__ = [
 _log = logging.getLogger("concurrent.futures")  # where the standard library's executors report failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
 _FULL_S = 1.0  # between attempts to make more workers than there were slots for
+_PIECES = 16  # of a chunk with an item that fails it
 _FAILED_STARTS = 3  # of workers that end before they can do anything
 _spec = ClassSpec(FunctionWorker)
 
@@ -481,15 +482,16 @@ class Workers:
             return
         outcome = Outcome(*future.result())
         del future
-        if outcome.failures is not None and -1 in outcome.failures:
-            worker.known.pop(chunk.code.key, None)
         with self.lock:
-            source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
+            is_split = NO_ITEMS in (outcome.failures or ()) and self._split(chunk)
+            if not is_split:
+                source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
             self._done(worker, chunk)
             self._ready[source] = None
         chunk.worker = worker.ref
         self.dispatch()
-        source.settle(chunk, outcome)
+        if not is_split:
+            source.settle(chunk, outcome)
 
     def _done(self, worker: _Worker, chunk: Chunk) -> None:
         """Count a chunk as done, with the lock held."""
@@ -517,12 +519,16 @@ class Workers:
             self._ready[source] = None
         return wanted
 
+    def _split(self, chunk: Chunk) -> bool:
+        """Queue a chunk again in pieces, with the lock held, because of one of its items; return as `_give_back`."""
+        return chunk.size > 1 and self._give_back(_pieces(chunk))
+
     def _unsendable(self, worker: _Worker, chunk: Chunk, error: BaseException) -> None:
         with self.lock:
+            is_split = self._split(chunk)
             self._done(worker, chunk)
-            if chunk.size > 1 and self._give_back(_pieces(chunk, chunk.size)):
-                return
-        chunk.source.fail(chunk, error)
+        if not is_split:
+            chunk.source.fail(chunk, error)
 
     def _time_out(self, worker: _Worker, chunk: Chunk) -> None:
         if chunk in worker.chunks:
@@ -543,7 +549,7 @@ class Workers:
             elif worker.lost is not chunk:
                 again = self._give_back([chunk])  # it waited behind the one that ran
             elif chunk.size > 1:
-                again = self._give_back(_pieces(chunk, 16))
+                again = self._split(chunk)
             else:
                 chunk.alone = True
                 chunk.deaths += not from_outside
@@ -553,8 +559,8 @@ class Workers:
         self.dispatch()
 
 
-def _pieces(chunk: Chunk, count: int) -> list[Chunk]:
-    step = -(-chunk.size // count)
+def _pieces(chunk: Chunk) -> list[Chunk]:
+    step = -(-chunk.size // _PIECES)
     pieces = []
     for first in range(0, chunk.size, step):
         part = chunk.items[first : first + step]
