@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -233,6 +234,17 @@ def test_an_item_that_kills_actors_is_given_up_with_its_index_and_the_cause(
     assert caught.value.__cause__.cause.signal == signal.SIGKILL
     once_in_company = per_actor > 1
     assert retries + 1 <= len(log.read_text()) <= retries + 1 + once_in_company
+
+
+def test_an_item_is_not_lost_with_an_idle_actor_that_is_dead(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    with ActorPool(Worker, 1, retries=0) as pool:
+        for _ in range(3):
+            number = pool.submit("pid").result(PATIENCE_S)
+            os.kill(number, signal.SIGKILL)
+            while os.path.exists(f"/proc/{number}"):
+                time.sleep(0.001)
+            assert pool.submit("work", 1).result(PATIENCE_S) == 1
 
 
 def test_without_actors_every_item_says_so(connect: Callable[..., None]) -> None:

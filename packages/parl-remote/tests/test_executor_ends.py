@@ -203,3 +203,13 @@ def test_a_function_that_cannot_be_read_says_so_for_each_chunk() -> None:
         outcome = Outcome(*worker.run(code.key, sent, code.name, pack_items([1], How.ITEM), How.ITEM))
         assert outcome.failures is not None
         assert "it cannot be read" in str(outcome.failures)
+
+
+def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(shared_cluster: None) -> None:
+    with Executor(1, retries=0, initializer=remember, initargs=(0,)) as executor:
+        for _ in range(3):
+            number = executor.submit(pid).result(PATIENCE_S)
+            os.kill(number, signal.SIGKILL)
+            while os.path.exists(f"/proc/{number}"):
+                time.sleep(0.001)
+            assert executor.submit(square, 3).result(PATIENCE_S) == 9

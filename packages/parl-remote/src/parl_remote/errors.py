@@ -311,7 +311,10 @@ class ActorLost(ActorError, LostActor):
         log_tail: The last lines that it wrote, oldest first.
         class_name: The actor's class.
         is_restarting: Whether the actor is restarted, so that a later call reaches the new one.
+        was_sent: Whether the call may have reached the actor; if not, it has not run.
     """
+
+    was_sent = True
 
     def __init__(
         self,

@@ -546,8 +546,8 @@ class Workers:
             self._done(worker, chunk)
             if _current.peek() is not self._client and not _current.inside_actor():
                 again = False  # the program has disconnected
-            elif worker.lost is not chunk:
-                again = self._give_back([chunk])  # it waited behind the one that ran
+            elif worker.lost is not chunk or not getattr(error, "was_sent", True):
+                again = self._give_back([chunk])  # it waited behind the one that ran, or came too late
             elif chunk.size > 1:
                 again = self._split(chunk)
             else:

@@ -252,7 +252,7 @@ class Dispatcher:
     def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
         """Count the death of an actor with this task, and perhaps others."""
         if not task.is_hit:  # the first of them that reports it
-            task.killed += len(member.tasks) == 1  # of several, which one it was is not known
+            task.killed += error.was_sent and len(member.tasks) == 1  # of several, which one it was is not known
             for other in member.tasks:
                 other.is_hit = other.is_suspect = True
         task.is_hit = False

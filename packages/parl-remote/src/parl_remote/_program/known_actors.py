@@ -231,7 +231,10 @@ class ActorRecord:
 
     def unsent(self) -> ActorLost | NotConnected:
         """Return the error for a call that did not reach the actor; does not wait for the cause."""
-        return self._error_of("")
+        error = self._error_of("")
+        if isinstance(error, ActorLost):
+            error.was_sent = False
+        return error
 
     def hang_up(self) -> None:
         """Close the connection or the channel to the actor."""
