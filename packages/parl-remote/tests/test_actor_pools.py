@@ -394,6 +394,24 @@ def test_an_actor_is_taken_out_when_it_has_finished(shared_cluster: None, tmp_pa
         pool.push(Worker())
 
 
+def test_an_item_goes_on_when_nobody_waits_for_the_actor_any_more(shared_cluster: None, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with ActorPool([Worker()]) as pool, concurrent.futures.ThreadPoolExecutor(1) as other:
+        held = pool.submit("hold", str(gate))
+        popped = other.submit(pool.pop, 0.2)
+        dispatcher = pool._dispatcher
+        assert dispatcher is not None
+        while not popped.done() and not next(iter(dispatcher._members)).is_reserved:
+            time.sleep(0.001)
+        last = pool.submit("work", 1)
+        with pytest.raises(ResultTimeout, match="became free"):
+            popped.result(PATIENCE_S)
+        gate.write_text("done")
+        assert held.result(PATIENCE_S) == "done"
+        assert last.result(PATIENCE_S) == 1
+
+
 def test_a_closed_pool_says_so(anywhere: str) -> None:
     pool = ActorPool(Worker, 1)
     pool.close()

@@ -335,6 +335,7 @@ class Dispatcher:
             by_load = sorted(self._members, key=lambda member: len(member.tasks))
             for rank, member in enumerate(by_load):  # so many get no more tasks as are requested
                 member.is_reserved = rank < len(self._requests)
+            self._assign()  # to those that were reserved
         if not self._open:
             for done in self._all_done:
                 done.set()
