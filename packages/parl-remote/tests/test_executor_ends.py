@@ -213,3 +213,8 @@ def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(shared_cluster: Non
             while os.path.exists(f"/proc/{number}"):
                 time.sleep(0.001)
             assert executor.submit(square, 3).result(PATIENCE_S) == 9
+
+
+def test_a_worker_that_dies_in_its_initializer_is_replaced(shared_cluster: None, tmp_path: Path) -> None:
+    with Executor(1, initializer=deadly_once, initargs=(str(tmp_path / "died"),)) as executor:
+        assert executor.submit(square, 3).result(PATIENCE_S) == 9

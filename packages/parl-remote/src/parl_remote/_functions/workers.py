@@ -404,7 +404,7 @@ class Workers:
                 return
             self._failed_starts += 1
             is_user = self._initializer is not None and not isinstance(error, NoResources | NotConnected)
-            if not is_user and isinstance(error, ActorLost) and self._failed_starts < _FAILED_STARTS:
+            if isinstance(error, ActorLost) and self._failed_starts < _FAILED_STARTS:
                 return
             if self._workers and not is_user:
                 return
