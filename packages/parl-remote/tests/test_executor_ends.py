@@ -7,6 +7,8 @@ import functools
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -218,3 +220,26 @@ def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(shared_cluster: Non
 def test_a_worker_that_dies_in_its_initializer_is_replaced(shared_cluster: None, tmp_path: Path) -> None:
     with Executor(1, initializer=deadly_once, initargs=(str(tmp_path / "died"),)) as executor:
         assert executor.submit(square, 3).result(PATIENCE_S) == 9
+
+
+PROGRAM = """
+import parl_remote, sys
+from pathlib import Path
+
+def touch(name):
+    (Path(sys.argv[1]) / name).touch()
+
+if __name__ == "__main__":
+    first, second = parl_remote.Executor(1), parl_remote.Executor(1)
+    for name in "abc":
+        first.submit(touch, name)
+    del first
+    second.map(touch, "def")
+"""
+
+
+def test_a_program_ends_after_the_calls_of_dropped_executors_and_maps(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "done").mkdir()
+    subprocess.run([sys.executable, str(tmp_path / "program.py"), str(tmp_path / "done")], timeout=120, check=True)
+    assert sorted(path.name for path in (tmp_path / "done").iterdir()) == list("abcdef")

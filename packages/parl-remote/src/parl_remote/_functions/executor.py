@@ -244,7 +244,9 @@ class _Settings:
         self.timeout_s = timeout_s
 
     def calls(self, workers: Workers, quota: Quota) -> Calls:
-        return Calls(workers, quota, self.retries, self.timeout_s)
+        calls = Calls(workers, quota, self.retries, self.timeout_s)
+        _calls.add(calls)
+        return calls
 
     def items(self, workers: Workers, fn: Callable[..., Any], items: Iterable[Any], how: How, **others: Any) -> Items:
         return Items(workers, Code.of(_plain(fn)), items, how, retries=self.retries, timeout_s=self.timeout_s, **others)
@@ -294,7 +296,6 @@ class RemoteFunction(Generic[P, R]):
         with self._lock:
             if self._calls is None or self._calls.workers.is_over():
                 self._calls = self._settings.calls(shared_workers(self._settings.options), Quota(None))
-                _functions.add(self)
             return self._calls
 
     def __reduce__(self) -> Any:
@@ -628,23 +629,21 @@ class _Countdown:
 
 # What a program has to wait for before it ends, as the standard library does.
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-_functions: weakref.WeakSet[RemoteFunction[..., Any]] = weakref.WeakSet()
+_calls: weakref.WeakSet[Calls] = weakref.WeakSet()  # also of executors that were dropped
 _ended = threading.Event()
 
 
 def _finish() -> None:
     _ended.set()
     for executor in list(_executors):
-        if executor._calls is not None:
-            executor._calls.await_all()
-    for function in list(_functions):
-        if function._calls is not None:
-            function._calls.await_all()
+        executor.shutdown()
+    for calls in list(_calls):
+        calls.await_all()
 
 
 def _after_fork() -> None:
     _executors.clear()
-    _functions.clear()
+    _calls.clear()
     after_fork()
 
 
