@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
+import random
 import subprocess
 import sys
 import textwrap
@@ -217,6 +219,62 @@ def test_an_event_loop_is_not_blocked_by_a_queue() -> None:
         return found
 
     assert asyncio.run(both()) == list(range(20))
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_a_cancelled_getter_would_have_got_comes_next(anywhere: str, is_read: bool) -> None:
+    async def program() -> list[int]:
+        shared: Queue[int] = Queue()
+        hand = Hand(shared)
+        getting = asyncio.ensure_future(shared.get_async())
+        await asyncio.sleep(0)  # until it waits
+        hand.put([1, 2])  # type: ignore[func-returns-value]
+        if is_read:
+            assert shared.qsize() == 1
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        return [shared.get(timeout=PATIENCE_S), await shared.get_async(PATIENCE_S)]
+
+    assert asyncio.run(program()) == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_cluster")
+@pytest.mark.parametrize("getters", [1, 3])
+def test_cancelled_getters_and_putters_lose_and_repeat_nothing(getters: int) -> None:
+    chance = random.Random(getters)
+
+    async def get_all(shared: Queue[tuple[int, int]], found: list[tuple[int, int]]) -> None:
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                found.append(await asyncio.wait_for(shared.get_async(), chance.random() * 0.003))
+
+    async def put(shared: Queue[tuple[int, int]], putter: int, sure: set[tuple[int, int]]) -> None:
+        for number in range(100):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(shared.put_async((putter, number)), chance.random() * 0.01)
+                sure.add((putter, number))
+
+    async def program() -> None:
+        shared: Queue[tuple[int, int]] = Queue(maxsize=3)
+        sure: set[tuple[int, int]] = set()
+        found: list[list[tuple[int, int]]] = [[] for _ in range(getters)]
+        getting = [asyncio.ensure_future(get_all(shared, one)) for one in found]
+        await asyncio.gather(*(put(shared, putter, sure) for putter in range(2)))
+        for one in getting:
+            one.cancel()
+        await asyncio.wait(getting)
+        rest = [shared.get() for _ in range(shared.qsize())]
+        everything = [item for one in (*found, rest) for item in one]
+        assert len(everything) == len(set(everything))
+        assert sure <= set(everything)
+        if getters == 1:  # else one may have got the next item before another one gave up
+            for putter in range(2):
+                of_one = [number for by, number in everything if by == putter]
+                assert of_one == sorted(of_one)
+
+    asyncio.run(program())
 
 
 @pytest.mark.usefixtures("shared_cluster")

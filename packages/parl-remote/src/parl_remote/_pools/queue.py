@@ -2,11 +2,17 @@
 
 Queue.put --items--> QueueActor: items, and who waits --items--> Queue.get
                         (one event loop: a caller that waits is a task, which ends with its caller)
+                     items that are lent        <--received, given back-- Queue.get_async
+
+A `get_async` may be cancelled at any moment, also when its item is on the way. It borrows the item, under a ticket of
+its own, and then says that it has got it, or that the item goes back to where it was. Calls run in order, so that the
+next `get` of the same program finds it there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import queue as standard
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -22,6 +28,7 @@ __all__ = ["Queue"]
 
 Item = TypeVar("Item")
 
+_TICKET_BYTES = 8
 _MOST_WAITING = 1_000_000  # calls at once: all getters may wait, and a put must still be heard
 
 
@@ -36,6 +43,7 @@ class QueueActor:
     def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
         self._items: deque[Any] = deque()
+        self._lent: dict[bytes, Any] = {}
         self._getters: deque[asyncio.Future[bool]] = deque()
         self._putters: deque[asyncio.Future[bool]] = deque()
         self._joiners: deque[asyncio.Future[bool]] = deque()
@@ -68,6 +76,23 @@ class QueueActor:
         if self._items:  # its wake-up may have been meant for more than this call has taken
             _wake(self._getters)
         return taken, False
+
+    async def lend(self, ticket: bytes, timeout_s: float | None) -> tuple[list[Any], bool]:
+        """Do what `get` does for one item, which is kept until `received` or `give_back`."""
+        taken, is_closed = await self.get(1, timeout_s)
+        if taken:
+            self._lent[ticket] = taken[0]
+        return taken, is_closed
+
+    def received(self, ticket: bytes) -> None:
+        """Forget an item that was lent: its caller has it."""
+        self._lent.pop(ticket, None)
+
+    def give_back(self, ticket: bytes) -> None:
+        """Put an item that was lent back to the front; do nothing if there was none."""
+        if ticket in self._lent:
+            self._items.appendleft(self._lent.pop(ticket))
+            _wake(self._getters)
 
     async def size(self) -> tuple[int, int]:
         """Return the number of items, and the most that there may be."""
@@ -234,7 +259,17 @@ class Queue(Generic[Item]):
 
     async def get_async(self, timeout: float | None = None) -> Item:
         """Take an item without blocking the event loop; raise what `get` raises."""
-        item: Item = _checked(await submit(self._actor.get, 1, _patience(True, timeout)))[0]
+        ticket = os.urandom(_TICKET_BYTES)
+        lending = submit(self._actor.lend, ticket, _patience(True, timeout))
+        try:
+            answer = await lending
+        except BaseException:
+            lending.cancel()
+            submit(self._actor.give_back, ticket)
+            raise
+        if answer[0]:
+            submit(self._actor.received, ticket)
+        item: Item = _checked(answer)[0]
         return item
 
     def qsize(self) -> int:
