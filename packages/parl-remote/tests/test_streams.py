@@ -8,6 +8,7 @@ import contextlib
 import gc
 import itertools
 import os
+import random
 import signal
 import threading
 import time
@@ -103,6 +104,29 @@ class AsyncSource:
                 value = yield value
             except LookupError as error:
                 value = repr(error)
+
+
+@parl_remote.remote_class
+class Gated:
+    """Yields what it is given, one value each."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self._values: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def give(self, value: Any) -> None:
+        await self._values.put(value)
+
+    async def values(self) -> AsyncGenerator[Any, Any]:
+        try:
+            sent = None
+            while True:
+                value = await self._values.get()
+                if value == "fail":
+                    raise KeyError(value)
+                sent = yield value if sent is None else (value, sent)
+        finally:
+            self.closed += 1
 
 
 @parl_remote.remote_class
@@ -258,6 +282,68 @@ def test_tasks_that_read_one_generator_get_each_value_once(anywhere: str) -> Non
         return sorted(itertools.chain(*await asyncio.gather(*(all_of(numbers) for _ in range(3)))))
 
     assert asyncio.run(main()) == list(range(200))
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_a_value_whose_reader_gave_up_is_for_the_next_one(anywhere: str, has_arrived: bool) -> None:
+    async def given_up(waiting: Any, source: Any, value: Any) -> None:
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)  # until it waits
+        if has_arrived:
+            source.give(value)
+            assert source.closed == 0  # the answers before this one have been read
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        if not has_arrived:
+            source.give(value)
+
+    async def main() -> None:
+        source: Any = Gated()
+        values = source.values()
+        await given_up(anext(values), source, 1)
+        assert await anext(values) == 1
+        await given_up(values.asend("sent"), source, 2)
+        assert await anext(values) == (2, "sent")
+        await given_up(anext(values), source, 3)
+        other = asyncio.ensure_future(anext(values))
+        assert await other == 3
+        waiting = [asyncio.ensure_future(anext(values)) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        source.give("fail")
+        with pytest.raises(KeyError):
+            await waiting[1]
+        with pytest.raises(StopAsyncIteration):
+            await anext(values)
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["count", "count_async"])
+def test_readers_that_give_up_lose_and_repeat_nothing(anywhere: str, kind: str) -> None:
+    chance = random.Random(kind)
+    source: Any = AsyncSource() if kind == "count_async" else Source()
+
+    async def read(numbers: Any, found: list[int]) -> None:
+        while True:
+            try:
+                found.append(await asyncio.wait_for(anext(numbers), chance.random() * 0.002))
+            except asyncio.TimeoutError:
+                pass
+            except StopAsyncIteration:
+                return
+
+    async def main() -> None:
+        for readers in (1, 3):
+            numbers = source.count(300)
+            found: list[list[int]] = [[] for _ in range(readers)]
+            await asyncio.gather(*(read(numbers, one) for one in found))
+            assert all(one == sorted(one) for one in found)
+            assert sorted(itertools.chain(*found)) == list(range(300))
+
+    asyncio.run(main())
 
 
 def test_async_for_reads_an_ordinary_generator(anywhere: str) -> None:

@@ -370,12 +370,18 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return carrier.cancel(self) if carrier is not None else super().cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
+        return self.awaited(cancels=True)
+
+    def awaited(self, *, cancels: bool) -> Generator[Any, None, T]:
+        """Do what `await` does; `cancels` is whether the call is cancelled with the task that awaits it."""
         while not self.settled:
-            from asyncio import CancelledError, get_running_loop, wrap_future  # a program that awaits has imported it
+            # A program that awaits has imported it.
+            from asyncio import CancelledError, get_running_loop, shield, wrap_future
 
             carrier, loop = self._carrier, get_running_loop()
             if carrier is None:
-                return (yield from wrap_future(self).__await__())
+                wrapped = wrap_future(self)
+                return (yield from (wrapped if cancels else shield(wrapped)).__await__())
             waiting = _Awaiting(loop)
             self.block(waiting)
             try:
@@ -383,7 +389,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 if not self.settled and self._carrier is carrier:  # looked at after `waiting` can be seen
                     yield from waiting.news
             except CancelledError:
-                self.cancel()
+                if cancels:
+                    self.cancel()
                 raise
             finally:
                 self.unblock(waiting)

@@ -9,7 +9,8 @@ Parts are asked for: the first, of one value, when that is asked for; from the s
 before is read, so that a generator is at most two parts ahead of its reader. A part has few values and takes little
 time. A generator that `send` or `throw` reaches stands at the value that its reader has: it is one that yielded a
 single value so far, or was resumed by `send` or `throw` before, and is not read ahead. The iterator keeps the actor
-alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator.
+alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator. A read that is
+given up, as by `asyncio.wait_for` or Ctrl-C, leaves its part to the next one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import inspect
 import itertools
 import threading
 import time
+import types
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, NoReturn, Protocol, Self
@@ -76,7 +78,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
                 try:
                     part = coming.result()
                 except Exception:
-                    self._end()
+                    self._end_if_failed(coming)
                     raise
                 self._take(part)
             return self._values.popleft()
@@ -111,11 +113,11 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
                 raise StopAsyncIteration
             coming = self._asked()
             try:
-                part = await coming
+                part = await _arrival(coming)
             except Exception:
                 if self._coming is not coming:  # another task has met it
                     continue
-                self._end()
+                self._end_if_failed(coming)
                 raise
             if self._coming is coming:  # else another task that waited for the same part has taken it
                 self._take(part)
@@ -139,7 +141,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         """Close the generator; for `async` code."""
         closing = self._close()
         if closing is not None:
-            await closing
+            await _arrival(closing)
 
     def __enter__(self) -> Self:
         return self
@@ -177,9 +179,8 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             coming = self._resume(value, error)
             try:
                 part = coming.result()
-            except BaseException:
-                if coming.done():  # else Ctrl-C came, and the next value is still on its way
-                    self._end()
+            except Exception:
+                self._end_if_failed(coming)
                 raise
             self._take(part)
             if not self._values:
@@ -191,10 +192,9 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             raise StopAsyncIteration
         coming = self._resume(value, error)
         try:
-            part = await coming
-        except BaseException:
-            if coming.done():
-                self._end()
+            part = await _arrival(coming)
+        except Exception:
+            self._end_if_failed(coming)
             raise
         self._take(part)
         if not self._values:
@@ -229,6 +229,11 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             self._end()
             self._returned = returned
 
+    def _end_if_failed(self, coming: Any) -> None:
+        """End if what its reader met is the error of a part, and not one of waiting for it."""
+        if self._coming is coming and coming.settled:
+            self._end()
+
     def _end(self) -> None:
         self._over = True
         self._coming = self._actor = None
@@ -240,6 +245,12 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         self._end()
         self._values.clear()
         return actor.submit(_CLOSE, (self._number,), {})
+
+
+@types.coroutine
+def _arrival(future: Any) -> Generator[Any, None, Any]:
+    """Await a future; its call goes on if that is cancelled."""
+    return (yield from future.awaited(cancels=False))
 
 
 class Opened:
