@@ -152,6 +152,48 @@ class Changing:
             yield row
 
 
+@parl_remote.remote_class(n_cpu=0, max_concurrency=3)
+class Slow:
+    """Gives a generator that has begun, once it is told to."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self._began, self._told = threading.Event(), threading.Event()
+
+    def guarded(self) -> Iterator[int]:
+        try:
+            yield from range(1_000_000)
+        finally:
+            self.closed += 1
+
+    def begun(self) -> Iterator[int]:
+        self._began.set()
+        assert self._told.wait(PATIENCE_S)
+        numbers = self.guarded()
+        next(numbers)
+        return numbers
+
+    def wait(self) -> None:
+        assert self._began.wait(PATIENCE_S)
+
+    def tell(self) -> None:
+        self._told.set()
+
+
+@parl_remote.remote_class(n_cpu=0)
+class Reader:
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self._numbers: Any = None
+
+    def read(self) -> Any:
+        self._numbers = self.source.guarded()
+        return next(self._numbers)
+
+    def begin(self) -> None:
+        submit(self.source.begun).result()
+
+
 @parl_remote.remote_class
 class Between:
     def __init__(self) -> None:
@@ -330,7 +372,7 @@ def test_readers_that_give_up_lose_and_repeat_nothing(anywhere: str, kind: str) 
         while True:
             try:
                 found.append(await asyncio.wait_for(anext(numbers), chance.random() * 0.002))
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 pass
             except StopAsyncIteration:
                 return
@@ -344,6 +386,36 @@ def test_readers_that_give_up_lose_and_repeat_nothing(anywhere: str, kind: str) 
             assert sorted(itertools.chain(*found)) == list(range(300))
 
     asyncio.run(main())
+
+
+def test_a_generator_is_closed_when_its_reader_is_killed(shared_cluster: None) -> None:
+    source: Any = Slow()
+    reading, waiting = Reader(source), Reader(source)
+    assert reading.read() == 0
+    own = source.guarded()
+    assert next(own) == 0
+    submit(waiting.begin)
+    source.wait()
+    parl_remote.kill(reading)
+    until(lambda: source.closed == 1)
+    parl_remote.kill(waiting)  # before it has got its generator
+    source.tell()
+    until(lambda: source.closed == 2)
+    assert next(own) == 1
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_generator_that_nobody_waits_for_any_more_is_closed(anywhere: str, cancels: bool) -> None:
+    source: Any = Slow()
+    call = submit(source.begun)
+    source.wait()
+    if cancels:
+        assert call.cancel()
+    else:
+        source.tell()
+    del call
+    source.tell()
+    until(lambda: source.closed == 1)
 
 
 def test_async_for_reads_an_ordinary_generator(anywhere: str) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import _current
-from parl_remote._actor.host import ActorHost, Concurrency, Creation, How
+from parl_remote._actor.host import ActorHost, Concurrency, Creation, HoldingReply, How
 from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote._actor.state import ActorState
 from parl_remote._current import FoundActor
@@ -34,6 +34,7 @@ from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote._program.outbox import OpenPath, Outbox
 from parl_remote._resources import Resources
+from parl_remote._streams import close_unwanted
 from parl_remote._transport import Buffer
 from parl_remote.errors import (
     ActorLost,
@@ -105,6 +106,8 @@ class LocalCalls:
                 return
             frames = [memoryview(bytearray(frame)) for frame in reply]
             future = self._pending.pop(header_of(frames[0])[3], None)
+            if future is None and isinstance(reply, HoldingReply):
+                close_unwanted(reply.references)
             if future is not None:
                 answer = read_answer(frames, future.method)
                 if answer.names is not None:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from parl_remote._actor.host import ActorHost, Concurrency, How, concurrency_of
+from parl_remote._actor.host import ActorHost, Concurrency, HoldingReply, How, concurrency_of
 from parl_remote._actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote._config import Environment, environment
 from parl_remote._data import serialize
@@ -30,6 +30,7 @@ from parl_remote._links.identity import host_id, new_id, versions
 from parl_remote._options import check_count
 from parl_remote._program.proxy import make_proxy, reference_of, served_object
 from parl_remote._program.rendezvous import find_manager_key
+from parl_remote._streams import close_streams, read_by
 from parl_remote._transport import Buffer, Channel
 from parl_remote._transport.addresses import Address
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
@@ -40,7 +41,7 @@ _log = logging.getLogger("parl.remote")
 _PROTOCOL = 1
 _JSON = ord("{")  # no kind of call message has this number
 _BETWEEN_ATTEMPTS_S = 0.2  # a manager that is being started answers within a second
-_CANCEL = int(Kind.CANCEL)
+_CANCEL, _RECEIVED = int(Kind.CANCEL), int(Kind.RECEIVED)
 
 
 def as_remote(
@@ -94,6 +95,8 @@ class _Caller:
 
     def answer(self, reply: list[Buffer]) -> None:
         """Buffer a reply."""
+        if isinstance(reply, HoldingReply):
+            read_by(self, reply.references)
         self._held.append(reply)
 
     def flush(self) -> None:
@@ -198,6 +201,7 @@ class Serving:
                     return
                 except ChannelClosed as error:
                     self._channel.close()
+                    close_streams(caller)
                     if self._runner is not None:
                         self._runner.forget(caller)
                     if self._closing:
@@ -244,6 +248,8 @@ class Serving:
             kind = frames[0][0] if len(frames[0]) else 0
             if kind == _JSON:
                 return False
+            if kind == _RECEIVED:
+                continue
             if kind == _CANCEL:
                 self._cancel(waiting, caller, header_of(frames[0])[3])
             else:

@@ -11,6 +11,9 @@ time. A generator that `send` or `throw` reaches stands at the value that its re
 single value so far, or was resumed by `send` or `throw` before, and is not read ahead. The iterator keeps the actor
 alive; closing it, or dropping it, closes the generator, and the end of the actor ends the iterator. A read that is
 given up, as by `asyncio.wait_for` or Ctrl-C, leaves its part to the next one.
+
+In the actor a generator belongs to the connection that its answer leaves by. It is dropped, and so closed, with that
+connection, or when the caller says that it does not want the answer any more.
 """
 
 from __future__ import annotations
@@ -22,12 +25,21 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from typing import Any, NoReturn, Protocol, Self
 
 from parl_remote._data import serialize
 
-__all__ = ["RemoteIterator", "can_stream", "of_part", "open_stream", "stream_method"]
+__all__ = [
+    "RemoteIterator",
+    "can_stream",
+    "close_streams",
+    "close_unwanted",
+    "of_part",
+    "open_stream",
+    "read_by",
+    "stream_method",
+]
 
 _NEXT, _RESUME, _CLOSE = "__parl_stream_next__", "__parl_stream_resume__", "__parl_stream_close__"
 _MOST = 16  # values in a part
@@ -253,18 +265,21 @@ def _arrival(future: Any) -> Generator[Any, None, Any]:
     return (yield from future.awaited(cancels=False))
 
 
-class Opened:
+class Opened(serialize.Reference):
     """A generator on its way to the caller.
 
     Args:
-        number: Its number.
+        source: Where its values come from.
     """
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+
+    def _parl_referent(self) -> _Source:
+        return self._source
 
     def __reduce__(self) -> tuple[Callable[[int], RemoteIterator], tuple[int]]:
-        return RemoteIterator, (self._number,)
+        return RemoteIterator, (self._source.number,)
 
 
 class _Source:
@@ -272,6 +287,8 @@ class _Source:
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
+        self.number = next(_numbers)
+        self.reader: object = None
         self.turn = threading.Lock()
         self.next_part: list[Any] = []  # a value that was yielded, and is a part by itself
         self.error: BaseException | None = None
@@ -290,9 +307,35 @@ def can_stream(value: object) -> bool:
 
 def open_stream(value: Any) -> Opened:
     """Keep a generator in this process; return what is sent in its place."""
-    number = next(_numbers)
-    _sources[number] = _Source(value)
-    return Opened(number)
+    source = _Source(value)
+    _sources[source.number] = source
+    return Opened(source)
+
+
+def read_by(reader: object, references: Iterable[object]) -> None:
+    """Note by which connection the generators in an answer are read.
+
+    Args:
+        reader: The connection.
+        references: What `serialize.dumps` found in the answer.
+    """
+    for source in references:
+        if isinstance(source, _Source):
+            source.reader = reader
+
+
+def close_unwanted(references: Iterable[object]) -> None:
+    """Close the generators in an answer that its caller does not want any more."""
+    for source in references:
+        if isinstance(source, _Source):
+            _sources.pop(source.number, None)
+
+
+def close_streams(reader: object = None) -> None:
+    """Close the generators of a reader that is gone; all generators if it is None."""
+    for source in list(_sources.values()):
+        if reader is None or source.reader is reader:
+            _sources.pop(source.number, None)
 
 
 def stream_method(name: str) -> Callable[..., Any] | None:

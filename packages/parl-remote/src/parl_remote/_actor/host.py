@@ -570,7 +570,7 @@ class ActorHost:
             if isinstance(value, RemoteFuture):  # the caller wants its value or its error
                 return self._dumps_result(value.result(), name, references)
             if can_stream(value):
-                return serialize.dumps(open_stream(value))
+                return serialize.dumps(open_stream(value), references)
             what = f"what {self._class_name}.{name}() returned"
             if stream_method(name) is not None and isinstance(value, tuple):
                 what, value = f"what a generator of {self._class_name} yielded", of_part(value)

@@ -37,6 +37,7 @@ from parl_remote._data import object_memory
 from parl_remote._data.large_frames import TICKETS, Sharing
 from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of, refusal_of
 from parl_remote._options import RECORD_VARIABLE
+from parl_remote._streams import close_streams, close_unwanted, read_by
 from parl_remote._system import processes
 from parl_remote._system.facilities import IN, new_poller
 from parl_remote._system.processes import limit_numeric_threads
@@ -146,7 +147,17 @@ _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what i
 class _Caller:
     """One connection and its buffered replies."""
 
-    __slots__ = ("_sent", "channel", "has_joined", "knows_of_change", "on_their_way", "outbox", "sharing", "supervises")
+    __slots__ = (
+        "_sent",
+        "channel",
+        "has_joined",
+        "is_gone",
+        "knows_of_change",
+        "on_their_way",
+        "outbox",
+        "sharing",
+        "supervises",
+    )
 
     def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
         self.channel = channel
@@ -157,11 +168,15 @@ class _Caller:
         self.has_joined = False
         self.on_their_way: dict[int, list[object]] = {}  # what references in answers to this caller lead to, by call
         self.knows_of_change = False
+        self.is_gone = False
 
     def answer(self, reply: list[Buffer], *, leaves_now: bool = False) -> None:
         """Buffer a reply until the next flush, as it is now unless that follows before the object can change it."""
         if type(reply) is HoldingReply:
             self.on_their_way[reply.call_id] = reply.references
+            read_by(self, reply.references)
+            if self.is_gone:  # looked at after that, because it may go at this moment
+                self.release()
         if self.sharing is not None and len(reply) > 1:
             try:
                 reply = self.sharing.stow(reply)
@@ -169,6 +184,11 @@ class _Caller:
                 if not is_shortage(error):
                     raise
         self.outbox.add(reply if leaves_now or len(reply) == 1 else [bytes(frame) for frame in reply])
+
+    def release(self) -> None:
+        """Release what the caller had, or was about to get."""
+        self.on_their_way.clear()
+        close_streams(self)
 
     def flush(self) -> None:
         """Trigger the sending of the buffered replies; for runners of several calls."""
@@ -329,6 +349,8 @@ class ActorProcess:
             os._exit(0)  # the worker is gone, and so is every possible caller of this actor
         if self._serving is not None:
             self._serving.runner.forget(caller)
+        caller.is_gone = True
+        caller.release()
         self._holders.left(caller, closed=False)
         self._end_if_unneeded()
 
@@ -337,7 +359,9 @@ class ActorProcess:
         if kind == _CANCEL:
             self._cancel(caller, frames)
         elif kind == _RECEIVED:
-            caller.on_their_way.pop(number, None)
+            references = caller.on_their_way.pop(number, ())
+            if index:
+                close_unwanted(references)
         elif kind == _HOLD:
             self._holders.expect()
         elif kind == _RELEASE:
@@ -639,6 +663,7 @@ def run_actor(listening: Listening, parent: int) -> None:
         host = ActorHost()
         process = ActorProcess(listening, host)
         process.run()
+        close_streams()
         host.drop_instance()
         client = _current.clear()
         if client is not None:

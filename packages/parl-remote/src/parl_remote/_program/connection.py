@@ -419,11 +419,11 @@ class Connection(AnswerReader):
         elif kind == _REFUSED:
             self._on_refused(bytes(payload_of(flags, frames)[0]).decode(errors="replace"))
         elif flags & _HANDLES:
-            self._confirm(call_id)
+            self._confirm(call_id, wanted=False)
 
-    def _confirm(self, call_id: int) -> None:
+    def _confirm(self, call_id: int, *, wanted: bool = True) -> None:
         """Confirm that the handles in an answer are connected, so that the actor that sent them may release them."""
-        self._tell(pack(Kind.RECEIVED, 0, 0, call_id))
+        self._tell(pack(Kind.RECEIVED, 0, 0 if wanted else 1, call_id))
 
     def names_changed(self) -> bool:
         """See `actor_ref.CallPath.names_changed`."""
