@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -13,9 +15,11 @@ from typing import Any
 
 import pytest
 
+import parl_remote
+from parl_remote import submit
 from parl_remote._actor import process
 from parl_remote._actor.host import How
-from parl_remote._actor.process import ActorProcess, Outbox
+from parl_remote._actor.process import ActorProcess
 from parl_remote._actor.state import ActorState
 from parl_remote._links.call_messages import Kind, header_of, pack
 from parl_remote._system.facilities import IN, wait_once
@@ -36,9 +40,11 @@ class Host:
         self.meter = SimpleNamespace(has_waiting=False, waiting=lambda _: None)
         self.on_state: Callable[[list[Any]], None] = print
         self.become_copy = bool
+        self.done: list[int] = []
 
     def handle(self, frames: list[memoryview]) -> list[Any]:
         _, _, index, number = header_of(frames[0])
+        self.done.append(number)
         if index == SAVES:
             self.on_state(pack(Kind.STATE, 0, 0, 0, [LARGE]))
         return pack(Kind.RESULT, 0, 0, number, [LARGE] if index == LARGE_ONE else [])
@@ -49,8 +55,8 @@ class Serving:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        host: Any = Host()
-        self.process = ActorProcess(listen_at(self.path), host)
+        self.host: Any = Host()
+        self.process = ActorProcess(listen_at(self.path), self.host)
         self.thread = threading.Thread(target=self.process.run, daemon=True)
         self.thread.start()
         self.owner = self.connect()
@@ -68,8 +74,9 @@ class Serving:
         return [header_of(channel.receive()[0])[3] for _ in range(count)]
 
     @property
-    def owners_end(self) -> UnixChannel:
-        return next(iter(self.process._callers.values())).channel
+    def done(self) -> list[int]:
+        """The numbers of the calls that were run."""
+        return self.host.done
 
     def end(self) -> None:
         self.owner.send(pack(Kind.CLOSE, 0, 0, 0))
@@ -92,34 +99,29 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def test_a_call_that_the_flush_timer_reads_while_it_writes_is_carried_out(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flush, flush_all = Outbox.flush, serving.process.flush_all
-    both_answered = threading.Event()
-
-    def flush_when_both_are_answered(outbox: Outbox) -> None:
-        if threading.current_thread() is not serving.thread:
-            both_answered.wait()
-        flush(outbox)
-
-    def flush_all_late() -> None:
-        """Flush only when the timer has taken all replies, waits for the owner, and has read its next call."""
-        monkeypatch.setattr(serving.process, "flush_all", flush_all)
-        outbox = next(iter(serving.process._callers.values())).outbox
-        both_answered.set()
-        until(lambda: not outbox.held)
-        serving.owner.send(pack(Kind.CALL, 0, SMALL_ONE, 4))
-        until(lambda: serving.owners_end.has_read_ahead)
-        read_ahead.set()
-        flush_all()
-
-    read_ahead = threading.Event()
-    monkeypatch.setattr(Outbox, "flush", flush_when_both_are_answered)
-    monkeypatch.setattr(serving.process, "flush_all", flush_all_late)
-    serving.owner.send_batch([pack(Kind.CALL, 0, LARGE_ONE, 2), pack(Kind.CALL, 0, SMALL_ONE, 3)])
-    read_ahead.wait()
+def test_a_caller_that_takes_no_answers_keeps_no_other_one_waiting(serving: Serving) -> None:
+    other = serving.connect()
+    for number, what in enumerate((LARGE_ONE, LARGE_ONE, SMALL_ONE), 2):
+        serving.owner.send(pack(Kind.CALL, 0, what, number))
+    until(lambda: wait_once(serving.owner.fileno(), IN, 0))  # it has begun to come
+    for number in range(5, 8):
+        other.send(pack(Kind.CALL, 0, SMALL_ONE, number))
+        assert serving.answers(other, 1) == [number]
+    assert serving.done == [1, 2, 5, 6, 7], "the answers of one that does not take them fill no memory"
     assert serving.answers(serving.owner, 3) == [2, 3, 4]
+    other.close()
+    serving.end()
+
+
+def test_what_a_caller_sent_before_it_left_is_done_though_it_took_no_answers(serving: Serving) -> None:
+    other = serving.connect()
+    for number, what in enumerate((LARGE_ONE, SMALL_ONE, SMALL_ONE), 2):
+        other.send(pack(Kind.CALL, 0, what, number))
+    until(lambda: wait_once(other.fileno(), IN, 0))
+    serving.owner.send(pack(Kind.CALL, 0, SMALL_ONE, 7))
+    assert serving.answers(serving.owner, 1) == [7]
+    other.close()
+    until(lambda: serving.done == [1, 2, 7, 3, 4])
     serving.end()
 
 
@@ -130,9 +132,62 @@ def test_a_call_that_is_read_while_a_state_is_written_to_its_caller_is_carried_o
         lambda: wait_once(serving.owner.fileno(), IN, 0)
     )  # the state has begun to come, and the owner reads none of it
     serving.owner.send(pack(Kind.CALL, 0, SMALL_ONE, 6))
-    until(lambda: serving.owners_end.has_read_ahead)
     assert serving.answers(serving.owner, 2) == [0, 6]
     assert serving.answers(others[0], 1) == [5]
     for other in others:
         other.close()
     serving.end()
+
+
+class Maker:
+    def make(self, size: int) -> bytes:
+        return bytes(size)
+
+
+@parl_remote.remote_class(n_cpu=0)
+class Serial(Maker):
+    pass
+
+
+@parl_remote.remote_class(n_cpu=0, max_concurrency=3)
+class InThreads(Maker):
+    pass
+
+
+@parl_remote.remote_class(n_cpu=0)
+class InLoop(Maker):
+    async def make(self, size: int) -> bytes:  # type: ignore[override]
+        return bytes(size)
+
+
+@parl_remote.remote_class(n_cpu=0)
+class Asking:
+    def __init__(self, maker: Any) -> None:
+        self.maker = maker
+        self.futures: list[Any] = []
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def ask(self, count: int, size: int) -> None:
+        self.futures = [submit(self.maker.make, size) for _ in range(count)]
+
+    def got(self) -> list[int]:
+        return [len(future.result()) for future in self.futures]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Serial, InThreads, InLoop])
+@pytest.mark.usefixtures("shared_cluster")
+def test_a_stopped_caller_keeps_no_other_one_waiting(kind: Any) -> None:
+    maker = kind()
+    asking: Any = Asking(maker)
+    pid = asking.pid()
+    asking.ask(100, 300_000)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for _ in range(10):
+            assert len(submit(maker.make, 10).result(60)) == 10
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert asking.got() == [300_000] * 100

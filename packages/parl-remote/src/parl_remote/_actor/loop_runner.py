@@ -284,10 +284,6 @@ class LoopServing:
             self._loop.call_soon(self._flush)
         return True
 
-    def wake(self) -> None:
-        """Process messages in the loop's next turn."""
-        self._loop.call_soon(self._turn)
-
     def serve(self) -> None:
         """Serve until the end; calls that still run then are cancelled after a moment."""
         self._loop.add_reader(self._process.poller.fileno(), self._turn)

@@ -4,6 +4,9 @@
     caller  --CREATE, CALL, ... ----------------------->| one epoll, one queue, one thread
     caller  <--replies, coalesced ----------------------+
 
+It never waits for a caller. What one does not take is written by a thread, and its further calls are set aside until
+then, so that it fills no memory with answers.
+
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
 `runners`, which read and write through the same process.
 
@@ -18,6 +21,7 @@ import atexit
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -39,7 +43,7 @@ from parl_remote._links.call_messages import HEADER_BYTES, Flag, Kind, allocate,
 from parl_remote._options import RECORD_VARIABLE
 from parl_remote._streams import close_streams, close_unwanted, read_by
 from parl_remote._system import processes
-from parl_remote._system.facilities import IN, new_poller
+from parl_remote._system.facilities import IN, Waker, new_poller
 from parl_remote._system.processes import limit_numeric_threads
 from parl_remote._system.shortage import is_shortage, shortage_of, start_daemon
 from parl_remote._transport import Buffer, abandoned_in_children
@@ -59,21 +63,26 @@ _HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
-    A flush that has to wait reads meanwhile. What it reads wakes no poller, so the owner has to look for it.
+    No flush waits for the caller: what it does not take is written by a thread, while the actor serves others.
+
+    Args:
+        channel: The channel to the caller.
+        on_room: Called when a caller has taken everything, after it had not; in any thread.
 
     Attributes:
         held: The replies that are not written yet.
         guarded: Whether the flush timer will flush it.
-        has_to_look: Whether a flush that its owner has not waited for may have read messages.
+        is_full: Whether the caller has not taken everything that it was sent.
     """
 
-    __slots__ = ("_channel", "_lock", "guarded", "has_to_look", "held")
+    __slots__ = ("_channel", "_lock", "_on_room", "guarded", "held", "is_full")
 
-    def __init__(self, channel: UnixChannel) -> None:
+    def __init__(self, channel: UnixChannel, on_room: Callable[[], None]) -> None:
         self._channel = channel
+        self._on_room = on_room
         self.held: deque[list[Buffer]] = deque()
         self.guarded = False
-        self.has_to_look = False
+        self.is_full = False
         self._lock = threading.Lock()  # keeps the order when both flush
 
     def add(self, reply: list[Buffer]) -> None:
@@ -81,17 +90,47 @@ class Outbox:
         self.held.append(reply)
 
     def flush(self) -> None:
-        """Write all buffered replies.
+        """Write the buffered replies, or have a thread write them when the caller takes them.
 
         Raises:
             ChannelClosed: The caller is gone.
         """
-        held = self.held
         with self._lock:
-            if len(held) == 1:
-                self._channel.send(held.popleft())
-            elif held:
-                self._channel.send_batch([held.popleft() for _ in range(len(held))])
+            if self.is_full:
+                if self.held:  # the last one may be memory that the object is about to change
+                    self.held[-1] = [bytes(frame) for frame in self.held[-1]]
+                return
+            if self._post():
+                return
+            self.is_full = True
+        try:
+            start_daemon(self._write_rest, "parl-rest")
+        except RuntimeError:  # the limit of threads: others have to wait
+            self._write_rest()
+
+    def _post(self) -> bool:
+        """Pass the buffered replies to the channel; return whether the caller has taken them."""
+        held = self.held
+        if len(held) == 1:
+            return self._channel.post(held.popleft())
+        return not held or self._channel.post_batch([held.popleft() for _ in range(len(held))])
+
+    def _write_rest(self) -> None:
+        """Write until the caller has taken everything, or is gone, which its owner finds out."""
+        while self.is_full:
+            self._channel.wait_for_room()
+            with self._lock:
+                try:
+                    self.is_full = not (self._channel.flush() and self._post())
+                except ChannelClosed:
+                    self.is_full = False
+        self._on_room()
+
+    def wait(self, timeout_s: float = math.inf) -> None:
+        """Wait until the caller has taken everything, or is gone, or the time has passed."""
+        until = time.monotonic() + timeout_s
+        while self.is_full and time.monotonic() < until:
+            time.sleep(_HOLD_S)
 
 
 class FlushTimer:
@@ -104,7 +143,6 @@ class FlushTimer:
 
     def guard(self, outbox: Outbox) -> None:
         """Ensure that the replies in `outbox` are flushed within a millisecond."""
-        outbox.has_to_look = True
         if outbox.guarded:
             return
         outbox.guarded = True
@@ -140,6 +178,7 @@ _SHARES = int(Flag.SHARES)
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED, _CALLER, _RECORD})  # the others wait in the queue
 _OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE, _CALLER, _RECORD})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
+_PARTING_S = 1.0  # for a caller that does not need the actor any more, and is slow to take the last answer
 _OWNER_AND_WORKER = 2  # connections; where there are no others, the answer uses the connection that the state used
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
@@ -149,6 +188,7 @@ class _Caller:
 
     __slots__ = (
         "_sent",
+        "aside",
         "channel",
         "has_joined",
         "is_gone",
@@ -159,10 +199,11 @@ class _Caller:
         "supervises",
     )
 
-    def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
+    def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None], on_room: Callable[[], None]) -> None:
         self.channel = channel
         self._sent = sent
-        self.outbox = Outbox(channel)
+        self.outbox = Outbox(channel, on_room)
+        self.aside: deque[list[memoryview]] = deque()  # what it sent and is not done before it takes its answers
         self.sharing: Sharing | None = None
         self.supervises = False
         self.has_joined = False
@@ -230,7 +271,7 @@ class ActorProcess:
         # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._flush_timer = FlushTimer()
-        self._has_to_look = False  # at what was read ahead, before the next wait
+        self._room: Waker | None = None  # woken when a caller takes answers again
         self._leaving = False  # this loop, for good or for another one
         self.over = False
         abandoned_in_children(self)
@@ -246,24 +287,57 @@ class ActorProcess:
 
     def run(self) -> None:
         """Serve until the process is to end."""
-        listening = self._acceptor.fileno()
         while not self._leaving:
             for fd, _ in self.poller.poll():
-                if fd == listening:
-                    self._accept()
-                elif fd in self._callers:
-                    self._read(self._callers[fd])
+                self._on_readable(fd)
             self._work()
         if self._serving is not None:
             self._hand_to_runner()
             self._serving.serve()
             self.flush_all()
+        for caller in self._callers.values():
+            caller.outbox.wait(_PARTING_S)
 
     def send_exit_report(self) -> None:
         """Report to the worker that the end is regular, and its cause."""
         for caller in self._callers.values():
             if caller.supervises:
                 self._host.exit_report.say(caller.channel)
+
+    def _on_readable(self, fd: int) -> None:
+        if fd in self._callers:
+            self._read(self._callers[fd])
+        elif fd == self._acceptor.fileno():
+            self._accept()
+        elif self._room is not None:
+            self._room.clear()
+            for caller in self._callers.values():
+                if not caller.outbox.is_full:
+                    self._resume(caller)
+
+    def _set_aside(self, caller: _Caller, frames: list[memoryview]) -> bool:
+        """Keep a message of a caller that does not take its answers, and return True; return False for others.
+
+        So a caller that is stopped, or slow, has the answers in memory of those calls only that had begun.
+        """
+        if caller.is_gone or not (caller.outbox.is_full or caller.aside):
+            return False
+        if self._room is None:
+            self._room = Waker()
+            self.poller.register(self._room.fileno(), IN)
+        caller.aside.append(frames)
+        if not caller.outbox.is_full:  # looked at again now that `_on_room` can wake the poller
+            self._room.wake()
+        return True
+
+    def _resume(self, caller: _Caller) -> None:
+        """Queue what was set aside, before what the caller has sent since."""
+        while caller.aside:
+            self._queue.appendleft((caller, caller.aside.pop()))
+
+    def _on_room(self) -> None:
+        if self._room is not None:
+            self._room.wake()
 
     def _accept(self) -> None:
         """Accept all connections that are waiting."""
@@ -274,7 +348,7 @@ class ActorProcess:
             self._add(channel)
 
     def _add(self, channel: UnixChannel) -> None:
-        caller = _Caller(channel, self._sent)
+        caller = _Caller(channel, self._sent, self._on_room)
         self._callers[channel.fileno()] = caller
         self._holders.connected(caller)
         self.poller.register(channel.fileno(), IN)
@@ -350,6 +424,7 @@ class ActorProcess:
         if self._serving is not None:
             self._serving.runner.forget(caller)
         caller.is_gone = True
+        self._resume(caller)
         caller.release()
         self._holders.left(caller, closed=False)
         self._end_if_unneeded()
@@ -442,11 +517,12 @@ class ActorProcess:
             owner.outbox.add([bytes(frame) for frame in frames])
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 self._write_to(owner)
+                owner.outbox.wait()  # what this process still has is lost with it
 
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Drop a call that has not started, or cancel a coroutine; any other call is answered as usual."""
         call_id = header_of(frames[0])[3]
-        if self._queue:
+        if self._queue or caller.aside:
             self._cancelled.add((caller, call_id))  # dropped when its turn comes: looking for it would take too long
         if self._serving is not None:
             self._serving.runner.cancel(caller, call_id)
@@ -462,11 +538,11 @@ class ActorProcess:
 
     def _work(self) -> None:
         """Run the queued calls; replies of quick calls are sent together."""
-        if self._has_to_look:
-            self.flush_all()
         queue = self._queue
         while queue and not self._leaving:
             caller, frames = queue.popleft()
+            if self._set_aside(caller, frames):
+                continue
             started = time.perf_counter()
             if not self._cancelled or not self._drop_if_cancelled(caller, frames):
                 self._serve(caller, frames)
@@ -480,7 +556,8 @@ class ActorProcess:
                 for other in list(self._callers.values()):
                     self._read(other)
                 self._host.meter.waiting(len(queue))
-        if not queue:  # else an asynchronous actor has just been made, and its loop goes on with the queue
+        # Else an asynchronous actor has just been made, and its loop goes on with the queue.
+        if self._cancelled and not queue and not any(caller.aside for caller in self._callers.values()):
             self._cancelled.clear()  # the rest had been answered when they were cancelled
         if self._host.meter.has_waiting:
             self._host.meter.waiting(0)
@@ -547,23 +624,13 @@ class ActorProcess:
     def take_in(self, timeout_s: float | None) -> None:
         """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
         for fd, _ in self.poller.poll(timeout_s):
-            if fd == self._acceptor.fileno():
-                self._accept()
-            elif fd in self._callers:
-                self._read(self._callers[fd])
-        for caller in [caller for caller in self._callers.values() if caller.channel.has_read_ahead]:
-            self._read(caller)
+            self._on_readable(fd)
         self._hand_to_runner()
 
     def _write_to(self, caller: _Caller) -> None:
         """Write one caller's buffered replies, ignoring a closed connection; callable from any thread."""
         with contextlib.suppress(ChannelClosed):  # reading from it finds out
             caller.outbox.flush()
-        if caller.channel.has_read_ahead:
-            if self._serving is not None:
-                self._serving.wake()
-            else:
-                caller.outbox.has_to_look = self._has_to_look = True
 
     def _sent(self, caller: _Caller) -> None:
         if self._serving is not None and not self._serving.postpones():
@@ -573,6 +640,8 @@ class ActorProcess:
         serving, queue = self._serving, self._queue
         while queue and serving is not None and not self.over:
             caller, frames = queue.popleft()
+            if self._set_aside(caller, frames):
+                continue
             kind = frames[0][0]
             if kind in (_CLOSE, _CONFIGURE, _CREATE):
                 self._serve(caller, frames)
@@ -583,20 +652,12 @@ class ActorProcess:
                     self._turn_away(caller, error)
 
     def flush_all(self) -> None:
-        """Write all buffered replies, and take the messages that came while a flush had to wait."""
-        self._has_to_look = False
-        for caller in [one for one in self._callers.values() if one.outbox.held or one.outbox.has_to_look]:
-            caller.outbox.has_to_look = False
+        """Write all buffered replies that their callers take now."""
+        for caller in [one for one in self._callers.values() if one.outbox.held]:
             try:
                 caller.outbox.flush()  # after that of the flush timer, if there is one
             except ChannelClosed:
                 caller.outbox.held.clear()  # the caller has left; what it sent before is read and run all the same
-            else:
-                if caller.channel.has_read_ahead:
-                    if self._serving is not None:
-                        self._serving.wake()
-                    else:
-                        self._read(caller)
 
 
 def configure(frames: list[memoryview], host: ActorHost) -> bool:

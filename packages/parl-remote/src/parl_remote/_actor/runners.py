@@ -20,7 +20,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 from parl_remote._actor.host import ActorHost, Run
-from parl_remote._system.facilities import IN, Poller, Waker
+from parl_remote._system.facilities import Poller
 from parl_remote._transport import Buffer
 
 __all__ = [
@@ -43,7 +43,7 @@ class Answerer(Protocol):
         """Buffer a reply, without blocking."""
 
     def flush(self) -> None:
-        """Send the buffered replies; may block, and never raises if the caller is gone."""
+        """Send the buffered replies; never raises if the caller is gone."""
 
 
 class Job:
@@ -235,9 +235,6 @@ class ConcurrentServing(Protocol):
     def postpones(self) -> bool:
         """Return whether a buffered reply is written later, together with others; if so, schedule that here."""
 
-    def wake(self) -> None:
-        """Trigger the processing of messages that were read while a write had to wait."""
-
     def serve(self) -> None:
         """Serve until the process is to end."""
 
@@ -255,20 +252,13 @@ class ThreadServing:
         self._process = process
         self._threads = ThreadRunner(host, limit)
         self.runner: Runner = self._threads
-        self._read_ahead = Waker()
-        process.poller.register(self._read_ahead.fileno(), IN)
 
     def postpones(self) -> bool:
         """Return False: threads write at once."""
         return False
 
-    def wake(self) -> None:
-        """Wake the main thread."""
-        self._read_ahead.wake()
-
     def serve(self) -> None:
         """Serve until the end; calls already taken are answered first."""
         while not self._process.over:
             self._process.take_in(None)
-            self._read_ahead.clear()
         self._threads.drain()

@@ -332,12 +332,19 @@ class SealedChannel(UnixChannel):
 
     def post(self, frames: Sequence[Buffer]) -> bool:
         """Take one message without waiting; see `Channel.post`. It is sealed at once, whole."""
+        return self._post_parts([frame_prefix(frames), *frames])
+
+    def post_batch(self, messages: Sequence[Sequence[Buffer]]) -> bool:
+        """Take several messages; see `UnixChannel.post_batch`."""
+        return self._post_parts([part for frames in messages for part in (frame_prefix(frames), *frames)])
+
+    def _post_parts(self, parts: list[Buffer]) -> bool:
         with self._send_lock:
             if self._closed:
                 raise ChannelClosed("this channel was closed")
             complete = False
             try:
-                for record in self._sealer.records([frame_prefix(frames), *frames]):
+                for record in self._sealer.records(parts):
                     rest = record if self._unsent else self._rest_of(record)
                     self._unsent += [bytes(part) for part in rest]
                 complete = True
@@ -345,10 +352,6 @@ class SealedChannel(UnixChannel):
                 if not complete:  # see `send_parts`
                     self._hang_up()
             return not self._unsent
-
-    def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
-        """Send several messages; see `UnixChannel.send_batch`."""
-        self.send_parts([part for frames in messages for part in (frame_prefix(frames), *frames)])
 
     def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
         """Write buffers that make up whole messages; a message that was begun is completed, or the connection ends."""

@@ -39,6 +39,7 @@ from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 
 __all__ = ["UnixChannel"]
 
+_LOOK_AGAIN_MS = 1000.0  # at a channel that another thread may have closed
 _LONGEST_WAIT_MS = 2_000_000_000  # 23 days; the system refuses to wait for 25
 
 
@@ -126,6 +127,21 @@ class UnixChannel:
             parts: list[Buffer] = [PACK_ONE(1, len(frames[0])) + frames[0]]
         else:
             parts = stream(frames)
+        return self._post_parts(parts)
+
+    def post_batch(self, messages: Sequence[Sequence[Buffer]]) -> bool:
+        """Take several messages, as `post` does one, with as few system calls as one."""
+        parts = [part for frames in messages for part in stream(frames)]
+        if sum(map(len, parts)) < JOIN_BELOW:
+            parts = [b"".join(parts)]
+        return self._post_parts(parts)
+
+    def wait_for_room(self) -> None:
+        """Wait until the peer takes more, is gone, or some time has passed; in a thread that does nothing else."""
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            wait_once(self._socket, OUT, _LOOK_AGAIN_MS)
+
+    def _post_parts(self, parts: list[Buffer]) -> bool:
         with self._send_lock:
             try:
                 if self._unsent:
@@ -168,17 +184,6 @@ class UnixChannel:
                 raise
             raise self._broken(error) from error
         return parts
-
-    def send_batch(self, messages: Sequence[Sequence[Buffer]]) -> None:
-        """Send several messages with as few system calls as one.
-
-        Raises:
-            ChannelClosed: The peer is gone.
-        """
-        parts = [part for frames in messages for part in stream(frames)]
-        if sum(map(len, parts)) < JOIN_BELOW:
-            parts = [b"".join(parts)]
-        self.send_parts(parts)
 
     def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
         """Write buffers that make up whole messages, prefixes included, with as few system calls as one message."""
@@ -344,11 +349,6 @@ class UnixChannel:
                     raise self._broken(error) from error
             self._reader.take_all(messages)
         return messages
-
-    @property
-    def has_read_ahead(self) -> bool:
-        """Return whether messages were read while a send had to wait."""
-        return bool(self._inbox)
 
     def _fill_before(self, deadline: float, timeout_s: float | None) -> None:
         try:
