@@ -47,9 +47,9 @@ class Kind(IntEnum):
     names of the actor's attributes. HOLD, RELEASE: a borrower is expected to connect; none is any more. JOIN: the first
     message of a caller that is not the owner; with index 1 it does not keep the actor alive. RECEIVED: the handles in
     the answer of that number have arrived; with index 1 nobody wants the answer any more. CHANGED: the attributes have
-    changed; sent at most once between two messages of the caller. STATE: the object's saved state, for the owner. CALLER: the connection of a caller on another host.
-    REFUSED: the only message to a caller for which the actor has no descriptor left; its payload is the reason.
-    RECORD: the worker wants the times of calls (see `actor.reports`).
+    changed; sent at most once between two messages of the caller. STATE: the object's saved state, for the owner.
+    CALLER: the connection of a caller on another host. REFUSED: the only message to a caller for which the actor has no
+    descriptor left; its payload is the reason. RECORD: the worker wants the times of calls (see `actor.reports`).
     """
 
     CREATE = 1
