@@ -4,7 +4,7 @@
     caller  --CREATE, CALL, ... ----------------------->| one epoll, one queue, one thread
     caller  <--replies, coalesced ----------------------+
 
-It never waits for a caller. What one does not take is written by a thread, and its further calls are set aside until
+It does not wait for a caller. What one does not take is written by a thread, and its further calls are set aside until
 then, so that it fills no memory with answers.
 
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
@@ -57,13 +57,15 @@ if TYPE_CHECKING:
 __all__ = ["ActorProcess", "FlushTimer", "Outbox", "run_actor"]
 
 
+_MOMENT_S = 0.002  # for a caller to take its answers; one that does not keeps others waiting no longer than this
+_LOOK_AGAIN_S = 1.0  # at a channel that another thread may have closed
 _HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 
 
 class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
-    No flush waits for the caller: what it does not take is written by a thread, while the actor serves others.
+    No flush waits long: what the caller does not take is written by a thread, while the actor serves others.
 
     Args:
         channel: The channel to the caller.
@@ -103,6 +105,14 @@ class Outbox:
             if self._post():
                 return
             self.is_full = True
+            try:
+                self.is_full = not self._is_soon_taken()
+            except ChannelClosed:
+                self.is_full = False
+                raise
+        if not self.is_full:
+            self._on_room()
+            return
         try:
             start_daemon(self._write_rest, "parl-rest")
         except RuntimeError:  # the limit of threads: others have to wait
@@ -115,10 +125,19 @@ class Outbox:
             return self._channel.post(held.popleft())
         return not held or self._channel.post_batch([held.popleft() for _ in range(len(held))])
 
+    def _is_soon_taken(self) -> bool:
+        """Wait a moment for a caller that is about to read, which costs less than a thread."""
+        until = time.perf_counter() + _MOMENT_S
+        while (left_s := until - time.perf_counter()) > 0:
+            self._channel.wait_for_room(left_s)
+            if self._channel.flush():
+                return True
+        return False
+
     def _write_rest(self) -> None:
         """Write until the caller has taken everything, or is gone, which its owner finds out."""
         while self.is_full:
-            self._channel.wait_for_room()
+            self._channel.wait_for_room(_LOOK_AGAIN_S)
             with self._lock:
                 try:
                     self.is_full = not (self._channel.flush() and self._post())

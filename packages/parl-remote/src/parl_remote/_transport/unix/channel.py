@@ -39,7 +39,6 @@ from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 
 __all__ = ["UnixChannel"]
 
-_LOOK_AGAIN_MS = 1000.0  # at a channel that another thread may have closed
 _LONGEST_WAIT_MS = 2_000_000_000  # 23 days; the system refuses to wait for 25
 
 
@@ -136,10 +135,10 @@ class UnixChannel:
             parts = [b"".join(parts)]
         return self._post_parts(parts)
 
-    def wait_for_room(self) -> None:
-        """Wait until the peer takes more, is gone, or some time has passed; in a thread that does nothing else."""
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until the peer takes more, is gone, or the time has passed, without reading."""
         with contextlib.suppress(OSError, ValueError):  # it is closed
-            wait_once(self._socket, OUT, _LOOK_AGAIN_MS)
+            wait_once(self._socket, OUT, 1000 * timeout_s)
 
     def _post_parts(self, parts: list[Buffer]) -> bool:
         with self._send_lock:
