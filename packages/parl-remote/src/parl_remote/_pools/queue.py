@@ -258,7 +258,10 @@ class Queue(Generic[Item]):
         _check_put(await submit(self._actor.put, [item], _patience(True, timeout)), 1)
 
     async def get_async(self, timeout: float | None = None) -> Item:
-        """Take an item without blocking the event loop; raise what `get` raises."""
+        """Take an item without blocking the event loop; raise what `get` raises.
+
+        If it is cancelled, as by `asyncio.wait_for`, it takes nothing.
+        """
         ticket = os.urandom(_TICKET_BYTES)
         lending = submit(self._actor.lend, ticket, _patience(True, timeout))
         try:
