@@ -5,7 +5,7 @@
     caller  <--replies, coalesced ----------------------+
 
 It does not wait for a caller. What one does not take is written by a thread, and its further calls are set aside until
-then, so that it fills no memory with answers.
+then, so that an actor that runs one call at a time fills no memory with answers.
 
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
 `runners`, which read and write through the same process.
@@ -337,7 +337,8 @@ class ActorProcess:
     def _set_aside(self, caller: _Caller, frames: list[memoryview]) -> bool:
         """Keep a message of a caller that does not take its answers, and return True; return False for others.
 
-        So a caller that is stopped, or slow, has the answers in memory of those calls only that had begun.
+        So what is in memory for a caller that is stopped, or slow, are the answers of those calls only that had begun,
+        or that a runner of several calls had taken before; `max_pending_calls` limits these.
         """
         if caller.is_gone or not (caller.outbox.is_full or caller.aside):
             return False
