@@ -64,7 +64,8 @@ class Moving(LeastSquares):
     def __init__(self, model: parl.Model) -> None:
         super().__init__(model)
         self.limit, self.weight, self.small, self.calls = 1e9, 1.0, np.float32(0.1), 0
-        self.seen, self.mean, self.least, self._last = np.zeros(2), None, None, 0.0
+        self.seen, self.mean, self._last = np.zeros(2), None, 0.0
+        self.least: float | None = None
 
     def learn(self, obs: Any, wanted: Any) -> Any:
         self.weight, self.small, self.calls = 0.9 * self.weight, self.small * np.float32(1.1), self.calls + 1

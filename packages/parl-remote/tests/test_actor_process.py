@@ -55,8 +55,9 @@ class Serving:
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self.host: Any = Host()
-        self.process = ActorProcess(listen_at(self.path), self.host)
+        host: Any = Host()
+        self.host: Host = host
+        self.process = ActorProcess(listen_at(self.path), host)
         self.thread = threading.Thread(target=self.process.run, daemon=True)
         self.thread.start()
         self.owner = self.connect()

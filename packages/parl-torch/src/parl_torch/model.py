@@ -44,7 +44,7 @@ class Model(nn.Module, contract.Model):
         return duplicate
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         self._pack_recurrent_weights()
 
     def _pack_recurrent_weights(self) -> None:
