@@ -65,7 +65,7 @@ def test_a_setting_is_put_where_the_recipe_has_it() -> None:
 def test_what_a_loop_passes_to_every_update_is_the_learning_rate_that_counts() -> None:
     rates = changed("DQN", "CartPole-v1", lr=1e-3).loop.rates
     assert rates == {"learning_rate": 1e-3}
-    assert changed("DQN", "Acrobot-v1", learning_rate=1e-3).algorithm["lr"] == 1e-3
+    assert changed("DQN", "MinAtar/Breakout-v1", learning_rate=1e-3).algorithm["lr"] == 1e-3
     assert changed("PPO", "Acrobot-v1", initial_lr=1e-3).loop.lr == 1e-3
     both = changed("SAC", "Pendulum-v1", lr="1e-4").algorithm
     assert (both["actor_lr"], both["critic_lr"]) == (1e-4, 1e-4)
