@@ -28,7 +28,15 @@ from parl_remote._node.run_files import (
 )
 from parl_remote._program.rendezvous import ClusterAddress, find_key, given_key
 from parl_remote._security import ClusterKey, write_private_file
-from parl_remote._transport.addresses import Address, advertised_by, is_loopback, is_this_host, own_address_toward
+from parl_remote._transport.addresses import (
+    Address,
+    address_here,
+    advertised_by,
+    is_loopback,
+    is_this_host,
+    own_address_toward,
+    without_brackets,
+)
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
 
 
@@ -42,7 +50,7 @@ def test_an_address_reads_as_it_is_written(text: str, host: str, port: int) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "localhost", "localhost:", ":8037", "a:b", "a:0", "a:65536", "::1:80", "a:-1", "a:٣"]
+    "text", ["", "localhost", "localhost:", ":8037", "[]:80", "a:b", "a:0", "a:65536", "::1:80", "a:-1", "a:٣"]
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="'host:port', for example 'localhost:8037'"):
@@ -53,6 +61,26 @@ def test_a_node_beside_its_master_is_where_the_master_was_dialled() -> None:
     dialled = Address("cluster.example", 8037)
     assert advertised_by(":9000", dialled) == Address("cluster.example", 9000)
     assert advertised_by("10.0.0.2:9000", dialled) == Address("10.0.0.2", 9000)
+
+
+@pytest.mark.parametrize(
+    ("listens", "seen"),
+    [
+        ("0.0.0.0", "localhost:8037"),
+        ("::", "localhost:8037"),
+        ("127.0.0.1", "localhost:8037"),
+        ("127.0.0.2", "127.0.0.2:8037"),
+        ("::1", "[::1]:8037"),
+        ("10.0.0.1", "10.0.0.1:8037"),
+    ],
+)
+def test_programs_here_dial_a_number_that_the_server_listens_on(listens: str, seen: str) -> None:
+    assert str(address_here(listens, 8037)) == seen
+
+
+def test_an_ipv6_interface_is_given_with_or_without_brackets() -> None:
+    assert without_brackets("[::1]") == without_brackets("::1") == "::1"
+    assert without_brackets("first") == "first"
 
 
 def test_this_host_knows_itself() -> None:

@@ -41,7 +41,7 @@ from parl_remote._program.rendezvous import ClusterAddress, find_key
 from parl_remote._resources import Resources
 from parl_remote._security import ClusterKey
 from parl_remote._transport import Channel
-from parl_remote._transport.addresses import Address
+from parl_remote._transport.addresses import Address, is_this_host
 from parl_remote._transport.unix import UnixChannel
 from parl_remote._transport.zmq import ZmqChannel
 from parl_remote.cli._session import ask_status
@@ -192,7 +192,16 @@ def test_start_says_how_to_use_join_and_stop_the_cluster(desk: Desk) -> None:
     shown = desk.xparl("status")
     assert "0 used cpus, 3 vacant cpus" in shown
     (cluster,) = json.loads(desk.xparl("status", "--port", port, "--json"))["clusters"]
-    assert (cluster["address"], cluster["status"]["total"]["cpu"]) == (f"127.0.0.1:{port}", 3)
+    assert (cluster["address"], cluster["status"]["total"]["cpu"]) == (f"localhost:{port}", 3)
+
+
+@pytest.mark.skipif(not is_this_host("::1"), reason="no IPv6 here")
+def test_a_cluster_on_an_ipv6_interface_is_used_as_start_says(desk: Desk) -> None:
+    said = desk.xparl("start", "--port", free_port(), "--cpu_num", 1, "--host", "[::1]")
+    used = re.search(r'parl.connect\("(\S+)"\)', said)
+    assert used is not None
+    assert desk.output(f"parl.connect({used[1]!r}); print(Counter().add(5))") == "5\n"
+    assert "1 vacant cpus" in desk.xparl("status")
 
 
 @pytest.mark.slow
@@ -351,7 +360,7 @@ def test_status_names_a_cluster_that_crashed(desk: Desk) -> None:
         [*XPARL, "status"], env=desk.environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert subprocess_said.returncode == 1
-    assert f"127.0.0.1:{port}: nothing listens" in subprocess_said.stdout
+    assert f"localhost:{port}: nothing listens" in subprocess_said.stdout
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from enum import Enum
 from parl_remote._config import Environment
 from parl_remote._doctor.here import Finding, Severity, check_here, fine, problem
 from parl_remote._node.run_files import ClusterRecord, RunFiles
-from parl_remote._transport.addresses import EVERY_INTERFACE, Address, is_loopback, is_this_host
+from parl_remote._transport.addresses import Address, address_here, is_loopback, is_this_host
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
 
 __all__ = ["Seen", "check_reach", "explained", "explained_here", "probe", "why"]
@@ -159,9 +159,7 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
 
 def _place_of(record: ClusterRecord) -> str:
     """Return the address of a cluster of this host for programs here."""
-    if is_loopback(record.host) or record.host in EVERY_INTERFACE:
-        return f"localhost:{record.port}"
-    return str(Address(record.host, record.port))
+    return str(address_here(record.host, record.port))
 
 
 def _refused(address: Address, found: Environment) -> Finding:

@@ -7,9 +7,19 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-__all__ = ["EVERY_INTERFACE", "Address", "advertised_by", "is_loopback", "is_this_host", "own_address_toward"]
+__all__ = [
+    "EVERY_INTERFACE",
+    "Address",
+    "address_here",
+    "advertised_by",
+    "is_loopback",
+    "is_this_host",
+    "own_address_toward",
+    "without_brackets",
+]
 
 EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})  # hosts to listen on that stand for all interfaces
+_LOCALHOST = EVERY_INTERFACE | {"127.0.0.1", "localhost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +37,24 @@ class Address:
             ValueError: The text is no such address.
         """
         host, colon, port = text.strip().rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
+        if (bare := without_brackets(host)) == host and ":" in host:
             colon = ""
-        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        if not colon or not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"an address is 'host:port', for example 'localhost:8037', not {text!r}")
-        return cls(host, int(port))
+        return cls(bare, int(port))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def without_brackets(host: str) -> str:
+    """Return a host's name or number without the brackets that an IPv6 number has in an address."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def address_here(host: str, port: int) -> Address:
+    """Return the address by which programs of this host reach a server that listens on an interface."""
+    return Address("localhost" if host in _LOCALHOST else host, port)
 
 
 def advertised_by(node_address: str, master: Address) -> Address:

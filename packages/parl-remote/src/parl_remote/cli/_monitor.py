@@ -15,7 +15,7 @@ from parl_remote._monitor.launch import HOW_TO_INSTALL, MonitorSettings, check_i
 from parl_remote._monitor.sessions import token_of
 from parl_remote._node.run_files import RunFiles
 from parl_remote._node.starting import NodeSettings
-from parl_remote._transport.addresses import EVERY_INTERFACE, Address, is_loopback
+from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_loopback, without_brackets
 from parl_remote.cli._launch import check_port
 from parl_remote.cli._session import address_option, key_option, only_target, port_option
 from parl_remote.errors import RemoteError
@@ -48,9 +48,8 @@ class MonitorPlan:
         """Start the monitor beside a cluster that has just come up, without waiting; return the text to print."""
         if not self.port:
             return self.note
-        master = "localhost" if node.host in EVERY_INTERFACE else f"[{node.host}]" if ":" in node.host else node.host
         settings = MonitorSettings(
-            address=f"{master}:{node.port}",
+            address=str(address_here(node.host, node.port)),
             directory=node.directory,
             host=self.host,
             port=self.port,
@@ -118,8 +117,7 @@ def _given(path: Path | None) -> str:
 
 def url_of(host: str, port: int) -> str:
     """Return the address for a browser."""
-    name = host_name() if host in EVERY_INTERFACE else f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}"
+    return f"http://{Address(host_name() if host in EVERY_INTERFACE else host, port)}"
 
 
 def _free_port(host: str, wanted: int) -> int:
@@ -146,6 +144,8 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
 @key_option
 @click.option(
     "--host",
+    type=without_brackets,
+    metavar="HOST",
     default="127.0.0.1",
     show_default=True,
     help="Interface; beyond loopback, users have to sign in.",

@@ -31,7 +31,7 @@ from parl_remote._messages.overview import (
 from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
 from parl_remote._transport import Channel
-from parl_remote._transport.addresses import EVERY_INTERFACE, Address
+from parl_remote._transport.addresses import Address, address_here
 from parl_remote.errors import RemoteError
 
 __all__ = [
@@ -87,7 +87,7 @@ def targets(found: Environment, port: int | None, address: str | None, key_file:
     if address is not None:
         return [Target(_checked(address), key_file)]
     started = [
-        Target(f"{_dialled(record.host)}:{record.port}", where / "key")
+        Target(str(address_here(record.host, record.port)), where / "key")
         for where, record in RunFiles(found.run_dir).clusters()
         if port in {None, record.port}
     ]
@@ -127,10 +127,6 @@ def _checked(address: str) -> str:
         return str(Address.parse(address))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _dialled(host: str) -> str:
-    return "localhost" if host in EVERY_INTERFACE else f"[{host}]" if ":" in host else host
 
 
 class Session:

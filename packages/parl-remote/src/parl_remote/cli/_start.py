@@ -27,7 +27,14 @@ from parl_remote._resources import Resources
 from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._system.facilities import cpu_count
 from parl_remote._system.host import usable_memory, visible_gpus
-from parl_remote._transport.addresses import EVERY_INTERFACE, Address, is_loopback, own_address_toward
+from parl_remote._transport.addresses import (
+    EVERY_INTERFACE,
+    Address,
+    address_here,
+    is_loopback,
+    own_address_toward,
+    without_brackets,
+)
 from parl_remote.cli._launch import check_port, foreground_option, launch
 from parl_remote.cli._monitor import plan_monitor
 from parl_remote.cli._session import key_option
@@ -154,6 +161,8 @@ def _bytes(text: str) -> int:
 @resource_options
 @click.option(
     "--host",
+    type=without_brackets,
+    metavar="HOST",
     default="127.0.0.1",
     show_default=True,
     help="Interface to listen on. Other hosts can only join with 0.0.0.0 or an address of this host.",
@@ -167,6 +176,8 @@ def _bytes(text: str) -> int:
 @click.option(
     "--monitor_host",
     "--monitor-host",
+    type=without_brackets,
+    metavar="HOST",
     default="127.0.0.1",
     show_default=True,
     help="Interface of the web monitor. Elsewhere than on loopback it asks for its token.",
@@ -270,18 +281,16 @@ def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str
 def _say_started(address: str, settings: NodeSettings, resources: NodeResources, monitor: str) -> None:
     port, key = settings.port, Path(settings.directory) / "key"
     click.echo(f"A cluster with {resources} runs at {address}.")
-    anywhere = is_loopback(settings.host) or settings.host in EVERY_INTERFACE
-    here = Address("localhost" if anywhere else settings.host, port)
-    click.echo(f'  Use it here        parl.connect("{here}")')
+    click.echo(f'  Use it here        parl.connect("{address_here(settings.host, port)}")')
     if is_loopback(settings.host):
         click.echo(
             "  Other hosts        cannot join: it listens on this host only; start it with --host 0.0.0.0 for that"
         )
     else:
-        reachable = host_name() if settings.host in EVERY_INTERFACE else settings.host
+        reachable = Address(host_name() if settings.host in EVERY_INTERFACE else settings.host, port)
         click.echo(f"  From other hosts   copy the key file {key} there (mode 0600), then")
-        click.echo(f"                     PARL_KEY_FILE=<the copy> xparl connect --address {reachable}:{port}")
-        click.echo(f'                     PARL_KEY_FILE=<the copy> python ...   # parl.connect("{reachable}:{port}")')
+        click.echo(f"                     PARL_KEY_FILE=<the copy> xparl connect --address {reachable}")
+        click.echo(f'                     PARL_KEY_FILE=<the copy> python ...   # parl.connect("{reachable}")')
     click.echo("  Look at it         xparl status")
     if monitor:
         click.echo(f"  In a browser       {monitor}")
@@ -296,7 +305,12 @@ _LOOK_S = 0.05
 @click.command("connect")
 @click.option("--address", required=True, metavar="HOST:PORT", help="The master.")
 @resource_options
-@click.option("--host", help="Interface to listen on. Default: the one towards the master.")
+@click.option(
+    "--host",
+    type=without_brackets,
+    metavar="HOST",
+    help="Interface to listen on. Default: the one towards the master.",
+)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
 )
