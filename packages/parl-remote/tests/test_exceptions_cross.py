@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+import subprocess
 import sys
 import threading
 import traceback
@@ -101,8 +103,11 @@ class Raiser:
         lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
         lambda: Peculiar("the shelf", 3),
         lambda: ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
+        lambda: json.JSONDecodeError("no value", "[", 1),
+        lambda: subprocess.CalledProcessError(3, "false", b"out", b"err"),
+        lambda: ImportError("none", name="nowhere", path="/nowhere"),
     ],
-    ids=["value", "key", "file", "unicode", "peculiar", "group"],
+    ids=["value", "key", "file", "unicode", "peculiar", "group", "json", "process", "import"],
 )
 def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
     anywhere: str, make_error: Callable[[], Exception]
@@ -110,9 +115,12 @@ def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
     raiser, error = Raiser(), make_error()
     with pytest.raises(type(error)) as raised:
         raiser.throw(make_error)
-    assert str(raised.value) == str(error)
-    assert type(raised.value).__qualname__ == type(error).__qualname__
-    assert raised.value.__dict__.keys() >= error.__dict__.keys()
+    for received in (raised.value, pickle.loads(pickle.dumps(raised.value)), copy.copy(raised.value)):
+        assert str(received) == str(error)
+        assert type(received).__qualname__ == type(error).__qualname__
+        assert received.__dict__.keys() >= error.__dict__.keys()
+        if not isinstance(error, ExceptionGroup):  # its exceptions are others, which are not equal
+            assert received.args == error.args
     assert raiser.count() == 1
 
 

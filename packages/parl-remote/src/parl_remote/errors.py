@@ -37,7 +37,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import signal as signals
-import types
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from enum import Enum
@@ -466,11 +465,17 @@ def missing(message: str, name: str) -> RemoteAttributeError:
 
 
 def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: dict[str, object]) -> BaseException:
-    """Return an exception built from its parts, even if its constructor takes other arguments than it stores."""
+    """Return an exception built from its parts, even if its constructor takes other arguments than it stores.
+
+    Args:
+        kind: Its class.
+        args: Those it stores; of a class that customizes pickling, those its constructor takes.
+        attributes: Its other attributes.
+    """
     try:
         error = kind(*args)
-        if isinstance(kind.__init__, types.FunctionType) and not issubclass(kind, OSError):
-            error.args = args  # a constructor may store others than it takes
+        if kind.__reduce__ is BaseException.__reduce__:
+            error.args = args
     except Exception:
         error = kind.__new__(kind, *args)
         error.args = args

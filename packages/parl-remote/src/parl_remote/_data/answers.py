@@ -187,6 +187,7 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
             args = reduced[1]
             state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
         made = from_parts(cls, args, {**state, **error.__dict__})
+        made.args = error.args
         for name in slots_of(kind):
             if hasattr(error, name):
                 setattr(made, name, getattr(error, name))
