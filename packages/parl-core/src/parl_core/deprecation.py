@@ -1,6 +1,7 @@
 """Deprecation of functions and methods: they still work, and warn with the name to use instead."""
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -43,7 +44,7 @@ def deprecated(
             warnings.warn(f"`{function.__qualname__}` is {fate}", DeprecationWarning, stacklevel=2)
             return function(*args, **kwargs)
 
-        warning.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    {fate[0].upper()}{fate[1:]}.\n    "
+        warning.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{fate[0].upper()}{fate[1:]}."
         return warning
 
     return decorate
