@@ -166,7 +166,7 @@ def _started(method: str, link: int, lifeline: int, inherited: Sequence[int]) ->
         found: dict[str, object] = multiprocessing.spawn.get_preparation_data("actor")
         program = {name: found[name] for name in ("sys_argv", *_actor_process.PROGRAM_NAMES) if name in found}
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM.format(path=sys.path, link=link, lifeline=lifeline, program=program)],
+        [sys.executable, "-P", "-c", _PROGRAM.format(path=sys.path, link=link, lifeline=lifeline, program=program)],
         stdin=subprocess.DEVNULL,
         pass_fds=(link, lifeline),
         env=one_thread_unless_chosen(os.environ),

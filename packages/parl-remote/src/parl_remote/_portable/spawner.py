@@ -72,7 +72,7 @@ class Spawner:
         settings = json.dumps([self._path_of(number), self._preload, self._clear])
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM.format(path=sys.path), settings],
+                [sys.executable, "-P", "-c", _PROGRAM.format(path=sys.path), settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

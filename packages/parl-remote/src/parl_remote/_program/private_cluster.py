@@ -64,7 +64,7 @@ class PrivateCluster:
                 }
                 path = [_absolute(entry) for entry in sys.path]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM.format(path=path), json.dumps(settings)],
+                    [sys.executable, "-P", "-c", _PROGRAM.format(path=path), json.dumps(settings)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
