@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import Executor
+from parl_remote import Executor, ExecutorBroken
 from parl_remote._functions.worker import Code, FunctionWorker, How, Outcome, pack_items
 from parl_remote._functions.workers import Workers
 
@@ -219,6 +219,22 @@ def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(shared_cluster: Non
 
 def test_a_worker_that_dies_in_its_initializer_is_replaced(shared_cluster: None, tmp_path: Path) -> None:
     with Executor(1, initializer=deadly_once, initargs=(str(tmp_path / "died"),)) as executor:
+        assert executor.submit(square, 3).result(PATIENCE_S) == 9
+
+
+def test_calls_fail_while_no_thread_can_be_had(shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "parl-worker":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with Executor(1, n_cpu=0.5) as executor:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ExecutorBroken, match="can't start new thread"):
+            executor.submit(square, 3).result(PATIENCE_S)
+        monkeypatch.undo()
         assert executor.submit(square, 3).result(PATIENCE_S) == 9
 
 

@@ -85,6 +85,13 @@ class ActorMaker(Protocol):
     ) -> ActorRef:
         """Make an actor and run its constructor; `at_once` does not wait for resources, but restarts do."""
 
+    def start_reading(self) -> None:
+        """Start the thread that reads answers for futures with callbacks, if there is one; else it starts when needed.
+
+        Raises:
+            RuntimeError: No thread can be had.
+        """
+
     def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
         """Return the reference to an actor that another program has made, or this one before; see `proxy`.
 

@@ -318,6 +318,9 @@ class DebugClient(ConnectionDisplay):
         if name:
             self._names[name] = None, True
 
+    def start_reading(self) -> None:
+        """Do nothing; see `current.ActorMaker`."""
+
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
         """Return the reference to an actor of this process; see `_current.ActorMaker`.
 

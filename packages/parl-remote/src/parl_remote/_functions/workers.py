@@ -77,7 +77,11 @@ class Clock:
         with self._starting:
             if not self._runs:
                 self._runs = True
-                threading.Thread(target=self._run, name="parl-functions", daemon=True).start()
+                try:
+                    threading.Thread(target=self._run, name="parl-functions", daemon=True).start()
+                except RuntimeError:  # no thread can be had, now
+                    self._runs = False
+                    raise
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Run a function after some time; it must not block. A finalizer may call this: it waits for no lock."""
@@ -208,6 +212,7 @@ class Workers:
         self._initializer = initializer
         self._clock = _clock
         self._clock.start()
+        client.start_reading()  # while threads can be had: Python 3.12.0 and 3.12.1 start none when a program ends
         self.lock = threading.RLock()
         self.broken: ExecutorBroken | None = None
         self._ready: dict[Source, None] = {}  # sources with chunks that wait
@@ -261,7 +266,10 @@ class Workers:
                     makers, self._makers = self._makers, []
                     goes_on = self._dispatching = picked is not None or self._again
                 for maker in makers:  # without the lock: `start` waits for the thread, which may run a finalizer first
-                    maker.start()
+                    try:
+                        maker.start()
+                    except RuntimeError as error:  # no thread can be had, or the interpreter ends
+                        self._not_made(NoResources(f"no thread can be started that makes one: {error}"))
                 if not goes_on:
                     return
                 if picked is not None:

@@ -246,6 +246,10 @@ class Client(ConnectionDisplay):
             self.making.announce(recipe, made.record)
         return ref
 
+    def start_reading(self) -> None:
+        """Start the thread that reads answers for futures with callbacks; see `current.ActorMaker`."""
+        self._background_loop()
+
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
         """Return the reference to the actor of a handle; see `current.ActorMaker`.
 
@@ -396,7 +400,11 @@ class Client(ConnectionDisplay):
                 thread = _thread_of(loop, "parl-results")
                 if self._background is None:  # else a signal handler has needed it meanwhile
                     self._background = loop, thread
-                    thread.start()
+                    try:
+                        thread.start()
+                    except RuntimeError:  # no thread can be had, now
+                        self._background = None
+                        raise
             return self._background[0]
 
     # -- the end -------------------------------------------------------------------------------------------------

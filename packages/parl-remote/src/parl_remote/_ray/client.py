@@ -162,6 +162,9 @@ class RayClient(ConnectionDisplay):
             self._own[place.actor_id] = path
         return ref
 
+    def start_reading(self) -> None:
+        """Do nothing; see `current.ActorMaker`."""
+
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
         """Return the reference to the actor of a handle; see `current.ActorMaker`.
 
