@@ -25,7 +25,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 100)
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc hands memory back that soon")
 def test_updates_cause_no_page_faults() -> None:
-    # 50 to 1,700 an update where glibc is left alone. The mean is taken over many updates, since a heap that still grows
+    # 50 to 1,700 an update where glibc is left alone. The mean is taken over many updates, as a heap that still grows
     # by a block once in a while is no such fault.
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=300)
     assert float(found.stdout) < 25
