@@ -17,6 +17,14 @@ def test_every_public_name_is_there_and_no_other() -> None:
     assert not hasattr(training, "evaluation_of_nothing")
 
 
+def test_a_star_import_from_the_facade_brings_all_of_them() -> None:
+    names: dict[str, object] = {}
+    exec("from parl.training import *", names)
+    assert {name: names[name] for name in names if name != "__builtins__"} == {
+        name: getattr(training, name) for name in training.__all__
+    }
+
+
 def test_importing_it_imports_neither_numpy_nor_gymnasium() -> None:
     program = "import sys; from parl_core import training; training.Run; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout

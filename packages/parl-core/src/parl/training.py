@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _home.__all__:
+    if name == "__all__" or name in _home.__all__:  # `from parl.training import *` asks for the list itself
         return getattr(_home, name)
     raise AttributeError(f"module 'parl.training' has no attribute {name!r}; it has {', '.join(sorted(_home.__all__))}")
 
