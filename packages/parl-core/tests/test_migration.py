@@ -160,6 +160,19 @@ def test_what_is_gone_is_named_with_what_took_its_place() -> None:
     assert rewrite([one]) == {}
 
 
+def test_the_state_of_a_worker_is_told_once_whichever_way_a_program_names_it() -> None:
+    text = """\
+        import parl
+        from parl.remote import WorkerStatus
+        from parl.remote.status import WorkerStatus
+        print(parl.remote.WorkerStatus)
+        print(parl.remote.status.WorkerStatus)
+        """
+    (found,) = report([program(text)]).values()
+    assert [finding.line for finding in found] == [2, 3, 4, 5]
+    assert all("LoopbackCluster" in finding.message for finding in found)
+
+
 def test_lines_and_columns_are_those_of_python() -> None:
     text = "import parl\r\nname = 'näme\x0c'; parl.Model().get_params()  # ü\r\nx = 1\x0c\r\nimport gym\r\n"
     new = changed(text)

@@ -101,6 +101,12 @@ def test_names_that_a_package_had_of_its_modules_tell_what_took_their_place() ->
         from parl.core import ModelBase  # type: ignore[import-not-found]  # noqa: F401
 
 
+def test_the_state_of_a_worker_tells_what_took_its_place() -> None:
+    pytest.importorskip("parl_remote")
+    with pytest.raises(ImportError, match=r"no 'WorkerStatus' in 'parl.remote', which PARL 2.x had: .*LoopbackCluster"):
+        from parl.remote import WorkerStatus  # type: ignore[attr-defined]  # noqa: F401
+
+
 def test_names_that_are_gone_tell_what_took_their_place() -> None:
     with pytest.raises(ImportError, match=r"no 'has_func' in 'parl.utils.utils', which PARL 2.x had: use callable"):
         from parl.utils.utils import has_func  # type: ignore[attr-defined]  # noqa: F401

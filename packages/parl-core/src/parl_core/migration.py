@@ -72,6 +72,7 @@ REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
         "parl.logger": "import it from parl.utils",
         "parl.remote.client.Client": "use parl.connect and parl.get_global_client",
         "parl.remote.master.Master": "use `xparl start`",
+        "parl.remote.status.WorkerStatus": _CLUSTER,
         "parl.remote.worker.Worker": "use `xparl connect`",
         "parl.utils.deprecation.CustomDeprecationWarning": "use DeprecationWarning",
         "parl.utils.exceptions.DeserializeError": "use parl.remote.exceptions.RemoteDeserializeError",
