@@ -184,6 +184,47 @@ def test_an_old_environment_is_seen_through_gymnasiums_api() -> None:
     assert as_gymnasium(env) is env
 
 
+class OldOfEnv(gymnasium.Env[Any, Any]):
+    """Gym's API before 0.26, in a class that a program of PARL 2.x derives from `gym.Env`, now Gymnasium's."""
+
+    observation_space, action_space = Old.observation_space, Old.action_space
+
+    def reset(self) -> Any:  # type: ignore[override]  # as gym had it
+        return np.zeros(1)
+
+    def step(self, action: Any) -> Any:
+        return np.ones(1), 1.0, True, {}
+
+
+class SecondLook(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A wrapper of a program of PARL 2.x."""
+
+    def step(self, action: Any) -> Any:
+        env: Any = self.env
+        obs, reward, done, info = env.step(action)
+        return obs, 2 * reward, done, info
+
+
+def test_a_class_of_gymnasium_whose_reset_takes_no_seed_has_gyms_api() -> None:
+    assert (api_of(OldOfEnv()), api_of(Counter())) == ("gym", "gymnasium")
+    env = CompatWrapper(OldOfEnv())
+    env.seed(3)
+    assert env.reset().tolist() == [0.0]
+    assert env.step(0)[1:3] == (1.0, True)
+    envs = VectorEnv([OldOfEnv(), OldOfEnv()])
+    assert [obs.tolist() for obs in envs.reset()] == [[0.0], [0.0]]
+    assert envs.step([0, 0])[2] == [True, True]
+    assert as_gymnasium(OldOfEnv()).reset(seed=4)[1] == {}
+
+
+def test_a_programs_own_wrapper_passes_the_seed_of_training_on() -> None:
+    old = Old()
+    env = as_gymnasium(SecondLook(CompatWrapper(old)))
+    env.reset(seed=4)
+    assert old.seeds == [4]
+    assert env.step(0)[1] == 2.0
+
+
 def test_an_api_that_was_taken_for_the_other_is_named() -> None:
     class Duck:
         observation_space, action_space = Old.observation_space, Old.action_space

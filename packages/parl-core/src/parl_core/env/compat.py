@@ -10,8 +10,10 @@ of the old kind, gym's. `as_gymnasium` leads back.
 """
 
 import copy
+import inspect
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium
@@ -57,8 +59,8 @@ def _numbers(version: str) -> list[int]:
 def api_of(env: Any) -> Api:
     """Return the name of the API of an environment.
 
-    That is its attribute `api` where it has one, of a wrapper that of what it wraps; of other Gymnasium environments,
-    and of those of gym 0.26, "gymnasium"; of everything else "gym".
+    That is its attribute `api` where it has one, of a wrapper that of what it wraps; of other Gymnasium environments
+    whose `reset` takes a `seed`, and of those of gym 0.26, "gymnasium"; of everything else "gym".
 
     Raises:
         ValueError: the attribute is something else.
@@ -74,11 +76,16 @@ def api_of(env: Any) -> Api:
         if not isinstance(env, gymnasium.Wrapper):
             break
         env = env.env
-    if isinstance(env, gymnasium.Env):
-        return "gymnasium"
+    if isinstance(env, gymnasium.Env):  # as classes of PARL 2.x's programs are, too, once they import Gymnasium as gym
+        return "gymnasium" if _takes_seed(env.reset) else "gym"
     gym: Any = sys.modules.get("gym")  # an environment of gym has imported it
     changed = gym is not None and _numbers(gym.__version__) >= _numbers(V_GYM_CHANGED)
     return "gymnasium" if changed and isinstance(env, gym.Env) else "gym"
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(reset).parameters.values()
+    return any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def as_gymnasium(env: Any) -> AnyEnv:
@@ -221,13 +228,14 @@ class _FromGym(AnyWrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         env: Any = self.env
-        if seed is not None:
-            env.seed(seed)
+        if seed is not None and env.has_wrapper_attr("seed"):
+            env.get_wrapper_attr("seed")(seed)
         obs = env.reset() if options is None else env.reset(options=options)
         if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):
             raise TypeError(
                 f"{self._name()}.reset() returned (obs, info), which is Gymnasium's API, and the class is none of"
-                " gymnasium's: derive it from gymnasium.Env, or give it the attribute api = 'gymnasium'"
+                " gymnasium's, or its reset takes no seed: derive it from gymnasium.Env and let it take seed=None and"
+                " options=None, or give it the attribute api = 'gymnasium'"
             )
         return obs, {}
 
