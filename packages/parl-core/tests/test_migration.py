@@ -101,6 +101,42 @@ def test_environments_of_several_agents_get_a_wrapper_as_well() -> None:
     assert lines_of(program(text)) == [("train.py", 3, True)]
 
 
+def test_the_wrapper_goes_around_those_of_gymnasium_which_unpack_five_values() -> None:
+    text = """\
+        import gym
+        from gym.wrappers import TimeLimit
+
+        class Scaled(gym.RewardWrapper):
+            def reward(self, reward):
+                return 0.1 * reward
+
+        class Smaller(Scaled):
+            pass
+
+        def main():
+            env = gym.make("CartPole-v1")
+            env = Scaled(env)
+            env = TimeLimit(env, 100)
+            other = Smaller(TimeLimit(gym.make("Pendulum-v1"), max_episode_steps=10))
+            plain = gym.make("Acrobot-v1")
+            obs, reward, done, info = env.step(0)
+
+        def wrapped(env):
+            return Scaled(env)
+        """
+    new = changed(dedent(text))
+    assert (
+        '    env = gym.make("CartPole-v1")\n    env = Scaled(env)\n    env = CompatWrapper(TimeLimit(env, 100))\n'
+        in new
+    )
+    assert 'other = CompatWrapper(Smaller(TimeLimit(gym.make("Pendulum-v1"), max_episode_steps=10)))\n' in new
+    assert 'plain = CompatWrapper(gym.make("Acrobot-v1"))\n' in new
+    (found,) = report([program(text)]).values()
+    assert [(finding.line, finding.message) for finding in found if not finding.mechanical] == [
+        (20, "a wrapper of Gymnasium unpacks five values of step(): put CompatWrapper around it, not inside")
+    ]
+
+
 def test_ids_of_atari_name_the_package_that_has_them() -> None:
     text = "config = {'env': 'PongNoFrameskip-v4', 'other': r\"\"\"PongDeterministic-v4\"\"\"}\n"
     new = changed(text)

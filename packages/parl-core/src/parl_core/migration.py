@@ -129,6 +129,7 @@ _METHODS: Mapping[str, str] = MappingProxyType(
 _OLD_STEP = 4
 _WRAPPER = "CompatWrapper"
 _MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
+_INSIDE = re.compile(r"gym(nasium)?\.((Action|Observation|Reward)Wrapper|wrappers\..+)")  # unpack five values
 _ATARI = re.compile(r"\w+(NoFrameskip|Deterministic)-v[04]")  # ids that gym had; Gymnasium asks ale_py for them
 
 
@@ -171,7 +172,9 @@ class Program:
         source: its text.
         findings: what has to change in it, whatever the others do.
         edits: the mechanical ones of them.
-        makes: edits that put `CompatWrapper` around the calls of `gym.make` and `MAenv` that have none.
+        makes: edits that put `CompatWrapper` around the calls of `gym.make` and `MAenv` that have none, outside of
+            Gymnasium's own wrappers.
+        inside: lines that put one of these wrappers around an environment of unknown origin.
         imports_at: the line before which an import may stand.
         old_steps: lines that unpack four values from `step`, as gym's API had them.
         has_wrapper: whether it imports `CompatWrapper`.
@@ -182,6 +185,7 @@ class Program:
     findings: Sequence[Finding]
     edits: Sequence[Edit]
     makes: Sequence[Edit]
+    inside: Sequence[int]
     imports_at: int
     old_steps: Sequence[int]
     has_wrapper: bool
@@ -205,7 +209,8 @@ def read(path: str, source: str) -> Program:
         source,
         reader.findings,
         reader.edits,
-        reader.makes,
+        [edit for edits in reader.makes.values() for edit in edits],
+        reader.inside,
         _imports_at(tree),
         reader.old_steps,
         reader.has_wrapper,
@@ -220,15 +225,17 @@ def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
             in the one that steps them.
     """
     found = {program.path: list(program.findings) for program in programs}
-    if not any(program.has_wrapper for program in programs):
+    if any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs):
         wraps = any(program.makes for program in programs)
         message = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() obs, info: " + (
             f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps the form of gym"
             if wraps
             else f"put {_WRAPPER} around environments"
         )
+        order = f"a wrapper of Gymnasium unpacks five values of step(): put {_WRAPPER} around it, not inside"
         for program in programs:
             found[program.path] += [Finding(line, message, mechanical=wraps) for line in program.old_steps]
+            found[program.path] += [Finding(line, order) for line in program.inside]
     return {path: sorted(findings) for path, findings in found.items()}
 
 
@@ -250,12 +257,15 @@ class _Reader(ast.NodeVisitor):
         self.lines = _lines(source)
         self.findings: list[Finding] = []
         self.edits: list[Edit] = []
-        self.makes: list[Edit] = []
+        self.makes: dict[ast.expr, list[Edit]] = {}
+        self.inside: list[int] = []
         self.old_steps: list[int] = []
         self._is_of_parl = False
         self.has_wrapper = False
         self._modules: dict[str, str] = {}  # what the names of modules mean here: "gym", "parl", "parl.utils.utils"
         self._wrapped: set[ast.AST] = set()
+        self._made: dict[str, ast.expr] = {}  # what the names of environments stand for in this function
+        self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -280,7 +290,7 @@ class _Reader(ast.NodeVisitor):
             self.has_wrapper |= alias.name == _WRAPPER
             if not gone and not self._module(alias, full):
                 self._name(alias, full)
-            if full in ("paddle.fluid", *_MAKERS) or module == "gym":
+            if full in ("paddle.fluid", *_MAKERS) or module.partition(".")[0] in ("gym", "gymnasium"):
                 self._modules[alias.asname or alias.name] = full
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -296,6 +306,13 @@ class _Reader(ast.NodeVisitor):
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             new = _METHODS[node.name]
             self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is {new}", new)
+        outer, self._made = self._made, {}
+        self.generic_visit(node)
+        self._made = outer
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        if any(self._unpacks_five(base) for base in node.bases):
+            self._wrappers.add(node.name)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -307,16 +324,26 @@ class _Reader(ast.NodeVisitor):
             if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
                 self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names)]
         self.generic_visit(node)
+        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call) and self._makes(node.value):
+            self._made[target.id] = node.value
 
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id == _WRAPPER and node.args:
             self._wrapped.add(node.args[0])
-        if self._path(node.func) in _MAKERS and node not in self._wrapped:
+        inner: ast.expr = node
+        while isinstance(inner, ast.Call) and self._unpacks_five(inner.func) and inner.args:
+            inner = inner.args[0]
+            self._wrapped.add(inner)
+        if node not in self._wrapped and self._makes(node):
+            if isinstance(inner, ast.Name):
+                self.makes.pop(self._made[inner.id], None)
             end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-            self.makes += [
+            self.makes[node] = [
                 Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
                 Edit(end_line, end, end, ")"),
             ]
+        elif node not in self._wrapped and inner is not node:
+            self.inside.append(node.lineno)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -352,6 +379,21 @@ class _Reader(ast.NodeVisitor):
     def _change_part(self, line: int, start: int, end: int, message: str, text: str) -> None:
         self.findings.append(Finding(line, message, mechanical=True))
         self.edits.append(Edit(line, start, end, text))
+
+    def _makes(self, node: ast.expr) -> bool:
+        """Return whether an expression makes an environment with Gymnasium's API, or is the name of one."""
+        if isinstance(node, ast.Name):
+            return node.id in self._made
+        if not isinstance(node, ast.Call):
+            return False
+        if self._unpacks_five(node.func):
+            return bool(node.args) and self._makes(node.args[0])
+        return self._path(node.func) in _MAKERS
+
+    def _unpacks_five(self, wrapper: ast.expr) -> bool:
+        """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack what `step` returns."""
+        own = isinstance(wrapper, ast.Name) and wrapper.id in self._wrappers
+        return own or _INSIDE.fullmatch(self._path(wrapper) or "") is not None
 
     def _path(self, node: ast.expr) -> str | None:
         """Return what an expression such as `parl.utils.utils.to_str` names, or None where it begins with an object."""
