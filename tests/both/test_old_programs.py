@@ -78,6 +78,14 @@ def test_arguments_of_parl_1_that_have_no_effect_are_taken() -> None:
     assert parl.Agent(one).gpu_id is None
 
 
+def test_an_argument_of_learn_with_another_name_is_answered_with_the_names_that_it_has() -> None:
+    a2c = parl.algorithms.A2C(ActorCritic(), vf_loss_coeff=0.5)
+    obs, action, *numbers = rollout("int64")
+    said = r"learn\(obs, actions, advantages, target_values, learning_rate=None, entropy_coeff=None.*'lr'"
+    with pytest.raises(TypeError, match=said):
+        a2c.learn(obs, action, *numbers[:2], lr=1e-3, entropy_coeff=-0.01)
+
+
 def weights_after(algorithm: Any, updates: int = 1, **settings: Any) -> dict[str, Any]:
     for _ in range(updates):
         algorithm.learn(*rollout("int64"), **settings)

@@ -522,7 +522,10 @@ class Columns:
         if len(args) == len(self.names) and not kwargs:
             columns, given = dict(zip(self.names.values(), args, strict=True)), kwargs
         else:
-            given = self.signature.bind(*args, **kwargs).arguments
+            try:
+                given = self.signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"learn{self.signature}: {error}") from None
             columns = {column: given.pop(name) for name, column in self.names.items()}
             extra = {name: column for name in self.extra if (column := given.pop(name, None)) is not None}
             if extra:
