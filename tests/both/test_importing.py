@@ -218,7 +218,7 @@ def test_a_model_of_ones_own_takes_checkpoints_of_both_frameworks(
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_what_the_framework_itself_saves_is_read(tmp_path: Path) -> None:
+def test_what_the_framework_itself_saves_is_read_and_restore_says_how(tmp_path: Path) -> None:
     name = backends.current().name
     if name == "torch":
         import torch
@@ -233,6 +233,9 @@ def test_what_the_framework_itself_saves_is_read(tmp_path: Path) -> None:
         layer = paddle.nn.Linear(3, 5)
         paddle.save(layer.state_dict(), str(tmp_path / "file"))
         expected = {key: tensor.numpy() for key, tensor in layer.state_dict().items()}
+    agent = parl.Agent(parl.algorithms.DQN(parl.networks.QNetwork(act_dim=2)))
+    with pytest.raises(CheckpointError, match=r"parl_core.importing.restore\(agent, '.*file'\)"):
+        agent.restore(tmp_path / "file")
     found = read_weights(tmp_path / "file")
     assert found.framework == name
     assert set(found.arrays) == set(expected)

@@ -32,6 +32,7 @@ __all__ = ["SavedAgent", "locate", "read", "write"]
 _FORMAT, _VERSION = "parl-agent", 1
 _NAME_IN_DIRECTORY = "agent.safetensors"
 _STATISTICS = "environment.normalization/"  # with a dot, which no attribute of an algorithm has
+_OF_PARL_2 = (b"PK", b"\x80")  # how files of torch.save and of paddle.save begin
 _LENGTH = struct.Struct("<Q")  # safetensors begins with the length of its JSON header
 
 
@@ -103,7 +104,9 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
         arrays = load(content)
         header = json.loads(content[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(content)[0]])
     except (SafetensorError, ValueError, struct.error) as error:
-        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
+        hint = f"; if PARL 2.x saved it, call parl_core.importing.restore(agent, {str(path)!r})"
+        hint = hint if content.startswith(_OF_PARL_2) else ""
+        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}{hint}") from error
     metadata = _metadata(file, header.get("__metadata__", {}))
     if metadata.get("crc32", found := _checksum(arrays)) != found:
         raise CheckpointError(f"{file} is damaged: its arrays are not the ones that were written (another checksum)")
