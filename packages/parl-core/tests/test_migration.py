@@ -137,6 +137,14 @@ def test_the_wrapper_goes_around_those_of_gymnasium_which_unpack_five_values() -
     ]
 
 
+def test_the_mode_of_render_is_an_argument_of_make() -> None:
+    one = program("import gym\nenv = gym.make('CartPole-v1')\nenv.render(mode='rgb_array')\nenv.render()\n")
+    assert [(finding.line, finding.message) for finding in report([one])[one.path]][1:] == [
+        (3, "render() takes no mode: gym.make(..., render_mode=...) does")
+    ]
+    assert lines_of(program("import folium\nfolium.render(mode='x')\n")) == []
+
+
 def test_ids_of_atari_name_the_package_that_has_them() -> None:
     text = "config = {'env': 'PongNoFrameskip-v4', 'other': r\"\"\"PongDeterministic-v4\"\"\"}\n"
     new = changed(text)

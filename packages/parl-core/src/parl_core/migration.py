@@ -344,6 +344,9 @@ class _Reader(ast.NodeVisitor):
             ]
         elif node not in self._wrapped and inner is not node:
             self.inside.append(node.lineno)
+        has_gym = any(module.startswith("gym") for module in self._modules.values())
+        if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
+            self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
