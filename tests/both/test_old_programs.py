@@ -86,6 +86,12 @@ def test_an_argument_of_learn_with_another_name_is_answered_with_the_names_that_
         a2c.learn(obs, action, *numbers[:2], lr=1e-3, entropy_coeff=-0.01)
 
 
+def test_mappo_tells_a_program_of_parl_2_that_it_acts_on_joint_observations() -> None:
+    mappo = parl.algorithms.MAPPO(ActorCritic(), use_popart=False)
+    with pytest.raises(TypeError, match=r"sample\(cent_obs, obs\) of PARL 2.x becomes sample\(joint_obs\)"):
+        mappo.sample(tensor(np.zeros((2, 6))), tensor(np.zeros((2, 3))))
+
+
 def weights_after(algorithm: Any, updates: int = 1, **settings: Any) -> dict[str, Any]:
     for _ in range(updates):
         algorithm.learn(*rollout("int64"), **settings)

@@ -336,6 +336,9 @@ def _rows(array: Any) -> Any:
 
 
 def _without_state(obs: Any) -> Any:
-    if isinstance(obs, Mapping) and "state" in obs:
-        return {name: part for name, part in obs.items() if name != "state"}
-    return obs
+    if not isinstance(obs, Mapping):
+        raise TypeError(
+            "MAPPO and IPPO act on joint observations, dictionaries with obs and state as parl.env.JointEnv gives, got "
+            f"{type(obs).__name__}: sample(cent_obs, obs) of PARL 2.x becomes sample(joint_obs)"
+        )
+    return {name: part for name, part in obs.items() if name != "state"}
