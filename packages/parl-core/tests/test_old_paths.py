@@ -101,6 +101,22 @@ def test_names_that_a_package_had_of_its_modules_tell_what_took_their_place() ->
         from parl.core import ModelBase  # type: ignore[import-not-found]  # noqa: F401
 
 
+def test_flags_of_frameworks_tell_what_took_their_place() -> None:
+    with pytest.raises(
+        ImportError, match=r"no '_HAS_TORCH' in 'parl.utils.utils', which PARL 2.x had: .*installed\(\)"
+    ):
+        from parl.utils.utils import _HAS_TORCH  # type: ignore[attr-defined]  # noqa: F401
+    with pytest.raises(ImportError, match=r"which PARL 2.x had: use os\.name"):
+        from parl.utils import _IS_WINDOWS  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_all_modules_of_the_cluster_tell_what_took_their_place() -> None:
+    pytest.importorskip("parl_remote")
+    for name in ("compatible_trick", "grpc_heartbeat", "remote_constants", "utils", "zmq_utils"):
+        with pytest.raises(ModuleNotFoundError, match=rf"'parl\.remote\.{name}', which PARL 2.x had"):
+            importlib.import_module(f"parl.remote.{name}")
+
+
 def test_the_state_of_a_worker_tells_what_took_its_place() -> None:
     pytest.importorskip("parl_remote")
     with pytest.raises(ImportError, match=r"no 'WorkerStatus' in 'parl.remote', which PARL 2.x had: .*LoopbackCluster"):
