@@ -259,6 +259,21 @@ def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, content: byte
     assert result.stdout == ""
 
 
+def test_a_notebook_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "tutorial.ipynb"
+    file.write_text('{"cells": [{"cell_type": "code", "source": ["import gym"]}]}')
+    result = CliRunner().invoke(parl, ["migrate", str(file)])
+    assert result.exit_code == 1
+    assert "tutorial.ipynb is a notebook: make a script of it" in result.stderr
+
+
+def test_a_byte_order_mark_is_no_part_of_the_program(tmp_path: Path) -> None:
+    file = tmp_path / "old.py"
+    file.write_bytes(b"\xef\xbb\xbfimport gym\n")
+    assert CliRunner().invoke(parl, ["migrate", "--write", str(file)]).exit_code == 0
+    assert file.read_bytes() == b"import gymnasium as gym\n"
+
+
 def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> None:
     text = """\
         import parl

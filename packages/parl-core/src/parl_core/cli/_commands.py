@@ -329,7 +329,11 @@ def _all(paths: Iterable[Path]) -> list[Path]:
 
 
 def _read(path: Path) -> Program:
+    if path.suffix == ".ipynb":  # whose JSON is valid Python, with nothing in it to change
+        raise click.ClickException(
+            f"{path} is a notebook: make a script of it by `jupyter nbconvert --to script {path}`"
+        )
     try:
-        return read(str(path), path.read_bytes().decode())
+        return read(str(path), path.read_bytes().decode("utf-8-sig"))
     except (SyntaxError, ValueError) as error:  # the latter: not UTF-8, or a NUL byte
         raise click.ClickException(f"{path} is not Python 3 in UTF-8: {error}") from error
