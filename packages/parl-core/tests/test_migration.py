@@ -137,6 +137,21 @@ def test_the_wrapper_goes_around_those_of_gymnasium_which_unpack_five_values() -
     ]
 
 
+def test_the_wrapper_goes_around_what_is_taken_out_of_a_wrapper() -> None:
+    text = """\
+        import gym
+
+        env = gym.make("CartPole-v1").unwrapped
+        other = gym.wrappers.TimeLimit(gym.make("CartPole-v1").env.env, 500)
+        limit = gym.make("CartPole-v1").spec.max_episode_steps
+        obs, reward, done, info = env.step(0)
+        """
+    new = changed(dedent(text))
+    assert 'env = CompatWrapper(gym.make("CartPole-v1").unwrapped)\n' in new
+    assert 'other = CompatWrapper(gym.wrappers.TimeLimit(gym.make("CartPole-v1").env.env, 500))\n' in new
+    assert 'limit = CompatWrapper(gym.make("CartPole-v1")).spec.max_episode_steps\n' in new
+
+
 def test_the_mode_of_render_is_an_argument_of_make() -> None:
     one = program("import gym\nenv = gym.make('CartPole-v1')\nenv.render(mode='rgb_array')\nenv.render()\n")
     assert [(finding.line, finding.message) for finding in report([one])[one.path]][1:] == [

@@ -308,6 +308,7 @@ class _Reader(ast.NodeVisitor):
             self._name(node, path)
         elif node.attr in _METHODS and self._is_of_parl:
             self._renamed(node)
+        self._wrap(node)
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -333,26 +334,13 @@ class _Reader(ast.NodeVisitor):
             if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
                 self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names)]
         self.generic_visit(node)
-        if isinstance(target, ast.Name) and isinstance(node.value, ast.Call) and self._makes(node.value):
+        if isinstance(target, ast.Name) and not isinstance(node.value, ast.Name) and self._makes(node.value):
             self._made[target.id] = node.value
 
     def visit_Call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Name) and node.func.id == _WRAPPER and node.args:
             self._wrapped.add(node.args[0])
-        inner: ast.expr = node
-        while isinstance(inner, ast.Call) and self._unpacks_five(inner.func) and inner.args:
-            inner = inner.args[0]
-            self._wrapped.add(inner)
-        if node not in self._wrapped and self._makes(node):
-            if isinstance(inner, ast.Name):
-                self.makes.pop(self._made[inner.id], None)
-            end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-            self.makes[node] = [
-                Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
-                Edit(end_line, end, end, ")"),
-            ]
-        elif node not in self._wrapped and inner is not node:
-            self.inside.append(node.lineno)
+        self._wrap(node)
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
             self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
@@ -392,15 +380,45 @@ class _Reader(ast.NodeVisitor):
         self.findings.append(Finding(line, message, mechanical=True))
         self.edits.append(Edit(line, start, end, text))
 
+    def _wrap(self, node: ast.Call | ast.Attribute) -> None:
+        """Put `CompatWrapper` around an environment that an expression makes, outside of Gymnasium's own wrappers."""
+        inner: ast.expr = node
+        while (deeper := self._inside_of(inner)) is not None:
+            inner = deeper
+            self._wrapped.add(inner)
+        if node in self._wrapped:
+            return
+        if self._makes(node):
+            if isinstance(inner, ast.Name):
+                self.makes.pop(self._made[inner.id], None)
+            end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+            self.makes[node] = [
+                Edit(node.lineno, node.col_offset, node.col_offset, f"{_WRAPPER}("),
+                Edit(end_line, end, end, ")"),
+            ]
+        elif inner is not node and isinstance(node, ast.Call):
+            self.inside.append(node.lineno)
+
     def _makes(self, node: ast.expr) -> bool:
         """Return whether an expression makes an environment with Gymnasium's API, or is the name of one."""
+        inside = self._inside_of(node)
+        if inside is not None:
+            return self._makes(inside)
         if isinstance(node, ast.Name):
             return node.id in self._made
-        if not isinstance(node, ast.Call):
-            return False
-        if self._unpacks_five(node.func):
-            return bool(node.args) and self._makes(node.args[0])
-        return self._path(node.func) in _MAKERS
+        return isinstance(node, ast.Call) and self._path(node.func) in _MAKERS
+
+    def _inside_of(self, node: ast.expr) -> ast.expr | None:
+        """Return the environment in a wrapper of Gymnasium, or the wrapped one whose inside an expression takes."""
+        if isinstance(node, ast.Call) and node.args and self._unpacks_five(node.func):
+            return node.args[0]
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("env", "unwrapped")
+            and not isinstance(node.value, ast.Name)
+        ):
+            return node.value
+        return None
 
     def _unpacks_five(self, wrapper: ast.expr) -> bool:
         """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack what `step` returns."""
