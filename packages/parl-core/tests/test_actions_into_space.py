@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import HyperparameterError
+from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.training.acting import into_space
 from parl_core.training.on_policy import RolloutCollector
 
@@ -48,6 +48,18 @@ def test_actions_below_zero_are_none_of_a_space_s_choices(space: gymnasium.space
     chosen = np.full((1, *(space.shape or ())), -1)
     with pytest.raises(HyperparameterError, match=r"the policy chose \[.*-1"):
         into_space(space)(chosen)
+
+
+@pytest.mark.parametrize("unit_box", [False, True])
+def test_actions_that_are_no_numbers_are_those_of_a_spoiled_agent_and_not_given_to_an_environment(
+    unit_box: bool,
+) -> None:
+    valid = into_space(BOX, unit_box=unit_box)
+    with pytest.raises(DivergedError, match=r"chose nan as number \[1\] of the action in environment 0, .* weights"):
+        valid(np.array([[0.0, np.nan]], np.float32))
+    with pytest.raises(DivergedError, match="chose inf"):
+        into_space(gymnasium.spaces.Box(-np.inf, np.inf, (1,)))(np.array([[np.inf]]))
+    assert valid(np.array([[np.inf, -np.inf]])).tolist() == [[1.0, -1.0]]
 
 
 def test_whole_numbers_for_a_box_are_refused_with_what_to_do() -> None:

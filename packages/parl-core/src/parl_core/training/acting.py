@@ -201,7 +201,8 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
         HyperparameterError: the space has several parts, and no policy chooses in one of them.
 
     The function raises HyperparameterError where whole numbers meet a box of others or the other way round, and where
-    an action has another shape than the space's or is none of its choices.
+    an action has another shape than the space's or is none of its choices. It raises DivergedError where a number of a
+    valid action is NaN or infinite.
     """
     if isinstance(space, gymnasium.spaces.Box):
         return _into_box(space, unit_box)
@@ -295,9 +296,14 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
                 f"the environment has actions of shape {list(low.shape)}, the policy chooses "
                 f"{list(np.shape(action)[1:])}: give the model as many outputs as the space has dimensions"
             )
-        if not mapped:
-            return np.clip(action, low, high).astype(space.dtype, copy=False)
-        return np.clip(action * scale + shift, low, high).astype(space.dtype, copy=False)
+        valid = np.clip(action * scale + shift if mapped else action, low, high).astype(space.dtype, copy=False)
+        if (at := first_not_finite(valid)) is not None:
+            raise DivergedError(
+                f"the policy chose {valid[at]} as number {list(at[1:])} of the action in environment {at[0]}, which no "
+                "environment was given. The agent's weights are spoiled: go back to the last checkpoint, lower the "
+                "learning rate or clip gradients"
+            )
+        return valid
 
     return boxed
 
