@@ -502,3 +502,40 @@ def test_a_callback_that_stops_without_a_reason_is_named_and_all_receive_the_end
             evaluate_every=20,
         )
     assert ends == [Stop.FAILED]
+
+
+def test_false_that_ends_training_in_other_libraries_is_not_taken_for_going_on() -> None:
+    class Stops(Callback):
+        def on_update(self, update: Any) -> Any:
+            return False
+
+    with pytest.raises(TypeError, match=r"Stops.on_update\(\) returned False: return the reason to stop in words"):
+        train_off_policy(Table(), make_vector_env(Counting, 1), settings(report_every=20), callbacks=[Stops()])
+
+
+class NoCallback:
+    def on_update(self, update: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Callback(), r"pass callbacks=\[...\]"),
+        ([Callback], "got a class, .*pass an object"),
+        ([Callback(), NoCallback()], "got a NoCallback, .*derive the class"),
+    ],
+)
+def test_what_is_no_list_of_callbacks_is_refused_before_the_first_step(given: Any, message: str) -> None:
+    agent = Table()
+    with pytest.raises(HyperparameterError, match=message):
+        train_off_policy(agent, make_vector_env(Counting, 1), settings(), callbacks=given)
+
+
+def test_an_evaluator_is_a_function_that_returns_an_evaluation() -> None:
+    done: Any = Evaluation([Episode(1.0, 1)])
+    with pytest.raises(HyperparameterError, match=r"evaluator is a function .*lambda: training.evaluate\("):
+        train_off_policy(Table(), make_vector_env(Counting, 1), settings(), evaluator=done)
+    mean: Any = lambda: 1.0  # noqa: E731
+    with pytest.raises(TypeError, match=r"the evaluator returned 1.0: return an Evaluation"):
+        train_off_policy(Table(), make_vector_env(Counting, 1), settings(), evaluator=mean, evaluate_every=20)

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_core.checks import check_finite, check_int
+from parl_core.errors import HyperparameterError
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update, tell_end
@@ -41,6 +42,9 @@ class Course:
         clock: seconds from an arbitrary zero.
         unit: what is counted, for messages.
         checkpoints: writes them, and has what a resumed run continues from; None for neither.
+
+    Raises:
+        HyperparameterError: the callbacks are no sequence of callbacks, or the evaluator is no function.
     """
 
     ended: Ended
@@ -61,7 +65,12 @@ class Course:
         self._checkpoints = checkpoints
         self._next_checkpoint = 0 if checkpoints is None else checkpoints.every
         self._total, self._unit = total_steps, unit
-        self._callbacks, self._evaluator, self._clock = callbacks, evaluator, clock
+        self._callbacks, self._evaluator, self._clock = _checked(callbacks), evaluator, clock
+        if evaluator is not None and not callable(evaluator):
+            raise HyperparameterError(
+                f"evaluator is a function that evaluates, got {evaluator!r}: for instance "
+                "lambda: training.evaluate(agent, env, episodes=10)"
+            )
         self._evaluate_every = self._next_evaluation = check_int("evaluate_every", evaluate_every)
         self._evaluations: list[Evaluation] = []
         self._reasons: list[str] = []
@@ -141,7 +150,12 @@ class Course:
         if self._evaluator is None or not self.evaluation_is_due:
             return
         self._next_evaluation += self._evaluate_every
-        evaluation = replace(self._evaluator(), step=self.step, seconds=self.seconds)
+        found = self._evaluator()
+        if not isinstance(found, Evaluation):
+            raise TypeError(
+                f"the evaluator returned {found!r}: return an Evaluation, as training.evaluate(agent, env) does"
+            )
+        evaluation = replace(found, step=self.step, seconds=self.seconds)
         self._evaluations.append(evaluation)
         for callback in self._callbacks:
             self._listen(callback, "on_evaluation", callback.on_evaluation(evaluation))
@@ -171,9 +185,9 @@ class Course:
             self._checkpoints.save(self.step, self._state)
 
     def _listen(self, callback: Callback, method: str, said: Any) -> None:
-        if not said:
+        if said is None:
             return
-        if not isinstance(said, str):
+        if not isinstance(said, str) or not said:
             raise TypeError(
                 f"{type(callback).__name__}.{method}() returned {said!r}: return the reason to stop in words, or None "
                 "to go on"
@@ -230,3 +244,21 @@ class Course:
         if self._reasons:
             return Stop.CALLBACK, "; ".join(self._reasons)
         return Stop.BUDGET, f"{self.step} {self._unit} were taken"
+
+
+def _checked(callbacks: Any) -> Sequence[Callback]:
+    """Return callbacks, each of which has every method that a course calls.
+
+    Raises:
+        HyperparameterError: they are no sequence, or one is something else.
+    """
+    if not isinstance(callbacks, Sequence):
+        raise HyperparameterError(f"callbacks are a list, got {callbacks!r}: pass callbacks=[...]")
+    for one in callbacks:
+        if not isinstance(one, Callback):
+            made = "a class" if isinstance(one, type) else f"a {type(one).__name__}"
+            raise HyperparameterError(
+                f"callbacks are objects of subclasses of training.Callback, got {made}, {one!r}: derive the "
+                "class from it, and pass an object, such as callbacks=[Mine()]"
+            )
+    return callbacks
