@@ -121,6 +121,7 @@ def test_a_batch_needs_one_row_for_each_environment() -> None:
         (np.zeros(36), 0.0, np.zeros((4, 3, 3))),
         (np.zeros((4, 3, 3)), 0.0, np.zeros((3, 3, 4))),
         (np.zeros((4, 3, 3)), np.nan, np.zeros((4, 3, 3))),
+        (np.zeros((4, 3, 3)), 0.0, np.full((4, 3, 3), 0.5, np.float32)),  # scaled already, where bytes are stored
     ],
 )
 def test_a_transition_that_does_not_fit_is_refused(obs: Any, reward: float, next_obs: Any) -> None:

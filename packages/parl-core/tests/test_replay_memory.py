@@ -252,7 +252,7 @@ def test_a_transition_that_does_not_fit_is_refused_and_never_drawn(
     memory = ReplayMemory(3, 4, 2, seed=0)
     for number in range(1, 4):
         memory.append(np.full(4, number), np.full(2, number), number, np.full(4, number), False)
-    with pytest.raises(ValueError, match=r"append got obs .* stores observations \[4\], actions \[2\] and finite"):
+    with pytest.raises(ValueError, match=r"append got obs .* stores observations \[4\] of float32, actions"):
         memory.append(obs, act, reward, next_obs, False)
     assert len(memory) >= 2
     batch = memory.sample(64)
@@ -267,6 +267,22 @@ def test_an_image_of_another_shape_is_not_repeated_to_fill_the_place(
     with pytest.raises(ValueError, match="append got obs"):
         memory.append(np.zeros(obs_dim), 0, 0.0, np.zeros(wrong), False)
     assert len(memory) == 0
+
+
+@pytest.mark.parametrize(
+    ("obs_dtype", "obs", "act"),
+    [(np.uint8, np.full((1, 2), 0.5, np.float32), [1]), (np.float32, np.zeros((1, 2)), [0.7])],
+)
+def test_fractions_are_not_dropped_where_whole_numbers_are_stored(obs_dtype: Any, obs: Any, act: Any) -> None:
+    memory = ReplayMemory(9, 2, 0, obs_dtype=obs_dtype)
+    with pytest.raises(ValueError, match=r"float\d\d numbers with fractions where u?int\d+ is stored: .*obs_dtype"):
+        memory.append_batch(obs, act, [0.0], obs, [False])
+    with pytest.raises(ValueError, match=r"append got obs .* such numbers .* obs_dtype and act_dtype"):
+        memory.append(obs[0], act[0], 0.0, obs[0], False)
+    assert len(memory) == 0
+    memory.append_batch(np.full((1, 2), 3.0), [1.0], [0.0], np.full((1, 2), 3.0), [0.0])
+    memory.append(np.full(2, 3.0), 1.0, 0.0, np.full(2, 3.0), False)
+    assert memory.obs[:2].tolist() == [[3, 3]] * 2
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])

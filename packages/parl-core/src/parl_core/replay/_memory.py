@@ -124,8 +124,9 @@ class ReplayMemory(SampledRing):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act has not the memory's shape, or the reward is NaN or infinite. Nothing is
-                stored, but a full memory may have lost its oldest transition.
+            ValueError: obs, next_obs or act has not the memory's shape, or fractions where whole numbers are stored,
+                or the reward is NaN or infinite. Nothing is stored, but a full memory may have lost its oldest
+                transition.
         """
         end = self._end
         slot = end % self.max_size
@@ -136,6 +137,7 @@ class ReplayMemory(SampledRing):
                 not self._flat
                 or len(obs) + len(next_obs) != self._two_rows  # type: ignore[arg-type]
                 or (self._act_len and len(act) != self._act_len)  # type: ignore[arg-type]
+                or isinstance(act, float)  # where the choice is a whole number
                 or not isfinite(reward)
             ):
                 self._check_shapes(obs, act, reward, next_obs)
@@ -170,9 +172,9 @@ class ReplayMemory(SampledRing):
             truncated: `[n]` bool; None means none was.
 
         Raises:
-            ValueError: the arrays have different lengths or none that `n_envs` divides, a shape does not fit, or a
-                reward is NaN or infinite; nothing is stored. Where there is anything but numbers, a full memory may
-                have lost its oldest transitions.
+            ValueError: the arrays have different lengths or none that `n_envs` divides, a shape does not fit, there
+                are fractions where whole numbers are stored, or a reward is NaN or infinite; nothing is stored. Where
+                there is anything but numbers, a full memory may have lost its oldest transitions.
         """
         self._append_columns((obs, next_obs, act, reward, terminal), truncated, {})
 

@@ -19,7 +19,7 @@ from parl_core._array_files import ArrayFolder
 from parl_core.checks import check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 
-__all__ = ["Ring", "check_rewards", "shape_of"]
+__all__ = ["Ring", "check_rewards", "loses_fractions", "shape_of"]
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
@@ -46,6 +46,14 @@ def check_rewards(reward: NDArray[Any]) -> None:
             f"{np.count_nonzero(~fine)} of {fine.size} rewards are NaN, infinite or too large for float32, the first "
             f"is {reward.reshape(-1)[first]} in row {first}: correct the environment or the dataset"
         )
+
+
+def loses_fractions(given: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether numbers are other ones when they are stored as whole numbers of a dtype."""
+    if given.dtype.kind != "f" or dtype.kind not in "biu":
+        return False
+    with np.errstate(invalid="ignore"):  # of NaN, which is no whole number either
+        return bool((given != given.astype(dtype)).any())
 
 
 class Ring:
@@ -194,6 +202,11 @@ class Ring:
                 raise ValueError(
                     f"got an array of shape {list(rows.shape)} where {[n, *column.shape[1:]]} is needed: "
                     "all arrays of a batch have one row for each transition"
+                )
+            if rows.dtype is not column.dtype and loses_fractions(rows, column.dtype):
+                raise ValueError(
+                    f"got {rows.dtype} numbers with fractions where {column.dtype} is stored: create the memory with "
+                    "obs_dtype and act_dtype that hold them, such as numpy.float32"
                 )
         if n % self.n_envs:
             raise ValueError(

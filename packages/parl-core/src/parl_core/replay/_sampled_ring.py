@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from parl_core.checks import check_fraction, check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay._priorities import Prioritized, PrioritySampler
-from parl_core.replay._ring import Ring, shape_of
+from parl_core.replay._ring import Ring, loses_fractions, shape_of
 from parl_core.seeding import generator_from_json, generator_to_json, make_generator
 
 __all__ = ["NStep", "ReplayBatch", "SampledRing", "n_step_windows"]
@@ -136,9 +136,10 @@ class SampledRing(Ring):
         self.n_step = n_step
         self.gamma = gamma
         self._obs_shape = shape_of(obs_dim)
-        self._flat = len(self._obs_shape) == 1 != self._obs_shape[0] and len(self._act_shape) <= 1
-        self._two_rows = 2 * self._obs_shape[0] if self._flat else 0  # numbers in obs and next_obs
         self._obs_dtype = np.dtype(obs_dtype)
+        self._flat = len(self._obs_shape) == 1 != self._obs_shape[0] and len(self._act_shape) <= 1
+        self._flat = self._flat and self._obs_dtype.kind == "f"
+        self._two_rows = 2 * self._obs_shape[0] if self._flat else 0  # numbers in obs and next_obs
         self._rng = make_generator(seed)
         self._sampler = None if sampling is None else PrioritySampler(sampling, max_size)
         self._buffers: dict[int, ReplayBatch] = {}
@@ -253,14 +254,18 @@ class SampledRing(Ring):
         obs_fit = self._obs_shape in {(), (1,)} or np.shape(obs) == np.shape(next_obs) == self._obs_shape
         if not obs_fit or (self._act_len and np.shape(act) != self._act_shape) or not isfinite(reward):
             raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")
+        given = (obs, self._obs_dtype), (next_obs, self._obs_dtype), (act, self.action.dtype)
+        if any(loses_fractions(np.asarray(numbers), dtype) for numbers, dtype in given):
+            raise ValueError("numpy would drop fractions")
 
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
         """Return what `append` says of a transition that is not of this memory's form."""
         shapes = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)]
         return (
             f"append got obs {shapes[0]}, next_obs {shapes[1]}, act {shapes[2]} and the reward {reward!r}; this memory "
-            f"stores observations {list(self._obs_shape)}, actions {list(self._act_shape)} and finite rewards: pass "
-            "numbers of exactly these shapes, or create it with other obs_dim and act_dim"
+            f"stores observations {list(self._obs_shape)} of {self._obs_dtype}, actions {list(self._act_shape)} of "
+            f"{self.action.dtype} and finite rewards: pass such numbers of exactly these shapes, or create it with "
+            "other obs_dim, act_dim, obs_dtype and act_dtype"
         )
 
     def _new_buffers(self, n: int) -> ReplayBatch:
