@@ -477,6 +477,23 @@ def test_an_infinite_observation_ends_the_run_and_names_its_environment() -> Non
     assert not agent.learned
 
 
+@pytest.mark.parametrize(
+    ("limit", "bad", "where"), [(3, 3, "after step 2 of its fragment 0"), (1000, 4, "after step 3 of its fragment 0")]
+)
+def test_an_observation_that_is_only_bootstrapped_from_is_looked_at_like_the_others(
+    limit: int, bad: int, where: str
+) -> None:
+    class Spoiled(Counting):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, *rest = super().step(action)
+            return np.where(obs == bad, np.float32(math.nan), obs), *rest  # type: ignore[return-value]
+
+    agent = Unread(1.0)
+    with pytest.raises(DivergedError, match=rf"environment 0 of group 0 observed nan in obs\[0\] {where}"):
+        train_actor_learner(agent, Unread, lambda: Spoiled(cut=limit), settings(n_steps=4))
+    assert not agent.learned
+
+
 class Unread(Actor):
     """Learns whole batches without reading what comes of them, and notes after how many updates it was read."""
 

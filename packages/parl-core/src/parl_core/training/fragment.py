@@ -8,7 +8,7 @@ batch is used again for the next one.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
@@ -322,7 +322,8 @@ class BatchMemory:
         )
         if not np.isfinite(batch.reward).all():
             _refuse_rewards(fragments)
-        if not all(map(_is_finite, leaves("obs", batch.obs).values())):
+        seen = [obs for obs in (batch.obs, batch.last_obs, batch.final_obs) if obs is not None]
+        if not all(_is_finite(array) for obs in seen for array in leaves("obs", obs).values()):
             _refuse_observations(fragments)
         return batch
 
@@ -362,13 +363,30 @@ def _is_finite(array: NDArray[Any]) -> bool:
 
 def _refuse_observations(fragments: Sequence[FragmentSteps]) -> None:
     for fragment in fragments:
-        for name, array in leaves("obs", fragment.obs).items():
-            for i, t, *place in [] if _is_finite(array) else np.argwhere(~np.isfinite(array)).tolist():
-                raise DivergedError(
-                    f"environment {i} of group {fragment.task.group} observed {array[i, t][tuple(place)]} in "
-                    f"{name}{place} before step {t} of its fragment {fragment.task.round}; nothing was learned from "
-                    "it: clip or repair observations in the environment, and continue from the last checkpoint"
-                )
+        for steps, when, obs in _observed(fragment):
+            for name, array in leaves("obs", obs).items():
+                for row, *place in [] if _is_finite(array) else np.argwhere(~np.isfinite(array)).tolist():
+                    i, t = divmod(int(steps[row]), fragment.reward.shape[1])
+                    raise DivergedError(
+                        f"environment {i} of group {fragment.task.group} observed {array[row][tuple(place)]} in "
+                        f"{name}{place} {when} step {t} of its fragment {fragment.task.round}; nothing was learned "
+                        "from it: clip or repair observations in the environment, and continue from the last checkpoint"
+                    )
+
+
+def _observed(fragment: FragmentSteps) -> Iterator[tuple[NDArray[np.int64], str, Observations]]:
+    """Yield all that was observed as rows, with the step `i * T + t` of each, and whether they are before or after it.
+
+    What the last steps led to is in no fragment's `obs` if an episode was truncated there, and too late in the next one
+    if it was not: this one bootstraps from it.
+    """
+    n_steps = fragment.reward.shape[1]
+    rows = map_nested(lambda array: array.reshape(-1, *array.shape[2:]), fragment.obs)
+    yield np.arange(fragment.reward.size), "before", rows
+    if fragment.last_obs is not None:
+        yield np.arange(n_steps - 1, fragment.reward.size, n_steps), "after", fragment.last_obs
+    if fragment.final_obs is not None:
+        yield fragment.final_rows, "after", fragment.final_obs
 
 
 def __getattr__(name: str) -> Any:
