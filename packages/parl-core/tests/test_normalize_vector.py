@@ -7,6 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from parl.env.mujoco_wrappers import wrap_rms
 from parl_core.env.autoreset import in_same_step
@@ -201,6 +203,15 @@ class EveryOther(gymnasium.Wrapper[Any, Any, Any, Any]):
 def test_an_episode_of_other_steps_inside_of_wrappers_is_not_taken_for_the_one_that_was_seen() -> None:
     for make in (make_vector_env, lambda make, _: gymnasiums(make)):
         assert returns_reported(make(lambda: EveryOther(MonitorEnv(Ramp())), 2), 3) == [(4.0, 2)] * 2
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_statistics_of_gymnasiums_vector_wrapper_are_those_of_whole_episodes(mode: AutoresetMode) -> None:
+    """Its reset of some environments begins the statistics of all anew: what it wraps takes `reset_mask` out."""
+    lengths = iter([3, 5])
+    envs = SyncVectorEnv([lambda: TimeLimit(Ramp(), next(lengths))] * 2, autoreset_mode=mode)
+    reported = returns_reported(RecordEpisodeStatistics(envs), steps=12)
+    assert sorted(reported) == [(6.0, 3)] * 4 + [(8.0, 4)] * 3
 
 
 def test_a_checkpoint_goes_on_with_the_returns_of_running_episodes() -> None:

@@ -340,8 +340,10 @@ class RunningEpisodes:
         Args:
             reward: `[num_envs]`.
             ended: indices of the environments whose episodes ended with this step.
-            infos: of the step. Where they have Gymnasium's `episode`, that counts: a wrapper may have scaled rewards.
-                That of `final_info`, from inside of one environment, counts where its length is the one counted here.
+            infos: of the step. Where they or their `final_info` have Gymnasium's `episode`, that counts, because a
+                wrapper may have scaled rewards, if its length is the one counted here. Statistics of another length are
+                of other steps: those inside of a frame skip, or of Gymnasium's vector wrapper, which begins anew in all
+                environments whenever one is reset by `reset_mask`.
 
         Returns:
             the episodes that ended.
@@ -351,8 +353,8 @@ class RunningEpisodes:
         episodes = []
         for i in ended.tolist():
             counted = Episode(float(self._returns[i]), int(self._lengths[i]))
-            inside = _told(infos.get("final_info", {}), i) or counted
-            episodes.append(_told(infos, i) or (inside if inside.length == counted.length else counted))
+            told = (_told(where, i) for where in (infos, infos.get("final_info", {})))
+            episodes.append(next((one for one in told if one and one.length == counted.length), counted))
             self._returns[i], self._lengths[i] = 0.0, 0
         return episodes
 
