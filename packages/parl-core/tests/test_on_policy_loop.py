@@ -280,6 +280,20 @@ def test_an_observation_that_is_not_finite_ends_the_loop_and_says_where_it_was()
     assert len(agent.batches) == 1
 
 
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_the_last_observation_of_a_truncated_episode_is_looked_at_like_the_others(number: float) -> None:
+    class Blurred(Counting):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, reward, *_ = super().step(action)
+            is_last = self._count == 3
+            return np.where(is_last, np.float32(number), observation), reward, False, is_last, {}
+
+    agent, kinds = TenTimesTheCount(), iter([Counting, Blurred])
+    with pytest.raises(DivergedError, match=rf"environment 1 observed {number} in obs\[0\] at the end of an episode"):
+        train_on_policy(agent, make_vector_env(lambda: next(kinds)(), 2), settings(total_steps=30))
+    assert not agent.batches
+
+
 def test_an_interruption_is_raised_after_the_callbacks_ended() -> None:
     class Interrupting(Callback):
         def on_update(self, update: Update) -> None:

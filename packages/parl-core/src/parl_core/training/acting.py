@@ -381,21 +381,25 @@ def check_rewards(reward: NDArray[Any], when: str) -> None:
         )
 
 
-def check_observations(obs: Observations, when: str, leading: int = 1) -> None:
+def check_observations(
+    obs: Observations, when: str, leading: int = 1, *, environments: Sequence[int] | None = None
+) -> None:
     """Refuse observations of N environments that are not finite; networks may hide them and their weights rot.
 
     Args:
         obs: arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of such.
         when: ends the first part of the message.
         leading: number of dimensions before those of an observation.
+        environments: those that observed the rows; None: all, in order.
 
     Raises:
         DivergedError: the message names the environment, the number and the step.
     """
     for name, array in leaves("obs", obs).items():
         if array.dtype.kind == "f" and (at := first_not_finite(array)) is not None:
+            index = at[leading - 1] if environments is None else environments[at[leading - 1]]
             raise DivergedError(
-                f"environment {at[leading - 1]} observed {array[at]} in {name}{list(at[leading:])}"
+                f"environment {index} observed {array[at]} in {name}{list(at[leading:])}"
                 f"{_step(at[: leading - 1])} {when}: repair observations {_REMEDY}"
             )
 

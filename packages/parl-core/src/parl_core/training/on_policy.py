@@ -206,6 +206,8 @@ class RolloutCollector:
         if last_seen:  # all truncations of the rollout in one call of the network
             rows, columns = zip(*last_seen, strict=True)
             stacked = map_nested(lambda *observations: np.stack(observations), *last_seen.values())
+            last = stacked["obs"] if acting.has_memory else stacked
+            check_observations(last, "at the end of an episode that was truncated", environments=columns)
             next_value[rows, columns] = acting.value(stacked)
         state = map_nested(lambda *parts: np.stack(parts), *states)
         return RolloutSteps(
