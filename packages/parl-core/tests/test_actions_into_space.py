@@ -1,5 +1,6 @@
 """Actions of a policy, made valid in an environment's space."""
 
+import inspect
 import math
 from typing import Any
 
@@ -41,6 +42,14 @@ def test_actions_of_another_shape_than_the_box_are_refused() -> None:
 def test_actions_of_a_discrete_space_count_from_where_it_starts() -> None:
     assert into_space(gymnasium.spaces.Discrete(3, start=5))(np.array([0, 2])).tolist() == [5, 7]
     assert into_space(gymnasium.spaces.Discrete(3))(np.array([0, 2])).tolist() == [0, 2]
+
+
+def test_choices_have_the_dtype_of_their_space_which_contains_no_others() -> None:
+    for space in (gymnasium.spaces.MultiBinary(2), gymnasium.spaces.MultiDiscrete([3, 2], dtype=np.int32)):
+        assert into_space(space)(np.array([[1, 0]], np.int64)).dtype == space.dtype
+    if "dtype" in inspect.signature(gymnasium.spaces.Discrete).parameters:  # since Gymnasium 1.3
+        small = gymnasium.spaces.Discrete(3, dtype=np.int32)
+        assert all(map(small.contains, into_space(small)(np.array([0, 2], np.int64))))
 
 
 @pytest.mark.parametrize("space", [gymnasium.spaces.Discrete(3, start=5), gymnasium.spaces.MultiDiscrete([3, 2])])

@@ -327,13 +327,13 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
                 f"{list(chosen.shape)}: give it a categorical one (PPO: {kinds}; off-policy: DQN)"
             )
         if sizes.ndim > 1 and chosen.shape[1:] == (sizes.size,):
-            action = chosen = chosen.reshape(-1, *sizes.shape)
+            chosen = chosen.reshape(-1, *sizes.shape)
         if chosen.shape[1:] != sizes.shape or np.count_nonzero((chosen < 0) | (chosen >= sizes)):
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "
                 "from 0, one row per environment): give the model as many outputs as there are choices"
             )
-        return action + start if is_shifted else action
+        return (chosen + start if is_shifted else chosen).astype(space.dtype, copy=False)
 
     return counted
 
