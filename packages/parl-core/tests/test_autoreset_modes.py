@@ -1,11 +1,13 @@
 """Every autoreset mode gives the episodes that really happened; their lengths are known beforehand."""
 
+import re
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import NormalizeObservation
 
 from parl_core.actors import InProcessActors
 from parl_core.env.autoreset import SameStep, in_same_step
@@ -186,6 +188,18 @@ def test_some_environments_cannot_be_reset_before_all_were() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(HyperparameterError, match=r"AutoresetMode\.NEXT_STEP.* got 'sometimes'"):
         ours("sometimes")
+
+
+def test_a_wrapper_that_resets_all_or_none_is_named_with_what_to_use_in_its_place() -> None:
+    envs = in_same_step(NormalizeObservation(SyncVectorEnv(makers(), autoreset_mode=AutoresetMode.NEXT_STEP)))
+    envs.reset(seed=0)
+    for _ in range(2):
+        envs.step(np.zeros(3, int))
+    with pytest.raises(ValueError, match="does not support partial resets") as caught:
+        envs.step(np.zeros(3, int))
+    assert re.search(
+        r"NormalizeObservation was asked to reset environments \[0\] alone.*NormalizeVector", caught.value.__notes__[0]
+    )
 
 
 def test_a_vector_without_reset_mask_is_refused_with_one_that_works() -> None:

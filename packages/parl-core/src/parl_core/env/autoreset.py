@@ -31,6 +31,11 @@ Seeds = int | Sequence[int | None] | None
 
 AnyVector = GymnasiumVectorEnv[Any, Any, Any]
 
+_REMEDY = (
+    "Use make_vector_env(id, n), with parl.env.NormalizeVector around it to normalise, or gymnasium.make_vec(id, n, "
+    "vectorization_mode='sync', vector_kwargs={'autoreset_mode': gymnasium.vector.AutoresetMode.SAME_STEP})"
+)
+
 
 def mode_of(given: str | AutoresetMode) -> AutoresetMode:
     """Return the mode that a user gave by its name, its value or itself.
@@ -144,15 +149,20 @@ class SameStep(VectorWrapper):
         final_obs = np.full(len(ended), None, object)
         for index in np.flatnonzero(ended):
             final_obs[index] = before[index]
-        observations, reset_infos = self._envs.reset(options={"reset_mask": ended.copy()})
+        try:
+            observations, reset_infos = self._envs.reset(options={"reset_mask": ended.copy()})
+        except (TypeError, ValueError) as error:  # such as Gymnasium's NormalizeObservation, which resets all or none
+            error.add_note(
+                f"{type(self._envs).__name__} was asked to reset environments {np.flatnonzero(ended).tolist()} alone, "
+                f"because it does not reset them in the step that ends an episode. {_REMEDY}"
+            )
+            raise
         after = _rows(self.single_observation_space, self.observation_space, observations)
         for index in np.flatnonzero(~ended):
             if not data_equivalence(before[index], after[index]):
                 raise ParlError(
                     f"{type(self._envs).__name__} was asked to reset environments {np.flatnonzero(ended).tolist()} and "
-                    f"changed environment {index}: it does not know options={{'reset_mask': ...}}. Use make_vector_env("
-                    "id, n), or gymnasium.make_vec(id, n, vectorization_mode='sync', vector_kwargs={'autoreset_mode': "
-                    "gymnasium.vector.AutoresetMode.SAME_STEP})"
+                    f"changed environment {index}: it does not know options={{'reset_mask': ...}}. {_REMEDY}"
                 )
         named = {"final_obs": final_obs, "final_info": infos}
         statistics = {name: infos[name] for name in ("episode", "_episode") if name in infos}
