@@ -1,5 +1,6 @@
 """Solver and model directories: old or new, never a mixture; damage is named."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parl_evokit import _directories, _solver_dir
+from parl_evokit import ESAgent, _directories, _solver_dir, mlp
 from parl_evokit._directories import replacing
 from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.openai_es import ES
@@ -136,3 +137,36 @@ def test_the_current_directory_is_not_replaced_under_the_process(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SolverError, match="holds the current directory"), replacing(Path()):
         pass
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_directory_that_is_in_its_place_counts_as_written_whatever_fails_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    agent = ESAgent({}, mlp([1, 1]))
+    agent.save(tmp_path / "model")
+    if not exchange:
+        monkeypatch.setattr(_directories, "_exchange", lambda a, b: False)
+    sync = _directories.sync
+
+    def failing(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        sync(path)
+
+    monkeypatch.setattr(_directories, "sync", failing)
+    for number in (1, 2):
+        agent.update([agent.clone().add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+        agent.save(tmp_path / "model")
+        assert _solver_dir.read_summary(tmp_path / "model")["model_iter_id"] == number
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there a directory in use cannot be removed")
+def test_a_process_whose_own_directory_was_removed_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with replacing(tmp_path / "d") as fresh:
+        (fresh / "a").write_text("1")
+    assert os.listdir(tmp_path) == ["d"]

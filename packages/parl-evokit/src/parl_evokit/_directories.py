@@ -68,12 +68,12 @@ def replacing(directory: Path) -> Iterator[Path]:
         SolverError: It holds the current directory, which would vanish under this process, or it is a file.
         StorageError: The disk is full, or a permission is missing.
     """
-    directory = Path(os.path.realpath(directory))
-    if Path.cwd().is_relative_to(directory):
-        raise SolverError(f"{directory} holds the current directory and cannot be replaced: save into one below it")
-    if directory.exists() and not directory.is_dir():
-        raise SolverError(f"{directory} is a file; weights and solver need a directory: give another name")
     try:
+        directory = Path(os.path.realpath(directory))
+        if _is_in_use(directory):
+            raise SolverError(f"{directory} holds the current directory and cannot be replaced: save into one below it")
+        if directory.exists() and not directory.is_dir():
+            raise SolverError(f"{directory} is a file; weights and solver need a directory: give another name")
         directory.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(directory.parent, directory.name)
         with _temporary(directory) as fresh:
@@ -82,10 +82,21 @@ def replacing(directory: Path) -> Iterator[Path]:
             yield fresh
             _sync_tree(fresh)
             _put_in_place(fresh, directory)
-            sync(directory.parent)
+            # Readers have the new one from here on, and nothing may call it unwritten: a loss of power could at worst
+            # bring back the old one, whole.
+            with contextlib.suppress(OSError):
+                sync(directory.parent)
     except (OSError, StorageError) as error:  # a model raises the latter; it names `fresh`
         reason = error.__cause__ if isinstance(error, StorageError) and error.__cause__ else error
         raise StorageError(f"{directory} cannot be written: {reason}; it is as it was") from error
+
+
+def _is_in_use(directory: Path) -> bool:
+    """Return whether this process is in the directory, or below it."""
+    try:
+        return Path.cwd().is_relative_to(directory)
+    except FileNotFoundError:  # the one that the process was in has been removed, so that nothing can vanish under it
+        return False
 
 
 def clear_leftovers(parent: Path, name: str | None = None) -> None:
@@ -166,7 +177,8 @@ def _temporary(directory: Path) -> Iterator[Path]:
         try:
             yield fresh
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the next writer clears away what stays
+                shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _held(directory: Path, stack: contextlib.ExitStack) -> bool:
@@ -211,7 +223,7 @@ def _put_in_place(fresh: Path, directory: Path) -> None:
             except OSError:
                 old.rename(directory)
                 raise
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)  # the next writer clears away what stays
 
 
 def _exchange(a: Path, b: Path) -> bool:
