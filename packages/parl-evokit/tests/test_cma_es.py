@@ -207,3 +207,18 @@ def test_a_log_of_keys_and_a_saved_solver_are_enough_to_go_on(tmp_path: Path) ->
     other.apply_noise(info)
     for name, array in clone.parameters().items():
         assert (other.parameters()[name] == array).all()
+
+
+@pytest.mark.parametrize(("n", "times"), [(1, 2), (1, 5), (2, 4)])
+def test_few_parameters_and_many_samples_leave_the_covariance_positive(n: int, times: int) -> None:
+    for seed in range(10):
+        es = CMAES(np.full(n, 3.0), settings(0.5, seed))
+        best = np.inf
+        for step in range(60):
+            infos = es.ask(es.population * (1 + step % times))
+            candidates = es.candidates(infos)
+            assert np.isfinite(candidates).all()
+            values = [sphere(x.astype(np.float64)) for x in candidates]
+            best = min(best, *values)
+            es.tell(infos, [-value for value in values])
+        assert best < 1e-6

@@ -45,6 +45,7 @@ __all__ = ["CMAES"]
 Matrix = NDArray[np.float64]
 PATIENCE = 1.0  # of C, learnt anew, may pass before it is decomposed; the tutorial has 0.1, which finds nothing sooner
 LARGEST_CONDITION = 1e14  # of C: beyond it, float64 cannot tell its axes apart
+ROUNDING = 1e-10  # of the eigenvalues, relative to the largest
 
 
 class CMAES(CmaFamily):
@@ -200,6 +201,10 @@ class CMAES(CmaFamily):
             self._covariance[integers, integers] = np.maximum(self._covariance[integers, integers], least)
         self._covariance = (self._covariance + self._covariance.T) / 2
         squares, axes = np.linalg.eigh(self._covariance)
+        if squares[0] < -ROUNDING * np.abs(squares).max():
+            # Lengths in (46) are measured by B and D, which may be some steps older than the C that they are taken
+            # from, so that few parameters can lose more than C has. The last good C continues, with the new step size.
+            self._covariance, squares, axes = self._transform @ self._transform.T, self._lengths**2, self._axes
         self._take_axes(axes, np.sqrt(np.maximum(squares, squares[-1] / LARGEST_CONDITION / 10)))
         self._decomposed_at = self._steps
 
