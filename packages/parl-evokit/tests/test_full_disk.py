@@ -75,6 +75,33 @@ def test_a_log_that_does_not_fit_says_so_and_keeps_what_is_in_it(small_disk: Pat
     assert infos[-1] == SamplingInfo([3, 4], 0, 9)
 
 
+def test_a_torn_record_that_cannot_be_cut_off_costs_no_later_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def torn(descriptor: int, data: bytes) -> int:
+        return write(descriptor, data[:9])
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    infos = [SamplingInfo([2**28 + number, 1], 0, 9) for number in range(3)]
+    with LogWriter(tmp_path / "log") as log:
+        log.reward(infos[0], 1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", torn)
+            patch.setattr(os, "ftruncate", fails)
+            with pytest.raises(LogError, match="only 9 of"):
+                log.reward(infos[1], 1.0)
+        log.reward(infos[2], 1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", torn)
+            with pytest.raises(LogError, match="only 9 of"):
+                log.reward(infos[1], 1.0)
+    assert read_log(tmp_path / "log", max_damage=1.0).infos == [infos[0], infos[2]]
+
+
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_a_log_that_cannot_be_ended_well_holds_neither_its_file_nor_the_lock_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

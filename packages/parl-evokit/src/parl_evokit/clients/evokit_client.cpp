@@ -1340,7 +1340,10 @@ struct evokit_log {
             return;
         }
         std::string why = written < 0 ? std::strerror(errno) : "the disk is full";
-        if (written > 0 && ftruncate(file, static_cast<off_t>(size)) != 0) why += "; a torn frame stays"; // readers skip it
+        if (written > 0 && ftruncate(file, static_cast<off_t>(size)) != 0) {
+            why += "; a torn frame stays"; // readers skip it
+            give_back(); // the file is longer than `size` says, so nothing may be cut off it
+        }
         throw Failure(directory + " cannot be written to: " + why + "; the record is not in it");
     }
 

@@ -181,9 +181,13 @@ class LogWriter:
         try:
             self.sync()
         finally:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Have nothing open any more; the next record begins a segment."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def __enter__(self) -> "LogWriter":
         return self
@@ -245,8 +249,7 @@ class LogWriter:
         try:
             self._write(header + header)  # twice, so that no single damage makes the segment nameless
         except LogError:  # no record must go where no header is
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._give_back()
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise
@@ -258,8 +261,10 @@ class LogWriter:
         except OSError as error:
             raise LogError(f"{self._directory} cannot be written to: {error}; the record is not in it") from error
         if written != len(data):  # the disk is full: the caller must know, readers need not see the torn frame
-            with contextlib.suppress(OSError):  # they skip it as damage where it stays
+            try:
                 os.ftruncate(self._descriptor, self._size)
+            except OSError:  # they skip it as damage; nothing may be cut off a file that is longer than `_size` says
+                self._give_back()
             raise LogError(f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?")
         self._size += written
 
