@@ -87,6 +87,23 @@ def test_decisions_travel_through_the_log(tmp_path: Path) -> None:
     assert (len(contents.infos), contents.pending) == (40, 20)
 
 
+def test_a_decision_has_the_reward_that_an_update_would_take(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        several, by_key = SamplingInfo([7, 2], 1, 5), SamplingInfo([7, 3], 1, 5)
+        for info in (several, by_key):
+            log.sampled(info, context=[1.0], action=2, propensity=0.5)
+        log.reward(several, 5.0)
+        log.reward(several, 1.0)
+        log.reward(SamplingInfo([7, 3]), 4.0)
+        for number in range(3):  # control traffic that nothing tells apart
+            anonymous = SamplingInfo([], 1, 5)
+            log.sampled(anonymous, context=[9.0], action=0, propensity=0.5)
+            log.reward(anonymous, float(number))
+    found = read_decisions(tmp_path)
+    assert found.rewards.tolist() == [3.0, 4.0]
+    assert found.actions.tolist() == [2, 2]
+
+
 def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         for bad in ({"action": -1}, {"action": 1, "propensity": 0.0}, {"action": 1, "propensity": 1.5}):

@@ -24,9 +24,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._records import Record
+from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.errors import EvolutionError, RecordError
 from parl_evokit.log._frames import is_header, scan
+from parl_evokit.log._reader import read_log
 from parl_evokit.log._segments import FileGone, files_of, stretch_of
 
 __all__ = ["Decisions", "Estimate", "Evaluation", "evaluate", "read_decisions"]
@@ -103,15 +104,20 @@ class Evaluation:
 
 
 def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Decisions:
-    """Return all decisions of logs that have a reward; of a sample with several the first by time.
+    """Return all decisions of logs that have a reward; of several rewards, what an update would make of them.
+
+    Samples without noise that have no identity are left out: nothing tells which reward is whose.
 
     Raises:
         LogError: A path does not exist, or cannot be read.
         EvolutionError: Contexts differ in length.
     """
+    logs = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    samples = read_log(logs, max_damage=1.0).samples
+    rewarded = samples.where(np.isfinite(samples.rewards)).joined()
+    rewards = dict(zip(map(_identity, rewarded.infos()), rewarded.rewards.tolist(), strict=True))
     served: dict[tuple[int, ...], Record] = {}
-    rewards: dict[tuple[int, ...], tuple[int, float]] = {}
-    for file in files_of([paths] if isinstance(paths, str | PathLike) else paths):
+    for file in files_of(logs):
         try:
             data = stretch_of(file.path, 0, file.size)
         except FileGone:
@@ -123,13 +129,9 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
                 record = Record.decode(payload)
             except RecordError:
                 continue
-            sample = (*record.info.key, record.info.identity, record.info.model_iter_id)
-            if record.reward is not None and np.isfinite(record.reward):
-                found = (record.time_us, record.reward)
-                rewards[sample] = min(rewards.get(sample, found), found)
-            elif record.action is not None:
-                served[sample] = record
-    rows = [(record, rewards[sample][1]) for sample, record in served.items() if sample in rewards]
+            if record.action is not None and (any(record.info.key) or record.info.identity):
+                served[_identity(record.info)] = record
+    rows = [(record, rewards[sample]) for sample, record in served.items() if sample in rewards]
     if len({len(record.context) for record, _ in rows}) > 1:
         raise EvolutionError("contexts in the log differ in length: they are of different products or versions")
     contexts = b"".join(record.context for record, _ in rows)
@@ -139,6 +141,11 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
         np.array([record.propensity for record, _ in rows], np.float64),
         np.array([reward for _, reward in rows], np.float64),
     )
+
+
+def _identity(info: SamplingInfo) -> tuple[int, ...]:
+    """Return what tells a sample from all others."""
+    return (*(info.key or (0, 0)), info.identity, info.model_iter_id)
 
 
 def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) -> Evaluation:
