@@ -187,6 +187,21 @@ def test_false_alarms_are_as_rare_as_promised_and_worse_models_are_found() -> No
     assert all(hour is not None and hour < 48 for hour in found)
 
 
+def test_rewards_with_heavy_tails_raise_no_more_false_alarms_than_others() -> None:
+    alarms = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        guard = Guard(GuardConfig(rollback=True))
+        guard.updated(0, np.ones(2, np.float32), {})
+        for _ in range(120):
+            arms = random.lognormal(0.0, 2.0, (2, 30))  # such as times on a page: most are short, and a few very long
+            guard = guard.noting(arms[0].tolist(), arms[1].tolist())
+            alarms += guard.verdict() is Verdict.WORSE
+            if guard.verdict() is not Verdict.OPEN:
+                break
+    assert alarms <= 2
+
+
 def test_an_update_that_fails_counts_no_control_rewards() -> None:
     es = ES(np.ones(6), settings(rollback=True, min_control=2))
     update(es, [10.0, 10.1])

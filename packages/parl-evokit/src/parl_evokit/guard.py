@@ -7,15 +7,16 @@
     worse, for sure ─► back to the trusted model      better, or no worse by more than a margin ─► trusted from now on
 
 Both arms are served side by side, so that neither the hour nor the season counts. Each update adds the difference of
-the arms' means with the weight 1 / (s^2 * (1/n + 1/m)), s^2 being the variance that updates before it have shown. The
-sum is compared with a boundary that holds at all times at once (a normal mixture; Howard et al. 2021, "Time-uniform,
-nonparametric, nonasymptotic confidence sequences", equation 3.7; Waudby-Smith et al. 2024 for estimated variances), so
-looking at it after each update costs nothing:
+the arms' means with the weight 1 / (1/n + 1/m). The sum is compared with a boundary that holds at all times at once (a
+normal mixture; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation 3.7;
+Waudby-Smith et al. 2024 for estimated variances), so looking at it after each update costs nothing:
 
-    |sum - truth * I| <= sqrt((I + r) * log((I + r) / (r * a^2)))   at all times, with probability 1 - a          (1)
+    |sum - truth * I| <= s * sqrt((I + r) * log((I + r) / (r * a^2)))   at all times, with probability 1 - a      (1)
 
-with I the sum of the weights. Each comparison with another trusted model, the k-th, has a = level * 6 / (pi * k)^2, so
-that all of them together raise a false alarm with a probability of at most `level`.
+with I the sum of the weights and s^2 the variance of the rewards so far, the last ones included: one reward in a
+thousand that is huge widens the boundary as soon as it moves the sum. Each comparison with another trusted model, the
+k-th, has a = level * 6 / (pi * k)^2, so that all of them together raise a false alarm with a probability of at most
+`level`.
 """
 
 import copy
@@ -34,7 +35,7 @@ from parl_evokit.config import GuardConfig
 __all__ = ["Comparison", "Control", "Guard", "Verdict", "shortened"]
 
 PIECE = 2**16
-TIGHTEST = 100.0  # r of (1), in units of the reward's variance: after so many rewards of each arm it is narrowest
+TIGHTEST = 100.0  # twice the r of (1): after so many rewards of each arm it is narrowest
 _PREFIX = "guard."
 
 
@@ -112,12 +113,7 @@ class Comparison:
         if min(a.count, b.count) < fewest:
             return waiting
         spread, freedom = self.spread + a.spread + b.spread, self.freedom + a.count + b.count - 2
-        # The weight is of what was known before: it must not depend on the differences that it weighs.
-        before = (self.spread / self.freedom) if self.freedom else spread / freedom
-        after = Comparison(**{**vars(self), "present": Control(), "holdout": Control()})
-        if before <= 0.0:
-            return Comparison(**{**vars(after), "spread": spread, "freedom": freedom})
-        weight = 1.0 / (before * (1.0 / a.count + 1.0 / b.count))
+        weight = 1.0 / (1.0 / a.count + 1.0 / b.count)
         return Comparison(
             self.number,
             information=self.information + weight,
@@ -135,11 +131,10 @@ class Comparison:
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the bounds of (1) for how much better the present models are."""
-        if self.information <= 0.0:
+        if self.information <= 0.0 or self.variance <= 0.0:
             return -float("inf"), float("inf")
-        a = level * 6.0 / (pi * self.number) ** 2
-        r = TIGHTEST / (2.0 * self.variance) if self.variance else 1.0
-        width = sqrt((self.information + r) * log((self.information + r) / (r * a * a)))
+        a, r = level * 6.0 / (pi * self.number) ** 2, TIGHTEST / 2.0
+        width = sqrt(self.variance * (self.information + r) * log((self.information + r) / (r * a * a)))
         return (self.total - width) / self.information, (self.total + width) / self.information
 
     def next(self) -> "Comparison":
@@ -226,7 +221,7 @@ class Guard:
         numbers = [c.number, c.information, c.total, c.spread, c.freedom, c.seen_present, c.seen_holdout]
         arrays: dict[str, NDArray[Any]] = {
             _PREFIX + "waiting": np.array(arms, np.float64),
-            _PREFIX + "comparison": np.array(numbers, np.float64),
+            _PREFIX + "differences": np.array(numbers, np.float64),
         }
         if self._parameters is not None:
             arrays[_PREFIX + "number"] = np.array(self._number, np.int64)
@@ -237,11 +232,11 @@ class Guard:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Take over what `state` gave, and return the rest of the arrays.
 
-        Of format 1, which compared hours with earlier ones, nothing is taken over.
+        Of earlier forms, which compared hours with earlier ones or weighed differences otherwise, nothing is.
         """
         own = within(_PREFIX, state)
-        if "comparison" in own:
-            number, information, total, spread, freedom, seen_present, seen_holdout = own["comparison"].tolist()
+        if "differences" in own:
+            number, information, total, spread, freedom, seen_present, seen_holdout = own["differences"].tolist()
             present, holdout = (Control(int(n), total_, squares) for n, total_, squares in own["waiting"].tolist())
             self.comparison = Comparison(
                 int(number), present, holdout, information, total, spread, int(freedom), int(seen_present),
