@@ -106,7 +106,15 @@ def test_a_decision_has_the_reward_that_an_update_would_take(tmp_path: Path) -> 
 
 def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
-        for bad in ({"action": -1}, {"action": 1, "propensity": 0.0}, {"action": 1, "propensity": 1.5}):
+        for bad in (
+            {"action": -1},
+            {"action": 1, "propensity": 0.0},
+            {"action": 1, "propensity": 1.5},
+            {"action": 1, "propensity": 1e39},
+            {"action": 1, "propensity": 1e-300},  # 0 in a log, and then no decision of it can be used
+            {"action": 1, "context": [0.5, float("nan")]},
+            {"action": 1, "context": [1e300]},
+        ):
             with pytest.raises(RecordError, match="an action is"):
                 log.sampled(SamplingInfo([1, 2], 1, 5), **bad)  # type: ignore[arg-type]
     decisions = traffic(np.random.default_rng(4), 20)

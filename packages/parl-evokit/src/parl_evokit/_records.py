@@ -109,6 +109,7 @@ INFO, REWARD, TIME, COUNT, TOKEN, REFUSED = (
 )
 CONTEXT, ACTION, PROPENSITY = varint(7 << 3 | BYTES), varint(8 << 3 | VARINT), varint(9 << 3 | FIXED32)
 FLOAT = struct.Struct("<f")
+SMALLEST_FLOAT = 2.0**-149  # above 0, in 32 bits
 UINT32 = struct.Struct("<I")
 UINT64 = struct.Struct("<Q")
 TWO_HALVES = struct.Struct("12B")
@@ -331,14 +332,19 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
     """Return the fields of a record that say what was chosen.
 
     Raises:
-        RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is not float32 numbers.
+        RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is not finite numbers; in
+            float32, as a log holds them.
     """
-    if not 0 <= action < 2**31 or not 0.0 < propensity <= 1.0 or len(context) % 4:
+    if not 0 <= action < 2**31 or not SMALLEST_FLOAT <= propensity <= 1.0 or not _are_finite(context):
         raise RecordError(
-            f"an action is 0 to 2**31 - 1, its propensity above 0 to 1, and a context float32 numbers; "
-            f"not {action}, {propensity} and {len(context)} bytes"
+            f"an action is 0 to 2**31 - 1, its propensity above 0 to 1, and a context finite float32 numbers; "
+            f"not {action}, {propensity} and {context[:40]!r}"
         )
     return CONTEXT + varint(len(context)) + context + ACTION + varint(action) + PROPENSITY + FLOAT.pack(propensity)
+
+
+def _are_finite(numbers: bytes) -> bool:
+    return len(numbers) % 4 == 0 and bool(np.isfinite(np.frombuffer(numbers, "<f4")).all())
 
 
 def _key_bytes(key: Sequence[int]) -> bytes:

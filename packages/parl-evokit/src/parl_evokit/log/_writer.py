@@ -97,7 +97,7 @@ class LogWriter:
 
         Args:
             info: The sample.
-            context: For `off_policy`: what was known when the action was chosen, numbers.
+            context: For `off_policy`: what was known when the action was chosen, finite numbers.
             action: Which one was chosen, 0 or more; None leaves context and propensity out.
             propensity: With which probability, above 0 to 1.
 
@@ -109,7 +109,8 @@ class LogWriter:
             LogError: The disk is full.
         """
         token = "" if self._tokens is None else self._tokens.issue(info)
-        more = b"" if action is None else decision(np.asarray(context, "<f4").tobytes(), action, propensity)
+        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be refused
+            more = b"" if action is None else decision(np.asarray(context, "<f4").tobytes(), action, propensity)
         self._append(info, None, time.time_ns() // 1000, more=more)
         return token
 
