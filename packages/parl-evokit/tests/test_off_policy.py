@@ -7,6 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from parl_evokit import EvolutionError, LogWriter, RecordError, SamplingInfo, Tokens, read_log
+from parl_evokit._records import Record, varint
+from parl_evokit.log._frames import Header, frame
 from parl_evokit.off_policy import Decisions, evaluate, read_decisions
 
 TASTE = np.random.default_rng(7).standard_normal((3, 4))
@@ -102,6 +104,24 @@ def test_a_decision_has_the_reward_that_an_update_would_take(tmp_path: Path) -> 
     found = read_decisions(tmp_path)
     assert found.rewards.tolist() == [3.0, 4.0]
     assert found.actions.tolist() == [2, 2]
+
+
+def test_a_record_of_another_writer_that_is_no_decision_is_left_out(tmp_path: Path) -> None:
+    tag, chance = b"\x4d", np.float32
+    good = b"\x3a\x04" + chance(1.5).tobytes() + b"\x40\x01" + tag + chance(0.5).tobytes()
+    bad = [
+        good.replace(b"\x40\x01", b"\x40" + varint(2**63)),
+        good.replace(chance(0.5).tobytes(), chance(0.0).tobytes()),
+        good.replace(chance(1.5).tobytes(), chance(np.nan).tobytes()),
+    ]
+    header = frame(Header("0" * 32, 5).encode())
+    records = []
+    for number, fields in enumerate([good, *bad]):
+        info = SamplingInfo([7, number], 1, 5)
+        records += [frame(Record(info, 2.0).encode()), frame(Record(info).encode() + fields)]
+    (tmp_path / "other.evl").write_bytes(header + header + b"".join(records))
+    found = read_decisions(tmp_path)
+    assert (found.actions.tolist(), found.rewards.tolist(), found.propensities.tolist()) == ([1], [2.0], [0.5])
 
 
 def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "decision",
     "encode_sample",
     "halves_of",
+    "is_decision",
     "read_fields",
     "read_varint",
     "sampling_infos",
@@ -335,7 +336,7 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
         RecordError: The action is below 0, the propensity is not above 0 to 1, or the context is not finite numbers; in
             float32, as a log holds them.
     """
-    if not 0 <= action < 2**31 or not SMALLEST_FLOAT <= propensity <= 1.0 or not _are_finite(context):
+    if not is_decision(context, action, propensity):
         raise RecordError(
             f"an action is 0 to 2**31 - 1, its propensity above 0 to 1, and a context finite float32 numbers; "
             f"not {action}, {propensity} and {context[:40]!r}"
@@ -343,8 +344,11 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
     return CONTEXT + varint(len(context)) + context + ACTION + varint(action) + PROPENSITY + FLOAT.pack(propensity)
 
 
-def _are_finite(numbers: bytes) -> bool:
-    return len(numbers) % 4 == 0 and bool(np.isfinite(np.frombuffer(numbers, "<f4")).all())
+def is_decision(context: bytes, action: int, propensity: float) -> bool:
+    """Return whether this is a choice that can be evaluated: finite numbers, an action, and how likely it was."""
+    if not 0 <= action < 2**31 or not SMALLEST_FLOAT <= propensity <= 1.0 or len(context) % 4:
+        return False
+    return bool(np.isfinite(np.frombuffer(context, "<f4")).all())
 
 
 def _key_bytes(key: Sequence[int]) -> bytes:

@@ -24,7 +24,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._records import Record, SamplingInfo
+from parl_evokit._records import Record, SamplingInfo, is_decision
 from parl_evokit.errors import EvolutionError, RecordError
 from parl_evokit.log._frames import is_header, scan
 from parl_evokit.log._reader import read_log
@@ -106,7 +106,8 @@ class Evaluation:
 def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Decisions:
     """Return all decisions of logs that have a reward; of several rewards, what an update would make of them.
 
-    Samples without noise that have no identity are left out: nothing tells which reward is whose.
+    Samples without noise that have no identity are left out, since nothing tells which reward is whose, and so are
+    records of other writers that `LogWriter` would refuse.
 
     Raises:
         LogError: A path does not exist, or cannot be read.
@@ -129,7 +130,9 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
                 record = Record.decode(payload)
             except RecordError:
                 continue
-            if record.action is not None and (any(record.info.key) or record.info.identity):
+            if record.action is None or not (any(record.info.key) or record.info.identity):
+                continue
+            if is_decision(record.context, record.action, record.propensity):
                 served[_identity(record.info)] = record
     rows = [(record, rewards[sample]) for sample, record in served.items() if sample in rewards]
     if len({len(record.context) for record, _ in rows}) > 1:
