@@ -146,6 +146,20 @@ def test_a_secret_is_never_in_a_models_or_a_logs_directory(tmp_path: Path) -> No
         LogWriter(tmp_path / "new", tokens=Tokens.load(inside))
 
 
+def test_a_directory_that_cannot_be_looked_into_is_an_error_of_the_secret(tmp_path: Path) -> None:
+    there = tmp_path / ("a" * 300) / "secret"  # the system refuses the name, as it does a directory of others
+    for call in (Tokens.load, create_secret, rotate_secret):
+        with pytest.raises(SecretError, match="cannot be"):
+            call(there)
+
+
+def test_a_token_may_be_good_for_ever(clock: Clock) -> None:
+    tokens = Tokens([ONE], lifetime_s=float("inf"), clock=clock)
+    token = tokens.issue(INFO)
+    clock.now = 4_000_000_000.0
+    assert tokens.redeem(token) == INFO
+
+
 def test_a_log_with_tokens_takes_rewards_for_tokens_only(tmp_path: Path, tokens: Tokens) -> None:
     with LogWriter(tmp_path, tokens=tokens) as log:
         info = SamplingInfo([5, 6], 7, 0x12345678)

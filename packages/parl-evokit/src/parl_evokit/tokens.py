@@ -153,7 +153,7 @@ class Tokens:
             if not info.identity:
                 info.identity = random.randbits(KEY_BITS - 1) + 2
             key, flags = info.identity, WITHOUT_NOISE
-        expiry = min(LATEST, int(self._clock() + self._lifetime_s))
+        expiry = int(min(LATEST, self._clock() + self._lifetime_s))
         try:
             body = BODY.pack(FORMAT, flags, self._signing, expiry, info.model_iter_id, info.fingerprint, key)
         except struct.error as error:
@@ -212,7 +212,7 @@ def create_secret(path: str | PathLike[str]) -> Path:
         SecretError: There is a file of that name, the directory is a model's or a log's, or it cannot be written.
     """
     target = Path(path)
-    if target.exists() or target.is_symlink():
+    if os.path.lexists(target):
         raise SecretError(f"{target} is there already: rotate it, or give another name")
     return _write(target, [random.token_bytes(SECRET_BYTES)])
 
@@ -239,9 +239,9 @@ def _name(secret: bytes) -> bytes:
 
 
 def _write(path: Path, secrets: Sequence[bytes]) -> Path:
-    _require_own_directory(path)
     text = "".join(f"{PREFIX}{secret.hex()}\n" for secret in secrets)
     try:
+        _require_own_directory(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path, "w", permissions=0o600) as file:
             file.write(text)
@@ -251,8 +251,8 @@ def _write(path: Path, secrets: Sequence[bytes]) -> Path:
 
 
 def _read(path: Path) -> list[bytes]:
-    _require_own_directory(path)
     try:
+        _require_own_directory(path)
         if path.is_symlink():
             raise SecretError(f"{path} is a symbolic link: give the file itself")
         found = path.stat()
