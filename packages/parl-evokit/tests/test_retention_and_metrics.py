@@ -75,6 +75,17 @@ def test_segments_that_are_used_can_go_and_learning_goes_on(agent: AsyncESAgent,
     assert report.used + report.control == 12
 
 
+def test_a_torn_end_and_a_file_that_cannot_be_read_do_not_stop_retention(agent: AsyncESAgent, tmp_path: Path) -> None:
+    log, model = tmp_path / "log", tmp_path / "warehouse" / "model_iter_id-3"
+    used = sorted(log.glob("*.evl"), key=lambda path: path.stat().st_mtime)[0]
+    with used.open("ab") as file:
+        file.write(b"\xe5\x4b\x20\x00torn")  # what a writer leaves that is killed in the middle of a record
+    (log / "other.evl").mkdir()  # cannot be read as a file
+    told = json.loads(evokit("log", "prune", log, "--model_dir", model, "--json").output)
+    assert (told["removed"], told["kept"]) == (6, 2)
+    assert not used.exists()
+
+
 def test_segments_that_are_used_can_be_archived_as_one(agent: AsyncESAgent, tmp_path: Path) -> None:
     log, model, archive = tmp_path / "log", tmp_path / "warehouse" / "model_iter_id-3", tmp_path / "archive"
     before = read_log(log)

@@ -469,10 +469,20 @@ def used_files(
     for file in files_of(paths):
         try:
             header, _ = read_header(file) if file.path.suffix == SUFFIX else (None, "")
+            used = header is not None and _has_no_more(file, ledger.get(header.segment))
         except FileGone:
             continue
-        used = header is not None and ledger.get(header.segment, -1) >= file.size
+        except FileUnreadable:  # updates leave it out as well, until it can be read
+            header, used = None, False
         yield file, header if used and _at_rest(file.path, latest) else None
+
+
+def _has_no_more(file: LogFile, end: int | None) -> bool:
+    """Return whether a segment that has been used up to here holds no other record.
+
+    A torn or damaged end, which no writer continues, does not keep the file for ever.
+    """
+    return end is not None and not find_frames(stretch_of(file.path, end, file.size)).places
 
 
 def prune(
