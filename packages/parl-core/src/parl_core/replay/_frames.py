@@ -140,7 +140,7 @@ class FrameReplayMemory(SampledRing):
                 and (not begins or np.shape(obs) == self._obs_shape)
                 and (not self._act_len or np.shape(act) == self._act_shape)
                 and not loses_fractions(next_obs, self._obs_dtype)
-                and not (isinstance(act, float) and loses_fractions(np.asarray(act), self.action.dtype))
+                and not loses_fractions(np.asarray(act), self.action.dtype)
             )
             if fits:
                 self.action[slot] = act
