@@ -67,6 +67,38 @@ def test_ppo_takes_discrete_actions_as_the_floats_that_rollouts_of_parl_2_store(
         np.testing.assert_array_equal(floating.model.get_weights()[name], array)
 
 
+class Probabilities(parl.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = layers.fc(2, act="softmax")
+
+    def forward(self, obs: Any) -> Any:
+        return self.head(obs)
+
+
+@pytest.mark.parametrize("name", ["A2C", "PolicyGradient", "IMPALA"])
+def test_other_algorithms_take_discrete_actions_as_floats_as_well(name: str) -> None:
+    def learned(dtype: str) -> list[float]:
+        obs, action, value, return_, *_ = rollout(dtype)
+        if name == "PolicyGradient":
+            return [float(algorithm.learn(obs, action, value))]
+        if name == "A2C":
+            return [float(figure) for figure in algorithm.learn(obs, action, value, return_, 1e-3, -0.01)]
+        logits = tensor(np.zeros((6, 2)))
+        return [float(algorithm.learn(obs, action, logits, value, tensor(np.zeros(6)), 1e-3, -0.01)[0].total_loss)]
+
+    if name == "PolicyGradient":
+        algorithm: Any = parl.algorithms.PolicyGradient(Probabilities(), lr=1e-3)
+    else:
+        settings = {"sample_batch_steps": 3} if name == "IMPALA" else {}
+        algorithm = getattr(parl.algorithms, name)(ActorCritic(), vf_loss_coeff=0.5, **settings)
+    learned("int64")  # gives the layers their shapes
+    before = algorithm.get_state()
+    expected = learned("int64")
+    algorithm.set_state(before)
+    assert learned("float32") == expected
+
+
 def test_arguments_of_parl_1_that_have_no_effect_are_taken() -> None:
     one, other = made(), made()
     one.model.sync_weights_to(other.model, decay=0.0, share_vars_parallel_executor=None)

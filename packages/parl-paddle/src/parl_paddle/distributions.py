@@ -106,8 +106,8 @@ class CategoricalDistribution:
         return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of the actions `[batch]` or `[batch, 1]`; `[batch]`."""
-        return paddle.index_sample(self.log_probabilities, actions.reshape([-1, 1])).squeeze(-1)
+        """Return the log-probability of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype; `[batch]`."""
+        return paddle.index_sample(self.log_probabilities, actions.astype("int64").reshape([-1, 1])).squeeze(-1)
 
     def kl(self, other: CategoricalDistribution) -> Tensor:
         """Return KL(self || other) in nats, `[batch]`."""

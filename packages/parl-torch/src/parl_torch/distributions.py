@@ -94,8 +94,8 @@ class CategoricalDistribution:
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of actions, int64 `[batch]`; `[batch]`."""
-        return self.log_probabilities.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        """Return the log-probability of actions `[batch]`, whole numbers of any dtype; `[batch]`."""
+        return self.log_probabilities.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
 
     def slope(self, action: Tensor, by_logp: Tensor, by_entropy: float) -> Tensor:
         """Return the gradient by the logits `[batch, act_dim]` of what has these slopes; without a mask.
@@ -103,14 +103,14 @@ class CategoricalDistribution:
         With probabilities p: d log p[a] / d logits = onehot(a) - p, and d entropy / d logits = -p * (log p + entropy).
 
         Args:
-            action: int64 `[batch]`.
+            action: whole numbers of any dtype, `[batch]`.
             by_logp: slope by each action's log-probability, `[batch]`.
             by_entropy: slope by each entropy.
         """
         each, probabilities = by_logp.unsqueeze(1), self.log_probabilities.exp()
         entropy = (probabilities * self.log_probabilities).sum(1, keepdim=True)
         by_share = (self.log_probabilities - entropy).mul_(by_entropy).add_(each)
-        return by_share.mul_(probabilities).neg_().scatter_add_(1, action.unsqueeze(1), each)
+        return by_share.mul_(probabilities).neg_().scatter_add_(1, action.long().unsqueeze(1), each)
 
     def kl(self, other: "CategoricalDistribution") -> Tensor:
         """Return KL(self || other), `[batch]`."""

@@ -280,8 +280,6 @@ class PPO(_SeparateMethods, OnPolicy):
         Returns:
             (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
         """
-        if not self.continuous_action and batch.action.is_floating_point():  # as PARL 2.x's rollouts store them
-            batch = batch.made(**{**batch.__dict__, "action": batch.action.long()})
         figures = self.learn_minibatch(batch, lr, clip, entropy_coef)
         return figures["value_loss"], figures["policy_loss"], figures["entropy"]
 

@@ -9,11 +9,11 @@ __all__ = ["approximate_kl", "clipped_surrogate", "kl_penalised_surrogate", "log
 
 
 def log_prob_of_action(probabilities: Tensor, a_t: Tensor) -> Tensor:
-    """Return the logarithm of the probability that each row `[batch, act_dim]` gives to its action, int64 `[batch]`.
+    """Return the logarithm of the probability that each row `[batch, act_dim]` gives to its action `[batch]`.
 
     Probabilities are kept above the smallest step of their dtype, so that an impossible action does not end in -inf.
     """
-    chosen = probabilities.gather(1, a_t.unsqueeze(1)).squeeze(1)
+    chosen = probabilities.gather(1, a_t.long().unsqueeze(1)).squeeze(1)
     return chosen.clamp_min(torch.finfo(chosen.dtype).eps).log()
 
 
