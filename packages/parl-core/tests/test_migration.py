@@ -152,6 +152,29 @@ def test_the_wrapper_goes_around_what_is_taken_out_of_a_wrapper() -> None:
     assert 'limit = CompatWrapper(gym.make("CartPole-v1")).spec.max_episode_steps\n' in new
 
 
+def test_numbers_of_paddle_lose_the_axis_that_they_had() -> None:
+    text = """\
+        import paddle
+        import parl
+
+        class Agent(parl.Agent):
+            def predict(self, obs):
+                pred_q = self.alg.predict(obs)
+                return pred_q.argmax().numpy()[0], pred_q.argmax(axis=1).numpy()[0], pred_q.numpy()[0]
+
+            def learn(self, *batch):
+                critic_loss, actor_loss = self.alg.learn(*batch)
+                return critic_loss.cpu().numpy()[0], actor_loss.numpy()[0]
+        """
+    new = changed(text)
+    assert "return pred_q.argmax().numpy().item(), pred_q.argmax(axis=1).numpy()[0], pred_q.numpy()[0]\n" in new
+    assert "return critic_loss.cpu().numpy().item(), actor_loss.numpy().item()\n" in new
+    assert lines_of(program(text)) == [("train.py", 7, True), ("train.py", 11, True), ("train.py", 11, True)]
+    assert changed(text.replace("import paddle", "import torch")) == dedent(
+        text.replace("import paddle", "import torch")
+    )
+
+
 def test_the_mode_of_render_is_an_argument_of_make() -> None:
     one = program("import gym\nenv = gym.make('CartPole-v1')\nenv.render(mode='rgb_array')\nenv.render()\n")
     assert [(finding.line, finding.message) for finding in report([one])[one.path]][1:] == [

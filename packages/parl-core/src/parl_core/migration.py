@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 __all__ = [
     "REMOVED_MODULES",
@@ -274,6 +275,7 @@ class _Reader(ast.NodeVisitor):
         self._modules: dict[str, str] = {}  # what the names of modules mean here: "gym", "parl", "parl.utils.utils"
         self._wrapped: set[ast.AST] = set()
         self._made: dict[str, ast.expr] = {}  # what the names of environments stand for in this function
+        self._losses: set[str] = set()  # likewise, of what `learn` returned
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -316,9 +318,10 @@ class _Reader(ast.NodeVisitor):
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             new = _METHODS[node.name]
             self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is {new}", new)
-        outer, self._made = self._made, {}
+        outer = self._made, self._losses
+        self._made, self._losses = {}, set()
         self.generic_visit(node)
-        self._made = outer
+        self._made, self._losses = outer
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if any(self._unpacks_five(base) for base in node.bases):
@@ -334,6 +337,8 @@ class _Reader(ast.NodeVisitor):
             if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
                 self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names)]
         self.generic_visit(node)
+        if _is_call_of(node.value, "learn"):
+            self._losses |= {name for name in _names_in(target) if "loss" in name or "cost" in name}
         if isinstance(target, ast.Name) and not isinstance(node.value, ast.Name) and self._makes(node.value):
             self._made[target.id] = node.value
 
@@ -344,6 +349,13 @@ class _Reader(ast.NodeVisitor):
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
             self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if self._is_number_of_paddle(node) and node.value.end_lineno == node.end_lineno:
+            start, end = node.value.end_col_offset or 0, node.end_col_offset or 0
+            message = "a tensor of paddle that is one number has no axis any more: .numpy()[0] is .numpy().item()"
+            self._change_part(node.end_lineno or node.lineno, start, end, message, ".item()")
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -420,6 +432,20 @@ class _Reader(ast.NodeVisitor):
             return node.value
         return None
 
+    def _is_number_of_paddle(self, node: ast.Subscript) -> bool:
+        """Return whether an expression is `loss.numpy()[0]` of what `learn` returned, or `x.argmax().numpy()[0]`."""
+        first = isinstance(node.slice, ast.Constant) and node.slice.value == 0
+        if "paddle" not in self._modules or not first or not _is_call_of(node.value, "numpy"):
+            return False
+        tensor: Any = node.value
+        while isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute) and not tensor.args:
+            if tensor.func.attr in ("argmax", "argmin", "max", "mean", "min", "sum") and not tensor.keywords:
+                return True
+            if tensor.func.attr not in ("cpu", "detach", "numpy"):
+                return False
+            tensor = tensor.func.value
+        return isinstance(tensor, ast.Name) and tensor.id in self._losses
+
     def _unpacks_five(self, wrapper: ast.expr) -> bool:
         """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack what `step` returns."""
         own = isinstance(wrapper, ast.Name) and wrapper.id in self._wrappers
@@ -441,6 +467,10 @@ class _Reader(ast.NodeVisitor):
 
 def _is_call_of(node: ast.expr, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+
+
+def _names_in(target: ast.expr) -> set[str]:
+    return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
 def _of_paddle(value: ast.expr, names: Sequence[str]) -> Iterator[str]:
