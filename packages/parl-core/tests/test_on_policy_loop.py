@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from parl_core.contracts.batches import RolloutBatch
 from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
 from parl_core.training import (
     Callback,
     Ended,
@@ -292,6 +292,16 @@ def test_the_last_observation_of_a_truncated_episode_is_looked_at_like_the_other
     with pytest.raises(DivergedError, match=rf"environment 1 observed {number} in obs\[0\] at the end of an episode"):
         train_on_policy(agent, make_vector_env(lambda: next(kinds)(), 2), settings(total_steps=30))
     assert not agent.batches
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_model_needs_one_value_for_each_observation_and_a_single_one_is_not_repeated(size: int) -> None:
+    class OneForAll(TenTimesTheCount):
+        def value(self, obs: Any) -> Any:
+            return np.ones(size, np.float32)
+
+    with pytest.raises(ModelContractError, match=rf"gave values \[{size}\] for observations of \[2\]: .*value\(obs\)"):
+        RolloutCollector(OneForAll(), make_vector_env(Counting, 2), 3).collect()
 
 
 def test_an_interruption_is_raised_after_the_callbacks_ended() -> None:

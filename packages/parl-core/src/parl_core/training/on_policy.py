@@ -29,7 +29,7 @@ from parl_core.checks import check_fraction, check_int, check_non_negative, chec
 from parl_core.contracts import batches
 from parl_core.env._steps import ArraySpaces
 from parl_core.env.autoreset import SameStep, in_same_step, require_vector
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.returns import gae
 from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
@@ -160,6 +160,7 @@ class RolloutCollector:
 
         Raises:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
+            ModelContractError: there is not one value for each observation.
         """
         if self._alg is not None:
             return self._collect_tensors()
@@ -178,7 +179,10 @@ class RolloutCollector:
             if t % self._sequence == 0:
                 states.append(acting.state)
             map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
-            value[t], action, log_prob[t] = acting.explore(self._obs)
+            values, action, log_probs = acting.explore(self._obs)
+            if not t:
+                _check_one_each(values, log_probs, shape[1:])
+            value[t], log_prob[t] = values, log_probs
             actions.append(action)
             self._obs, rewards, over, cut, infos = self._envs.step(self._into_space(action))
             ended = np.flatnonzero(over | cut)
@@ -334,6 +338,20 @@ class RolloutCollector:
         if any(map(np.isnan, sums)):
             when = "of the rollout" if leading > 1 else "after the rollout"
             check_observations(map_nested(self._alg._array, obs), when, leading=leading)
+
+
+def _check_one_each(values: Any, log_probs: Any, shape: tuple[int, ...]) -> None:
+    """Refuse values or log-probabilities that are not one for each observation; numpy would repeat a single one.
+
+    Raises:
+        ModelContractError: it names both shapes, and what usually leads to them.
+    """
+    for name, found in (("values", values), ("log-probabilities", log_probs)):
+        if np.shape(found) not in ((), shape):
+            raise ModelContractError(
+                f"explore gave {name} {list(np.shape(found))} for observations of {list(shape)}: the model's "
+                "value(obs) has to return one number per row, [batch] or [batch, 1], and its policy(obs) one row each"
+            )
 
 
 def _as_it_led_to(obs: Mapping[str, Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Mapping[str, Any]:
