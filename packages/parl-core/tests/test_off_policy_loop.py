@@ -1,5 +1,6 @@
 """The off-policy loop, with agents whose numbers can be followed by hand."""
 
+import logging
 from typing import Any
 
 import gymnasium
@@ -539,3 +540,24 @@ def test_an_evaluator_is_a_function_that_returns_an_evaluation() -> None:
     mean: Any = lambda: 1.0  # noqa: E731
     with pytest.raises(TypeError, match=r"the evaluator returned 1.0: return an Evaluation"):
         train_off_policy(Table(), make_vector_env(Counting, 1), settings(), evaluator=mean, evaluate_every=20)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        ([-1.0, 0.0], [1.0, np.inf], ["numbers [1]"]),
+        ([-np.inf] * 2, [np.inf] * 2, ["[0, 1]"]),
+        ([-9.0] * 2, [9.0] * 2, []),
+    ],
+)
+def test_an_algorithm_of_the_unit_box_warns_of_actions_without_bounds(
+    low: list[float], high: list[float], told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Free(Counting):
+        action_space: Any = gymnasium.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+
+    with caplog.at_level(logging.WARNING, "parl"):
+        train_off_policy(Table((0.0, 0.0)), make_vector_env(Free, 1), settings(total_steps=30))
+    messages = [record.getMessage() for record in caplog.records if "bounds" in record.getMessage()]
+    assert len(messages) == len(told)
+    assert all(message.startswith("Table acts in [-1, 1]") and told[0] in message for message in messages)

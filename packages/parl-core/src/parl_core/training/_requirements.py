@@ -36,6 +36,7 @@ __all__ = [
     "require_offline",
     "require_on_policy",
     "try_out",
+    "warn_of_missing_bounds",
 ]
 
 
@@ -182,6 +183,27 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
     action = Acting(agent, rows_of(obs)).predict(obs)
     valid(action)
     agent.alg.settle_shapes(obs, action)
+
+
+def warn_of_missing_bounds(name: str, space: Any) -> None:
+    """Warn where an algorithm that acts in [-1, 1] cannot reach all of an action space.
+
+    Args:
+        name: of the algorithm.
+        space: the environment's action space; only numbers are looked at.
+    """
+    flat = gymnasium.spaces.flatten_space(space)
+    if isinstance(space, gymnasium.spaces.Discrete) or not isinstance(flat, gymnasium.spaces.Box):
+        return
+    missing = np.flatnonzero(~(np.isfinite(flat.low) & np.isfinite(flat.high)))
+    if missing.size:
+        logger.warning(
+            "%s acts in [-1, 1], and %s has no two finite bounds in the numbers %s: they get no actions outside of "
+            "[-1, 1]. Give the space bounds, for instance with gymnasium.wrappers.TransformAction",
+            name,
+            space,
+            missing.tolist(),
+        )
 
 
 def check_outputs(agent: object, obs: Any, space: Any) -> None:

@@ -54,6 +54,7 @@ from parl_core.training._requirements import (
     require_kinds,
     require_off_policy,
     try_out,
+    warn_of_missing_bounds,
 )
 from parl_core.training.acting import (
     Acting,
@@ -155,6 +156,8 @@ class TransitionCollector:
         self._memory, self._rng = memory, rng
         self._unit_box = acts_in_unit_box(agent)
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
+        if self._unit_box:
+            warn_of_missing_bounds(type(agent.alg).__name__, envs.single_action_space)
         self._running = RunningEpisodes(envs.num_envs)
         self._episodes: list[Episode] = []
         self._acting = Acting(agent, self._envs.num_envs)
