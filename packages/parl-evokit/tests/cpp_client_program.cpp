@@ -188,6 +188,18 @@ int feedback(char **given) {
     std::string token;
     for (std::string reward; std::cin >> token >> reward; std::fflush(stdout))
         std::printf("%d\n", evokit_log_reward_token(log, token.c_str(), std::strtof(reward.c_str(), nullptr)));
+    int result = evokit_log_close(log) ? failed() : 0;
+    evokit_tokens_close(tokens);
+    return result;
+}
+
+// bare LOG, lines "key identity model fingerprint" on standard input: the result of a reward for each
+int bare(char **given) {
+    evokit_log *log = evokit_log_open(given[0], nullptr, 0);
+    if (!log) return failed();
+    evokit_info info;
+    while (std::cin >> info.key >> info.identity >> info.model_iter_id >> info.fingerprint)
+        std::printf("%d\n", evokit_log_reward(log, &info, 1.0f));
     return evokit_log_close(log) ? failed() : 0;
 }
 
@@ -233,7 +245,8 @@ int main(int argc, char **argv) {
     };
     const Command commands[] = {{"noise", 7, noise},   {"record", 4, record},         {"issue", 3, issue},
                                 {"redeem", 2, redeem}, {"serve", 9, serve},           {"parameters", 2, parameters},
-                                {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values}};
+                                {"speed", 4, speed},   {"feedback", 2, feedback},     {"values", 2, values},
+                                {"bare", 1, bare}};
     for (const Command &command : commands)
         if (argc == command.arguments + 2 && !std::strcmp(argv[1], command.name)) return command.run(argv + 2);
     std::fprintf(stderr, "usage: see cpp_client_program.cpp\n");

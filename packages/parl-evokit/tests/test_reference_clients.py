@@ -472,6 +472,13 @@ def test_rewards_for_bad_tokens_are_refused_and_counted_in_the_log(cpp: Command,
     assert sorted(contents.samples.rewards.tolist()) == [1.5, 2.5]
 
 
+def test_the_cpp_client_logs_no_sample_that_readers_would_take_for_damage(cpp: Command, tmp_path: Path) -> None:
+    good, bad = "42 0 3 9\n", ["1 0 3 9", f"{2**62} 0 3 9", f"0 {2**62} 3 9", f"42 0 {2**31} 9"]
+    assert said(cpp, "bare", tmp_path / "log", given=good + "\n".join(bad)) == ["0", "-1", "-1", "-1", "-1"]
+    contents = read_log(tmp_path / "log")
+    assert (len(contents.infos), contents.damaged_bytes) == (1, 0)
+
+
 def test_a_segment_that_a_cpp_service_has_open_is_not_pruned(cpp: Command, tmp_path: Path) -> None:
     secret = create_secret(tmp_path / "secret")
     first, second = (Tokens.load(secret).issue(info) for info in infos(3)[1:])

@@ -209,6 +209,10 @@ uint64_t splitmix64(uint64_t key, uint64_t n) {
 
 bool is_key(uint64_t key) { return key >> key_bits == 0 && key != 1; }
 
+bool is_sample(const evokit_info &info) {
+    return is_key(info.key) && info.identity >> key_bits == 0 && info.model_iter_id >> 31 == 0;
+}
+
 }  // namespace
 
 const char *evokit_error(void) { return last_error.c_str(); }
@@ -1160,7 +1164,7 @@ void evokit_tokens_close(evokit_tokens *tokens) { delete tokens; }
 
 int evokit_token_issue_at(const evokit_tokens *tokens, double now, evokit_info *info, char token[EVOKIT_TOKEN_SIZE]) {
     return guarded(-1, [&] {
-        if (!is_key(info->key) || info->model_iter_id >> 31) throw Failure("this is no sample: its key or model is none");
+        if (!is_sample(*info)) throw Failure("this is no sample: its key, identity or model is none");
         if (!info->key && !info->identity) {
             uint64_t drawn;
             random_bytes(&drawn, sizeof drawn);
@@ -1348,6 +1352,7 @@ struct evokit_log {
     }
 
     void append(evokit_info info, const float *reward, uint64_t time_us, int token) {
+        if (!is_sample(info)) throw Failure("this is no sample: its key, identity or model is none");
         bool mine = file >= 0 && owner == getpid(); // after a fork the open segment is the parent's
         bool nameless = !info.fingerprint && fingerprint; // it would be read with that of the header
         if (!mine) give_back();
