@@ -73,10 +73,13 @@ def arrays(es: Strategy) -> dict[str, bytes]:
         (np.ones((6, 1)), r"an array \(6,\), not one of shape \(6, 1\)"),
         ([np.ones(1)] * 6, r"not one of shape \(6, 1\)"),
         (["good"] * 6, "a reward must be a number: .*good"),
+        (["1.5"] * 6, "a reward must be a number: .*1.5"),
+        (np.array(["2026-01-01"] * 6, "datetime64[D]"), "a reward must be a number: .*datetime64"),
         ([1j] * 6, "a reward must be a number"),
+        (np.ones(6, np.complex128), "a reward must be a number: .*complex128"),
         ([1.0, 2.0], "6 samples came with 2 rewards"),
     ],
-    ids=["column", "arrays", "words", "complex", "too few"],
+    ids=["column", "arrays", "words", "numbers as text", "dates", "complex", "complex array", "too few"],
 )
 def test_rewards_that_are_not_one_number_a_sample_are_refused(name: str, rewards: Any, message: str) -> None:
     es = search(name)

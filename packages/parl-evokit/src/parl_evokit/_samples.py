@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 
+NUMBERS = "biufO"  # kinds of arrays: whole numbers, floats, and objects that say themselves what number they are
 NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
 IDENTIFIED = np.uint64(1 << 63)  # beyond all keys: marks the identity of a sample without noise
 INFO, KEY, MODEL, FINGERPRINT, IDENTITY = 0x0A, 0x08, 0x10, 0x1D, 0x21  # tags of evokit.proto
@@ -88,8 +89,11 @@ class Samples:
         if n != len(rewards):
             raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
         try:
+            found = np.asarray(rewards)
+            if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
+                raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
             with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
-                numbers = np.asarray(rewards, np.float64)
+                numbers = found.astype(np.float64, copy=False)
         except OverflowError:
             numbers = np.array([_as_float(reward) for reward in rewards])
         except (TypeError, ValueError) as error:
