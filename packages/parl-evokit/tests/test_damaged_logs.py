@@ -219,15 +219,15 @@ def test_a_file_that_cannot_be_read_waits_and_the_rest_is_learnt_from(
             for number in range(3):
                 log.reward(SamplingInfo([5, first + number], 1, 9), float(number))
     bad = sorted(tmp_path.glob("*.evl"))[0]
-    real = Path.open
+    real = os.open
 
-    def refused(path: Path, *given: Any, **named: Any) -> Any:
-        if path == bad:
+    def refused(path: Any, *given: Any, **named: Any) -> int:
+        if Path(path) == bad:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return real(path, *given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refused)
+        patch.setattr(os, "open", refused)
         contents = read_log(tmp_path)
         assert len(contents.samples) == 3
         assert [(report.path, report.problem) for report in contents.unreadable] == [
@@ -237,3 +237,13 @@ def test_a_file_that_cannot_be_read_waits_and_the_rest_is_learnt_from(
         with pytest.raises(LogError, match="Permission denied"):
             read_log(tmp_path, contents.ledger)
     assert len(read_log(tmp_path, contents.ledger).samples) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.timeout(60)
+def test_a_pipe_that_is_named_as_a_segment_is_left_out_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "good.evl").write_bytes(segment("a" * 32, range(5))[0])
+    os.mkfifo(tmp_path / "pipe.evl")
+    contents = read_log(tmp_path)
+    assert len(contents.infos) == 5
+    assert [report.path.name for report in contents.unreadable] == ["pipe.evl"]

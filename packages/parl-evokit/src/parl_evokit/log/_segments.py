@@ -64,7 +64,7 @@ QUARANTINE = "quarantine"
 STAGED = "archiving-"  # folder of segments that are on their way into an archive, and the archive's name
 DIGITS = 12  # of a segment's name at the end of its file's name
 DAY_S = 86400.0
-OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR}  # and not of the process or the system
+OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ESPIPE}  # and not of process or system
 
 
 class FileGone(LogError):
@@ -143,7 +143,7 @@ def stretch_of(path: Path, start: int, stop: int) -> bytes:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[int]:
     try:
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_opened) as file:
             yield file.fileno()
     except FileNotFoundError as error:
         raise FileGone(f"{path} cannot be read: {error}") from error
@@ -151,6 +151,10 @@ def _reading(path: Path) -> Iterator[int]:
         if error.errno in OF_ONE_FILE:
             raise FileUnreadable(path, error) from error
         raise LogError(f"{path} cannot be read: {error}") from error
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe of that name must not be waited for
 
 
 def _read(descriptor: int, start: int, stop: int) -> bytes:
