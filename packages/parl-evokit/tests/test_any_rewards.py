@@ -167,6 +167,16 @@ def test_a_step_that_is_not_finite_is_not_taken_and_later_ones_are() -> None:
     assert es.mean.tobytes() != before
 
 
+def test_late_rewards_of_a_model_whose_step_was_not_taken_count() -> None:
+    config = {"optimizer": {"type": "ADAM"}, "update": {"shaping": "CENTERED", "stale": "IMPORTANCE"}}
+    es = ES(np.ones(4, np.float32), {"solver": config})
+    before, infos = es.mean.copy(), es.ask(8)
+    assert es.tell(infos[:4], [3e38, -3e38, 3e38, 1.0]).rejected
+    report = es.tell(infos[4:], [1.0, 2.0, 3.0, 4.0])
+    assert (report.used, report.effective, report.stale) == (4, 4.0, {1: 4})
+    assert (es.mean != before).any()
+
+
 def test_a_log_with_any_rewards_is_read_to_its_end(tmp_path: Path) -> None:
     model: Any = ({"w": np.ones(8, np.float32)}, lambda arrays, x: arrays["w"] @ x)
     config = {

@@ -154,10 +154,10 @@ class ES(Strategy):
         with np.errstate(over="ignore", invalid="ignore"):
             gradient = self._gradient(intake, sampler)
         norm = length_of(gradient)
+        if self._centres is not None:  # also where the step is not taken: the next model has another number
+            self._centres.remember(sampler)
         # The gradient's memory takes the parameters: a vector less.
         parameters = self._optimizer.finite_step(sampler.parameters, gradient, norm, out=gradient)
-        if self._centres is not None:
-            self._centres.remember(sampler)
         return Advance(parameters, self._std_after(self._optimizer.steps), norm)
 
     @property
