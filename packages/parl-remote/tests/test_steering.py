@@ -45,13 +45,14 @@ KILLED = DeathCause(DeathKind.SIGNAL, signal=9)
 M = TypeVar("M", bound=Message)
 
 
-def cluster(*nodes: str, cpu: float = 2, own_node_id: str = "") -> ClusterState:
+def cluster(*nodes: str, cpu: float = 2, own_node_id: str = "", client_grace_s: float = 0.0) -> ClusterState:
     ids = itertools.count(1)
     state = ClusterState(
         cluster_id="test",
         new_lease_id=lambda: f"lease{next(ids)}",
         started=0.0,
         liveness_limit_s=15.0,
+        client_grace_s=client_grace_s,
         own_node_id=own_node_id,
         epoch=1000.0,
     )
@@ -229,6 +230,34 @@ def test_the_last_thousand_deaths_are_kept() -> None:
     deaths = state.view.deaths(ListDeaths(1, limit=5000))
     assert (len(deaths.deaths), deaths.total) == (1000, 1010)
     assert deaths.deaths[0].lease_id == "lease1010"
+
+
+def test_a_name_is_free_when_its_actor_is_lost_and_its_program_stays_away() -> None:
+    state = cluster("n", client_grace_s=5.0)
+    held = lease(state, actor_name="boss", max_restarts=-1)
+    state.client_away("c", 1.0)
+    state.node_lost("n", "gone", 2.0)
+    join(state, "m")
+    state.tick(6.0)
+    assert lease(state, "d", actor_name="boss") != held
+
+
+def test_a_name_stays_taken_while_a_program_that_is_away_may_come_back_and_restart_its_actor() -> None:
+    state = cluster("n", client_grace_s=5.0)
+    lease(state, actor_name="boss", max_restarts=-1)
+    state.client_away("c", 1.0)
+    state.node_lost("n", "gone", 2.0)
+    (refused,) = to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    assert refused.code is RefusalCode.NAME_TAKEN
+
+
+def test_a_name_is_free_when_its_actor_is_lost_and_its_program_was_never_seen() -> None:
+    state = cluster("m")
+    running = RunningLease("old", "owner", ONE, "Actor", "boss", restarts=0, max_restarts=-1)
+    join(state, "n", 2, running)
+    assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    state.node_lost("n", "gone")
+    assert lease(state, "d", actor_name="boss") != "old"
 
 
 # -- kill ------------------------------------------------------------------------------------------------------------

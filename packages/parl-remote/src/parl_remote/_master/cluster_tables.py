@@ -213,7 +213,8 @@ class Client:
         host_id: Its host.
         since: When it connected, on the loop's clock.
         leases: The ids of its leases.
-        is_absent: Whether it has not come back yet since the master was restarted; its workers watch it meanwhile.
+        is_absent: Whether it is not connected; its workers watch it meanwhile.
+        is_known: Whether this master has seen it; else a node has brought its leases, and it may never come back.
     """
 
     client_id: str
@@ -223,6 +224,7 @@ class Client:
     since: float = 0.0
     leases: dict[str, None] = field(default_factory=dict)
     is_absent: bool = False
+    is_known: bool = True
 
     def __str__(self) -> str:
         return f"{self.name or self.client_id} (process {self.pid})" if self.pid else self.name or self.client_id
@@ -310,10 +312,10 @@ class ClusterTables:
         client = self.clients.get(lease.client_id)
         if client is not None:
             client.leases.pop(lease_id, None)
-            if client.is_absent and not client.leases:
+            if not client.is_known and not client.leases:
                 del self.clients[lease.client_id]
         lost = cause is not None and cause.kind.is_loss and cause.kind not in _NEVER_MADE_AGAIN
-        comes_back = lost and lease.may_come_back and client is not None
+        comes_back = lost and lease.may_come_back and client is not None and client.is_known
         if comes_back:
             self._coming_back[lease_id] = lease.client_id
         self.names.end(lease.actor_name, lease_id, comes_back=comes_back)

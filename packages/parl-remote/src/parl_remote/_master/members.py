@@ -209,7 +209,8 @@ class KnownNodes:
         if brought.lease_id in self._lost_leases or brought.lease_id in tables.leases:
             return [ToNode(node.node_id, LeaseRevoked(brought.lease_id, "it was reported as lost"))]
         if brought.client_id not in tables.clients:
-            tables.clients[brought.client_id] = Client(brought.client_id, since=now, is_absent=True)
+            unknown = Client(brought.client_id, since=now, is_absent=True, is_known=False)
+            tables.clients[brought.client_id] = unknown
         lease = Lease(
             lease_id=brought.lease_id,
             client_id=brought.client_id,
