@@ -13,11 +13,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeReward
 
 from parl_core.actors import open_actors
-from parl_core.env.normalize import NormalizeVector
+from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError, RunInUseError
 from parl_core.offline import OfflineDataset
@@ -162,6 +162,21 @@ def test_environments_of_every_kind_go_on(learn: Any, make_envs: Any, tmp_path: 
 
 def test_statistics_of_other_vectors_go_on(tmp_path: Path) -> None:
     check_the_same(learn_on_policy, tmp_path, lambda: NormalizeReward(others(AutoresetMode.SAME_STEP)))
+
+
+def normalised_cart_pole() -> Any:
+    inner = gymnasium.wrappers.NormalizeObservation(gymnasium.make("CartPole-v1"))
+    return gymnasium.wrappers.NormalizeReward(inner)
+
+
+def cart_pole_of_wrap_rms() -> Any:
+    return wrap_rms(gymnasium.make("CartPole-v1"), 0.99)
+
+
+@pytest.mark.parametrize("make_env", [normalised_cart_pole, cart_pole_of_wrap_rms])
+@pytest.mark.parametrize("vector", [SyncVectorEnv, AsyncVectorEnv])
+def test_statistics_inside_of_other_vectors_go_on(vector: Any, make_env: Any, tmp_path: Path) -> None:
+    check_the_same(learn_on_policy, tmp_path, lambda: vector([make_env] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def test_environments_that_are_one_program_go_on(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from numpy.typing import NDArray
 
 from parl_core._nested import map_nested
@@ -27,7 +28,7 @@ from parl_core.env.compat import AnyEnv, AnyWrapper, Step
 from parl_core.errors import CheckpointError
 from parl_core.seeding import generator_from_json, generator_to_json
 
-__all__ = ["RecordedEnv", "put_statistics", "statistics_of"]
+__all__ = ["RecordedEnv", "put_statistics", "put_statistics_inside", "statistics_inside", "statistics_of"]
 
 FIRST_CAPACITY = 64  # actions; it doubles when it is full
 
@@ -207,25 +208,18 @@ def _restore_layer(layer: Any, state: Mapping[str, Any]) -> None:
         layer.restore_state(restored)
 
 
-# The running statistics of Gymnasium's NormalizeObservation and NormalizeReward.
-_RUNNING = ("obs_rms", "return_rms")
+# The running statistics of Gymnasium's NormalizeObservation and NormalizeReward, and of VecNormalizeEnv.
+_RUNNING = ("obs_rms", "return_rms", "ob_rms", "ret_rms")
+_SUM = "discounted_reward"  # of NormalizeReward, which does not begin it anew with an episode
 
 
 def statistics_of(layer: Any) -> Any:
     """Return what a wrapper keeps beyond an episode, of one environment or of a vector; None if it keeps nothing."""
-    own = vars(layer)
     if hasattr(layer, "checkpoint_state"):
         return layer.checkpoint_state()
     if hasattr(layer, "state_dict") and hasattr(layer, "load_state_dict"):
         return {name: np.array(value) for name, value in layer.state_dict().items()}
-    found: dict[str, Any] = {
-        name: {part: np.array(getattr(own[name], part)) for part in ("mean", "var", "count")}
-        for name in _RUNNING
-        if name in own
-    }
-    if found and "discounted_reward" in own:
-        found["discounted_reward"] = np.array(own["discounted_reward"])
-    return found or None
+    return _saved(vars(layer)) or None
 
 
 def put_statistics(layer: Any, saved: Any) -> None:
@@ -235,13 +229,63 @@ def put_statistics(layer: Any, saved: Any) -> None:
     elif hasattr(layer, "load_state_dict"):
         layer.load_state_dict(saved)
     else:
-        for name in _RUNNING:
-            for part, value in saved.get(name, {}).items():
-                statistics = vars(layer)[name]
-                is_plain = type(getattr(statistics, part)) is float  # one of numpy's would raise the others' precision
-                setattr(statistics, part, value.item() if is_plain else value[()])
-        if "discounted_reward" in saved:
-            layer.discounted_reward = saved["discounted_reward"].copy()
+        for name, value in _continued(vars(layer), saved).items():
+            setattr(layer, name, value)
+
+
+def statistics_inside(envs: Any) -> list[Any] | None:
+    """Return the running statistics around each environment inside Gymnasium's own vectors; None of other vectors."""
+    if not isinstance(envs, (SyncVectorEnv, AsyncVectorEnv)):
+        return None
+    return [_saved(attributes) for attributes in _attributes_inside(envs)]
+
+
+def put_statistics_inside(envs: Any, saved: list[Any]) -> None:
+    """Continue with what `statistics_inside` returned of a vector of the same kind.
+
+    Raises:
+        CheckpointError: the number of environments differs.
+    """
+    if len(saved) != envs.num_envs:
+        raise CheckpointError(
+            f"the saved run had {len(saved)} environments, this one has {envs.num_envs}: make the same number"
+        )
+    found = [_continued(own, state) for own, state in zip(_attributes_inside(envs), saved, strict=True)]
+    for name in found[0]:
+        envs.set_attr(name, [attributes[name] for attributes in found])
+
+
+def _attributes_inside(envs: SyncVectorEnv | AsyncVectorEnv) -> list[dict[str, Any]]:
+    """Return by name, for each environment, what statistics may be kept in, where all environments have it."""
+    rows: list[dict[str, Any]] = [{} for _ in range(envs.num_envs)]
+    for name in (*_RUNNING, _SUM):
+        if all(envs.call("has_wrapper_attr", name)):  # asked first: a worker process ends with its first error
+            for row, value in zip(rows, envs.get_attr(name), strict=True):
+                row[name] = value
+    return rows
+
+
+def _saved(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: {part: np.array(getattr(attributes[name], part)) for part in ("mean", "var", "count")}
+        for name in _RUNNING
+        if attributes.get(name) is not None
+    }
+    if found and _SUM in attributes:
+        found[_SUM] = np.array(attributes[_SUM])
+    return found
+
+
+def _continued(attributes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that `_saved` knows, with the saved numbers."""
+    found = {name: attributes[name] for name in _RUNNING if name in saved}
+    for name, statistics in found.items():
+        for part, value in saved[name].items():
+            is_plain = type(getattr(statistics, part)) is float  # one of numpy's would raise the others' precision
+            setattr(statistics, part, value.item() if is_plain else value[()])
+    if _SUM in saved:
+        found[_SUM] = saved[_SUM].copy()
+    return found
 
 
 def _same(obs: Any, saved: Any) -> bool:

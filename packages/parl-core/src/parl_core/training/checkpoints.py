@@ -30,7 +30,7 @@ from parl_core import backends, logger
 from parl_core._hanging import Holder, changed_values, decode, encode, holder_of, values_of
 from parl_core.checkpoint import Checkpoint, CheckpointStore, Journal, Journaled
 from parl_core.checks import check_int
-from parl_core.env._recorded import put_statistics, statistics_of
+from parl_core.env._recorded import put_statistics, put_statistics_inside, statistics_inside, statistics_of
 from parl_core.env.autoreset import SameStep
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.schedules import LinearDecayScheduler, PiecewiseScheduler
@@ -392,6 +392,7 @@ class SavedEnvironments:
             "exact": self.exact,
             "root": self._root,
             "layers": [statistics_of(layer) for layer in self._layers],
+            "inside": statistics_inside(self._base),
         }
         if self.exact:
             state["base"] = self._base.get_state()
@@ -402,7 +403,7 @@ class SavedEnvironments:
 
         Args:
             state: of `get_state`.
-            fresh_episodes: leave the episodes; only what wrappers of the vector know is restored.
+            fresh_episodes: leave the episodes; only what wrappers keep beyond them is restored.
 
         Returns:
             Whether the environments are in the middle of the saved episodes; else they have to be reset.
@@ -417,6 +418,8 @@ class SavedEnvironments:
         for layer, saved in zip(self._layers, state["layers"], strict=False):
             if saved is not None:
                 put_statistics(layer, saved)
+        if state.get("inside") is not None:  # which checkpoints of older versions lack
+            put_statistics_inside(self._base, state["inside"])
         return exact
 
     def _can_save(self, layer: Any) -> bool:
