@@ -152,6 +152,14 @@ def test_a_resumed_run_of_maddpg_is_the_one_that_was_never_stopped(tmp_path: Pat
         np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
 
 
+@pytest.mark.parametrize("made_one", [lambda: made("QMIX"), lambda: made_maddpg(make_two_step)], ids=["QMIX", "MADDPG"])
+def test_targets_have_their_shapes_before_the_first_update(made_one: Any) -> None:
+    """Threads are chosen by all shapes: given by a checkpoint or by the first update, last bits would differ."""
+    agent = made_one()
+    train(agent, 8, own={"exploration": {}})
+    assert (agent.alg.updates, agent.alg.target_model._waiting()) == (0, [])
+
+
 @pytest.mark.slow
 def test_maddpg_learns_numbers_of_agents_of_different_kinds() -> None:
     """Acting 0 costs 2.5 on average, half for each of five actions; whoever repeats what it sees pays nothing."""

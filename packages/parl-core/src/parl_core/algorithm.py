@@ -377,16 +377,18 @@ class Algorithm:
         """
         return batch
 
-    def settle_shapes(self, obs: Any, action: Any) -> None:
-        """Run lazily shaped layers that acting does not run, such as critics, on a first batch.
+    def settle_shapes(self, obs: Any, action: Any) -> None:  # noqa: ARG002  # of the interface
+        """Run lazily shaped layers that acting does not run, such as critics, on a first batch; targets get the shapes.
 
-        The loops call it before they begin, so that a checkpoint can be written before the first update; here it does
-        nothing. Nothing is learned or drawn by it.
+        The loops call it before they begin, so that a checkpoint can be written before the first update and changes
+        nothing. Nothing is learned or drawn by it. Here it gives targets the shapes of the model; algorithms that
+        have more to run do it first.
 
         Args:
             obs: `[n, ...]`, or a dictionary of such.
             action: of the agent, `[n, ...]`.
         """
+        self._settle_copies()
 
     def train(self) -> None:
         """Put the models into training mode (dropout and batch statistics active), except for targets."""

@@ -157,10 +157,10 @@ class ContinuousActorCritic(CountingUpdates):
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run actor and critics once where they have lazily shaped layers."""
-        if not self.model._waiting():
-            return
-        with self._trying_out(obs, action) as (rows, actions, _), suppress(Exception):  # the first update explains it
-            self._run_model(rows, actions)
+        if self.model._waiting():
+            with self._trying_out(obs, action) as (rows, actions, _), suppress(Exception):  # the first update explains
+                self._run_model(rows, actions)
+        super().settle_shapes(obs, action)
 
     # Shared
 

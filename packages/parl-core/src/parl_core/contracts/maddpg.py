@@ -197,12 +197,12 @@ class MADDPG(ContinuousActorCritic):
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run the critics once where they have lazily shaped layers."""
-        if not self.model._waiting():
-            return
-        with self._trying_out(obs, np.zeros((len(action), 1), np.float32)) as (rows, _, _):
-            acts = self.model.policy(rows)
-            for agent in range(int(acts.shape[1])):
-                self.model.value(rows, acts, agent)
+        if self.model._waiting():
+            with self._trying_out(obs, np.zeros((len(action), 1), np.float32)) as (rows, _, _):
+                acts = self.model.policy(rows)
+                for agent in range(int(acts.shape[1])):
+                    self.model.value(rows, acts, agent)
+        super().settle_shapes(obs, action)
 
     def _values(self, model: Any, obs: Any, action: Any) -> Any:
         """Return all agents' values `[batch, agents]` of a joint action, or of one for each critic."""

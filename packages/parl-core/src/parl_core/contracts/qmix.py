@@ -347,10 +347,10 @@ class QMIX(DQN):
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run the mixing network once where it has lazily shaped layers."""
-        if not self.model._waiting():
-            return
-        with self._trying_out(obs, np.zeros((len(action), 1), np.float32)) as (rows, _, _):
-            self.model.mixed(self.model.value(rows)[:, :, 0], rows["state"])
+        if self.model._waiting():
+            with self._trying_out(obs, np.zeros((len(action), 1), np.float32)) as (rows, _, _):
+                self.model.mixed(self.model.value(rows)[:, :, 0], rows["state"])
+        super().settle_shapes(obs, action)
 
     def _learns_with_memory(self, model: Any) -> bool:
         return bool(model.remembers)
