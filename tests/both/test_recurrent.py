@@ -23,6 +23,7 @@ from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_l
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
+from parl_core.training.events import Ended
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, RolloutCollector, _learnable, train_on_policy
 from parl_core.training.run import Run
@@ -332,15 +333,16 @@ def _array(tensor: Any) -> NDArray[Any]:
 @pytest.mark.parametrize(("kind", "environments"), RESUMED)
 def test_a_run_in_two_portions_is_the_run_in_one(kind: str, environments: Any, tmp_path: Path) -> None:
     """The states of the memory are in checkpoints; where environments are reset instead, episodes begin without one."""
-    whole = trained(kind, Run.at(tmp_path / "whole"), environments)
-    trained(kind, Run.at(tmp_path / "run"), environments, StepBudget(40))
-    resumed = trained(kind, Run.resume(tmp_path / "run"), environments)
+    whole, _ = trained(kind, Run.at(tmp_path / "whole"), environments)
+    _, ended = trained(kind, Run.at(tmp_path / "run"), environments, StepBudget(40))
+    assert ended.step == 40
+    resumed, _ = trained(kind, Run.resume(tmp_path / "run"), environments)
     for name, array in whole.items():
         np.testing.assert_array_equal(resumed[name], array, err_msg=name)
 
 
-def trained(kind: str, run: Run, environments: Any, *callbacks: Any) -> dict[str, NDArray[Any]]:
-    """Train in a run's folder and return the weights."""
+def trained(kind: str, run: Run, environments: Any, *callbacks: Any) -> tuple[dict[str, NDArray[Any]], Ended]:
+    """Train in a run's folder and return the weights, and how it ended."""
     algorithm, _, inference = kind.partition(" ")
     settings = {"IMPALA": {"sample_batch_steps": 5}}.get(algorithm, {})
     make_agent = functools.partial(made, "lstm", algorithm, **settings)
@@ -353,13 +355,20 @@ def trained(kind: str, run: Run, environments: Any, *callbacks: Any) -> dict[str
         }
         if inference:
             fragments = ActorLearnerSettings(
-                80, n_actors=2, envs_per_group=2, n_steps=5, max_lag=1, deterministic=True, inference=inference
+                80,
+                n_actors=2,
+                envs_per_group=2,
+                n_steps=5,
+                max_lag=1,
+                deterministic=True,
+                inference=inference,
+                report_every=20,
             )
-            train_actor_learner(agent, make_agent, Noise, fragments, **watched)
+            ended = train_actor_learner(agent, make_agent, Noise, fragments, **watched)
         else:
             rollouts = OnPolicySettings(80, n_steps=10, sequence_length=5, epochs=2, minibatch_size=10, lr=1e-2)
-            train_on_policy(agent, envs, rollouts, **watched)
-    return agent.get_weights()  # type: ignore[no-any-return]  # of an agent of either backend
+            ended = train_on_policy(agent, envs, rollouts, **watched)
+    return agent.get_weights(), ended  # type: ignore[no-any-return]  # of an agent of either backend
 
 
 @pytest.mark.parametrize("memory", KINDS)

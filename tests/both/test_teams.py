@@ -19,6 +19,7 @@ from parl_core.seeding import seed_everything
 from parl_core.training.callbacks import StepBudget
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
+from parl_core.training.events import Ended
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 from parl_core.training.run import Run
@@ -93,10 +94,10 @@ def settings(steps: int, **others: Any) -> OffPolicySettings:
     return OffPolicySettings(total_steps=steps, learning_starts=64, **chosen)
 
 
-def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> None:
+def train(agent: Any, steps: int, make: Any = make_two_step, **options: Any) -> Ended:
     own = options.pop("own", {})
     with make_vector_env(make, 4, actors=options.pop("actors", None), envs_per_actor=2) as envs:
-        train_off_policy(agent, envs, settings(steps, **own), seed=1, **options)
+        return train_off_policy(agent, envs, settings(steps, **own), seed=1, **options)
 
 
 @pytest.mark.slow
@@ -119,14 +120,15 @@ def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [None, "gru"])
 def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory: Any) -> None:
-    options: Any = {"make": make_cued, "own": {"memory_size": 120, "batch_size": 8}}
+    options: Any = {"make": make_cued, "own": {"memory_size": 120, "batch_size": 8, "report_every": 16}}
     whole = made("QMIX", make_cued, memory)
     with Run("whole", tmp_path) as run:
         train(whole, 400, **options, checkpoints=Checkpoints(run, 96))
     stopped = made("QMIX", make_cued, memory)
     with Run("stopped", tmp_path) as run:
-        train(stopped, 400, **options, checkpoints=Checkpoints(run, 96), callbacks=[StepBudget(208)])
+        ended = train(stopped, 400, **options, checkpoints=Checkpoints(run, 96), callbacks=[StepBudget(208)])
         path = run.path
+    assert ended.step == 208
     again = made("QMIX", make_cued, memory, seed=5)
     with Run.resume(path) as run:
         train(again, 400, **options, checkpoints=Checkpoints(run, 96))
@@ -137,14 +139,16 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path, memory:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [make_two_step, make_meeting], ids=["discrete", "continuous"])
 def test_a_resumed_run_of_maddpg_is_the_one_that_was_never_stopped(tmp_path: Path, make: Any) -> None:
-    options: Any = {"make": make, "own": {"memory_size": 120, "batch_size": 8, "exploration": {}}}
+    own = {"memory_size": 120, "batch_size": 8, "exploration": {}, "report_every": 16}
+    options: Any = {"make": make, "own": own}
     whole = made_maddpg(make)
     with Run("whole", tmp_path) as run:
         train(whole, 300, **options, checkpoints=Checkpoints(run, 96))
     stopped = made_maddpg(make)
     with Run("stopped", tmp_path) as run:
-        train(stopped, 300, **options, checkpoints=Checkpoints(run, 96), callbacks=[StepBudget(208)])
+        ended = train(stopped, 300, **options, checkpoints=Checkpoints(run, 96), callbacks=[StepBudget(208)])
         path = run.path
+    assert ended.step == 208
     again = made_maddpg(make, seed=5)
     with Run.resume(path) as run:
         train(again, 300, **options, checkpoints=Checkpoints(run, 96))

@@ -117,7 +117,11 @@ class TimeBudget(Callback):
 
 
 class StepBudget(Callback):
-    """Stops after the first update at or after a step, without touching schedules that go over the whole budget.
+    """Stops at the first report at or after a step, without touching schedules that go over the whole budget.
+
+    Only reports can stop a loop: `train_on_policy` gives one after each update, the other loops every `report_every`
+    steps (gradient steps of `train_offline`) and at the end. With fewer steps between the budget and the end the run
+    is trained as a whole; a smaller `report_every` stops it earlier.
 
     A run that is to be trained in portions stops here, and `Run.resume` continues with it later.
     """
