@@ -12,6 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from parl.env.mujoco_wrappers import wrap_rms
 from parl_core.env.autoreset import in_same_step
+from parl_core.env.joint import make_joint_env
 from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.env.wrappers import MonitorEnv
@@ -156,6 +157,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_observations_that_are_no_box_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="FlattenObservation"):
         NormalizeVector(make_vector_env("FrozenLake-v1", 1))
+
+
+def test_a_team_is_told_to_normalise_inside_of_its_joint_environment() -> None:
+    with make_vector_env(lambda: make_joint_env("two_step"), 1) as envs:
+        with pytest.raises(HyperparameterError, match="inside the environment that JointEnv is given") as refused:
+            NormalizeVector(envs)
+        assert "Flatten" not in str(refused.value)
+        NormalizeVector(envs, obs=False)
 
 
 def test_numbers_out_of_range_are_refused() -> None:

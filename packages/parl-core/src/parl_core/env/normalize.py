@@ -23,6 +23,7 @@ from parl_core.env.autoreset import AnyVector, in_same_step
 from parl_core.env.compat import AnyEnv, ApiWrapper, Step
 from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls
 from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.spaces import has_agents
 from parl_core.stats import RunningMeanStd, SavedStatistics
 
 __all__ = ["NormalizeVector", "TimeLimitMaskEnv", "VecNormalizeEnv", "cut", "get_ob_rms", "wrap_rms"]
@@ -251,9 +252,11 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         self._envs: Any = self.env
         space = self._envs.single_observation_space
         if obs and not isinstance(space, gymnasium.spaces.Box):
+            todo = "wrap each environment in gymnasium.wrappers.FlattenObservation"
+            if has_agents(space):  # flattened, they would be no team's any more
+                todo = "normalise each agent's observations inside the environment that JointEnv is given"
             raise HyperparameterError(
-                f"NormalizeVector normalises Box observations, got {space}: wrap each environment in "
-                "gymnasium.wrappers.FlattenObservation, or pass obs=False"
+                f"NormalizeVector normalises Box observations, got {space}: {todo}, or pass obs=False"
             )
         self.clip_obs = check_positive("clip_obs", clip_obs)
         self.clip_reward = check_positive("clip_reward", clip_reward)
