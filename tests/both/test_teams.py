@@ -174,6 +174,31 @@ def test_maddpg_learns_numbers_of_agents_of_different_kinds() -> None:
     assert after > max(before, -1.0), (before, after)
 
 
+class Uneven(Meeting):
+    """The second agent's action has two numbers more, which the first one's is padded to."""
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Box(-2.0, 2.0, (1 if agent == "a" else 3,), np.float32)
+
+
+def test_padding_of_actions_changes_nothing_in_an_update_of_maddpg() -> None:
+    rng = np.random.default_rng(0)
+    env = JointEnv(Uneven())
+    seen = [env.reset(seed=seed)[0] for seed in range(8)]
+    obs = {name: np.stack([one[name] for one in seen]) for name in seen[0]}
+    action = rng.uniform(-1.0, 1.0, (8, 2, 3)).astype(np.float32)
+    other = action.copy()
+    other[:, 0, 1:] = 1.0
+    learned = []
+    for taken in (action, other):
+        agent = made_maddpg(lambda: JointEnv(Uneven()))
+        assert not np.any(agent.predict(obs).reshape(8, 2, 3)[:, 0, 1:])
+        agent.learn(obs, taken, np.ones(8, np.float32), obs, np.zeros(8, np.float32))
+        learned.append(agent.get_weights())
+    for name, array in learned[0].items():
+        np.testing.assert_array_equal(learned[1][name], array, err_msg=name)
+
+
 @pytest.mark.slow
 def test_where_environments_live_changes_nothing() -> None:
     here, there = made("QMIX"), made("QMIX")

@@ -188,7 +188,7 @@ class Continuous(Leaving):
 
 def test_continuous_actions_are_padded() -> None:
     env = JointEnv(Continuous())
-    assert env.action_space.low.tolist() == [[-2, -1], [-2, -2]]
+    assert env.action_space.low.tolist() == [[-2, 0], [-2, -2]]
     assert env.act_sizes == (1, 2)
     obs, _ = env.reset()
     assert "action_mask" not in obs

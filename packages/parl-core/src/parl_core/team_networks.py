@@ -375,6 +375,8 @@ class TeamActorCritic(_TeamNetwork):
         hidden: sizes of the hidden layers (ReLU) of policies and critics.
         continuous: actions are numbers in [-1, 1], else logits of choices.
         groups: which agents share their weights.
+        used: bool `[agents, act_dim]`, False where a number of an agent's action is padding: policies give 0 there, and
+            critics do not see it. Default: all are used.
     """
 
     def __init__(
@@ -385,23 +387,25 @@ class TeamActorCritic(_TeamNetwork):
         *,
         continuous: bool = False,
         groups: Groups = "independent",
+        used: Any = None,
     ) -> None:
         super().__init__()
         check_int("act_dim", act_dim)
         made = groups_of(groups, check_int("agents", agents))
         self._continuous = bool(continuous)
+        self._used = None if used is None or np.all(used) else np.asarray(used, np.float32)[None]
         self.actor = self._per_agent(made, self._mlp_of(hidden, act_dim))
         self.critic = self._per_agent(made, self._mlp_of(hidden, 1))
 
     def policy(self, obs: Any) -> Any:
         """Logits `[batch, agents, act_dim]`, or actions in [-1, 1]."""
         output = self.actor(self._seen(obs))
-        return self._parts.layers.tanh(output) if self._continuous else output
+        return self._without_padding(self._parts.layers.tanh(output)) if self._continuous else output
 
     def value(self, obs: Any, action: Any, agent: int) -> Any:
         """Return one agent's values `[batch, 1]` of joint observations and actions `[batch, agents, act_dim]`."""
         layers, seen = self._parts.layers, self._seen(obs)
-        rows = [layers.reshape(part, [part.shape[0], -1]) for part in (seen, action)]
+        rows = [layers.reshape(part, [part.shape[0], -1]) for part in (seen, self._without_padding(action))]
         return self.critic.of_agent(agent, layers.concat(rows, axis=-1))
 
     def values(self, obs: Any, action: Any) -> Any:
@@ -412,7 +416,7 @@ class TeamActorCritic(_TeamNetwork):
             action: `[batch, agents, act_dim]`; or one for each critic, `[agents, batch, agents, act_dim]`.
         """
         layers, seen = self._parts.layers, self._seen(obs)
-        agents, batch = seen.shape[1], seen.shape[0]
+        agents, batch, action = seen.shape[1], seen.shape[0], self._without_padding(action)
         flat = layers.reshape(seen, [batch, -1])
         if len(action.shape) == 3:
             rows = layers.concat([flat, layers.reshape(action, [batch, -1])], axis=-1)
@@ -429,6 +433,9 @@ class TeamActorCritic(_TeamNetwork):
     def get_critic_params(self) -> list[Any]:
         """Return the parameters of all critics."""
         return list(self.critic.parameters())
+
+    def _without_padding(self, action: Any) -> Any:
+        return action if self._used is None else action * self.actor._constant(self._used, action)
 
 
 class CentralActorCritic(_TeamNetwork, _Policy):
@@ -691,8 +698,9 @@ def for_team(
             model = networks.RecurrentTeamQNetwork(agents, max(found.nvec), memory, memory_size, **shared)
     elif kind == "actor-critic":
         width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
+        used = None if found.nvec is not None else action_space.low < action_space.high
         model = networks.TeamActorCritic(
-            agents, width, hidden, continuous=found.nvec is None, groups=groups or "independent"
+            agents, width, hidden, continuous=found.nvec is None, groups=groups or "independent", used=used
         )
     elif kind in ("central", "independent"):
         width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)

@@ -57,8 +57,9 @@ _PACKAGES = ("mpe2", "pettingzoo", "lbforaging", "smac")
 class JointEnv(gymnasium.Env[dict[str, Any], Any]):
     """An environment of PettingZoo's parallel or AEC API as a Gymnasium environment of the whole team.
 
-    `action_space` is `MultiDiscrete`, one choice per agent, or a `Box` `[n, act_dim]`. Actions of absent agents are
-    ignored. An episode follows from the seed of `reset` and the actions, also that of a `reset` without a seed.
+    `action_space` is `MultiDiscrete`, one choice per agent, or a `Box` `[n, act_dim]`, whose bounds are 0 where it pads
+    actions with fewer numbers. Actions of absent agents are ignored. An episode follows from the seed of `reset` and
+    the actions, also that of a `reset` without a seed.
 
     Args:
         env: of PettingZoo's parallel API or, with agents that take turns, of its AEC API, which PettingZoo's own
@@ -424,8 +425,7 @@ def _joint_actions(names: tuple[str, ...], acts: list[Any]) -> tuple[Any, tuple[
         return spaces.MultiDiscrete(np.array(sizes)), sizes
     if all(isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) for space in acts):
         sizes = tuple(_size(space) for space in acts)
-        low = np.full((len(acts), max(sizes)), -1.0, np.float32)
-        high = np.ones_like(low)
+        low, high = np.zeros((2, len(acts), max(sizes)), np.float32)  # padding can only be 0
         for row, (space, size) in enumerate(zip(acts, sizes, strict=True)):
             low[row, :size], high[row, :size] = space.low.reshape(-1), space.high.reshape(-1)
         return spaces.Box(low, high, dtype=np.float32), sizes
