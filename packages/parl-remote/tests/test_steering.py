@@ -288,6 +288,26 @@ def test_a_kill_is_answered_also_when_the_node_is_lost_or_the_owner_let_go() -> 
     assert killed.death.cause.kind is DeathKind.NODE_LOST
 
 
+def test_a_kill_is_repeated_to_a_node_that_joins_again() -> None:
+    state = cluster("n")
+    held = lease(state)
+    (order,) = to_node(state.kill_requested("d", KillActor(4, held)), EndActor)
+    for _ in range(2):
+        assert to_node(join(state, "n", 2, RunningLease(held, "c", ONE, "Actor")), EndActor) == [order]
+    assert to_client(state.lease_ended("n", held, DeathCause(DeathKind.KILLED_BY_USER)), ActorKilled, "d")
+
+
+def test_a_release_is_repeated_to_a_node_that_joins_again_with_the_lease() -> None:
+    state = cluster("n", cpu=1)
+    held = lease(state)
+    (order,) = to_node(state.lease_released("c", held), LeaseRevoked)
+    for _ in range(2):
+        assert join(state, "n", 1, RunningLease(held, "c", ONE, "Actor")) == [ToNode("n", order)]
+    assert lease(state, "d"), "its slot is free"
+    state.lease_ended("n", held, KILLED)
+    assert [one.lease_id for one in state.view.deaths(ListDeaths(1, released=True)).deaths] == [held]
+
+
 def test_killing_an_unknown_actor_is_an_error() -> None:
     with pytest.raises(RemoteError, match="there is no actor 'ghost'; `xparl list` shows"):
         cluster("n").kill_requested("d", KillActor(1, "ghost"))
@@ -369,6 +389,15 @@ def test_a_draining_node_that_comes_back_is_still_draining() -> None:
     assert not to_client(ask(state), LeaseGranted)
     (node,) = state.view.nodes(ListNodes(1), 1.0, "").nodes
     assert (node.phase, node.actors) == (NodePhase.DRAINING, 1)
+
+
+def test_a_draining_node_that_comes_back_is_asked_again_to_end_its_actors() -> None:
+    state = cluster("n")
+    held = lease(state)
+    (order,) = to_node(state.drain_requested("d", DrainNode(4, "n", 0.0), 0.0), EndActor)
+    assert to_node(join(state, "n", 2, RunningLease(held, "c", ONE, "Actor")), EndActor) == [order]
+    assert not to_node(state.tick(1.0), EndActor)
+    assert to_node(state.lease_ended("n", held, KILLED), Bye)
 
 
 def test_a_node_that_is_not_there_or_not_the_only_one_of_its_name_is_refused_by_name() -> None:

@@ -16,8 +16,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 from parl_remote._master.events import ActorNamed, EventLog, History, LostNodes, Past
 from parl_remote._master.placing import LeaseQueue, Node, NodePool
-from parl_remote._messages.leases import LeaseRequest
-from parl_remote._messages.overview import ActorNumbers, DeathRecord
+from parl_remote._messages.leases import LeaseRequest, LeaseRevoked
+from parl_remote._messages.overview import ActorNumbers, DeathRecord, EndActor
 from parl_remote._records import Message, Record, record
 from parl_remote._resources import Resources
 from parl_remote.errors import DeathCause, DeathKind
@@ -248,7 +248,7 @@ class Lease:
         since: When it began, on the loop's clock.
         number: Leases count up, which is their order in lists.
         numbers: The worker's last numbers on the actor.
-        is_ending: Whether the worker was told to end the actor.
+        ending: The order to the worker to end the actor, repeated when the worker joins again.
     """
 
     lease_id: str
@@ -264,7 +264,7 @@ class Lease:
     since: float = 0.0
     number: int = 0
     numbers: ActorNumbers | None = None
-    is_ending: bool = False
+    ending: EndActor | LeaseRevoked | None = None
 
     @property
     def may_come_back(self) -> bool:

@@ -240,8 +240,13 @@ class LeaseEnds:
         self._leaving[lease_id] = lease
         if len(self._leaving) > _LEAVING_KEPT:
             del self._leaving[next(iter(self._leaving))]
-        revoked = ToNode(lease.node.node_id, LeaseRevoked(lease_id, reason))
+        lease.ending = LeaseRevoked(lease_id, reason)
+        revoked = ToNode(lease.node.node_id, lease.ending)
         return [revoked, *self._answer_kills(lease, DeathCause(DeathKind.RELEASED, detail=reason))]
+
+    def left(self, lease_id: str) -> Lease | None:
+        """Return a revoked lease whose worker has yet to report the end of its actor."""
+        return self._leaving.get(lease_id)
 
     def lose(self, lease_id: str, cause: DeathCause) -> list[Instruction]:
         """End a lease that is lost, and tell its client."""
@@ -268,9 +273,9 @@ class LeaseEnds:
         if lease is None:
             raise RemoteError(f"there is no actor {asked.actor!r}; `xparl list` shows those that there are")
         self._kills.setdefault(lease.lease_id, []).append((client_id, asked.request_id))
-        lease.is_ending = True
         detail = f"by {self._tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
-        return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail))]
+        lease.ending = EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail)
+        return [ToNode(lease.node.node_id, lease.ending)]
 
     def _answer_kills(self, lease: Lease, cause: DeathCause) -> list[Instruction]:
         asked = self._kills.pop(lease.lease_id, None)

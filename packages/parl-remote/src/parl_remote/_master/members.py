@@ -10,7 +10,8 @@
     Hello --> a program --its connection breaks--> away --reconnects in time, lists its leases----> here
                 `--Bye----> gone <--stays away-----'
 
-A node that rejoins keeps its leases, except those already reported as lost. Actors of a drained node that are restarted
+A node that rejoins keeps its leases, except those already revoked or reported as lost. Orders to end actors are
+repeated, because they may have been lost with its connection. Actors of a drained node that are restarted
 (`max_restarts`) are asked to end at once: they begin anew on other nodes.
 """
 
@@ -71,20 +72,28 @@ class KnownNodes:
         self, joined: NodeJoin, now: float, pid: int, versions: Mapping[str, str]
     ) -> tuple[Node, list[Instruction]]:
         """See `ClusterState.node_joined`."""
-        brought = {lease.lease_id: lease for lease in joined.leases}
+        revoked = {one.lease_id: one.ending for lease in joined.leases if (one := self._ends.left(lease.lease_id))}
+        brought = {lease.lease_id: lease for lease in joined.leases if lease.lease_id not in revoked}
         if not joined.resources.fits(_sum(lease.resources for lease in brought.values())):
             raise RemoteProtocolError(f"{joined.node_id} has leases for more than the {joined.resources} it offers")
         if joined.gpus and len(joined.gpus) != joined.resources.gpu:
             raise RemoteProtocolError(f"{joined.node_id} offers {joined.resources.gpu:g} GPU and names {joined.gpus}")
         out: list[Instruction] = []
+        orders = dict(revoked)  # those that the worker may not have got, because its connection broke
         if known := self._tables.pool.get(joined.node_id):
             kept = known.leases.keys() & brought.keys()
+            orders.update((lease_id, self._tables.leases[lease_id].ending) for lease_id in kept)
             out += self._forget(known, "its worker came back without it", now, keep=kept)
         node = Node(joined, now, pid, versions)
         self._tables.pool.add(node)
         self._tables.alive.heard(joined.node_id, now)
         for lease in brought.values():
             out += self._take_in(node, lease, now)
+        for lease_id, order in orders.items():
+            if lease_id in node.leases:
+                self._tables.leases[lease_id].ending = order
+            if order is not None:
+                out.append(ToNode(node.node_id, order))
         self._await_no_more(joined)
         self._tables.history.noted(record_of(node, self._tables.events.unix(now)))
         self._tables.events.node(EventKind.NODE_JOINED, node, self._how_it_joined(node, known, now), now)
@@ -429,7 +438,7 @@ class Draining:
 
 
 def _ask_to_end(lease: Lease, request: DrainNode) -> list[Instruction]:
-    if lease.is_ending:
+    if lease.ending is not None:
         return []
-    lease.is_ending = True
-    return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.DRAINED, request.reason, _GRACE_S))]
+    lease.ending = EndActor(lease.lease_id, DeathKind.DRAINED, request.reason, _GRACE_S)
+    return [ToNode(lease.node.node_id, lease.ending)]
