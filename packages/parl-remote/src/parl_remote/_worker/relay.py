@@ -84,6 +84,13 @@ class Relay:
         except ChannelClosed:
             self._part(pair)
             return
+        except (MemoryError, OSError) as error:
+            if not is_shortage(error):
+                raise
+            self._actors.drop(pair.actor)
+            link.send(refusal_of(shortage_of(error)))
+            self._part(pair)
+            return
         pair.not_credited += size_of(frames)
         if pair.not_credited >= CREDIT_EVERY:
             self._behind.add(pair)
