@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from parl_remote._config import Limits, environment
-from parl_remote._node.run_files import RunFiles
+from parl_remote._node.run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
 from parl_remote.cli._stop import stop_all
@@ -335,6 +335,20 @@ def test_stop_of_several_clusters_needs_an_answer(xparl: Xparl) -> None:
     assert xparl("stop", "--all", "--port", ports[0]).returncode == 2
     assert xparl("stop", "--all").returncode == 0
     assert not any(record.process.alive() for record in running)
+
+
+@pytest.mark.parametrize("options", [[], ["--port", "8037"]])
+def test_stop_of_two_clusters_on_one_port_needs_an_answer(xparl: Xparl, options: list[str]) -> None:
+    run_files = RunFiles(environment().run_dir)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        for name in ("first", "second"):
+            record = WorkerRecord(name, f"{name}:8037", ProcessRecord.of(process.pid), cluster_id=name)
+            write_record(run_files.worker_directory(name), record)
+        done = xparl("stop", *options)
+        assert done.returncode == 2
+        assert all(f"the worker of {name}:8037" in done.stdout for name in ("first", "second"))
+        assert process.poll() is None
+        process.communicate()
 
 
 def answered(answer: str) -> int:

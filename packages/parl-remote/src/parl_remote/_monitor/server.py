@@ -163,7 +163,8 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
         key_file = settings.key_file or None
         source = ClusterSource(ClusterAddress(settings.address, found, key_file), found.limits)
         store = Store(time.time, settings.interval_s)
-        store.add(source.snapshot())  # to say now what is wrong
+        first = source.snapshot()
+        store.add(first)  # to say now what is wrong
         server = _serve(settings, store, source)
     except (OSError, ValueError, RemoteError, SourceError) as error:
         report({"error": str(error)})
@@ -180,7 +181,8 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
     collector = Collector(source, store, settings.interval_s)
     collector.start()
     directory = Path(settings.directory)
-    write_record(directory, MonitorRecord(settings.address, _url(settings, server), ProcessRecord.of(os.getpid())))
+    process = ProcessRecord.of(os.getpid())
+    write_record(directory, MonitorRecord(settings.address, _url(settings, server), process, first.cluster.cluster_id))
     report({"address": str(Address(settings.host, _port_of(server)))})
     with contextlib.ExitStack() as rest:  # whatever one raises, the others are done
         rest.callback(forget_monitor, directory)

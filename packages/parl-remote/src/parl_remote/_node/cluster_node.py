@@ -87,6 +87,7 @@ class ClusterNode:
         limits: Limits,
     ) -> None:
         self._settings = settings
+        self.cluster_id = settings.cluster_id
         self._socket_directory = socket_directory
         self._key = key
         self._limits = limits
@@ -212,8 +213,11 @@ class ClusterNode:
             )
             return
         first = self._connect_master()
-        greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # fails now if it is refused
+        welcome = greet(
+            first, worker_hello(self._joined()), self._limits.connect_timeout_s
+        )  # fails now if it is refused
         first.close()
+        self.cluster_id = welcome.cluster_id
         self._link = RejoiningLink(
             self._loop,
             self._connect_master(),
@@ -310,7 +314,7 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         undo.callback(forget, directory)
-        write_record(directory, _record(settings))
+        write_record(directory, _record(settings, node.cluster_id))
         report({"address": node.address})
         node.run()
     return 0
@@ -325,11 +329,11 @@ def _clear(directory: Path) -> None:
     logs.mkdir()
 
 
-def _record(settings: NodeSettings) -> ClusterRecord | WorkerRecord:
+def _record(settings: NodeSettings, cluster_id: str) -> ClusterRecord | WorkerRecord:
     process = ProcessRecord.of(os.getpid())
     if settings.master:
-        return WorkerRecord(settings.node_id, settings.master, process, settings.once)
-    return ClusterRecord(settings.cluster_id, settings.host, settings.port, host_name(), process)
+        return WorkerRecord(settings.node_id, settings.master, process, settings.once, cluster_id)
+    return ClusterRecord(cluster_id, settings.host, settings.port, host_name(), process)
 
 
 class SealedLinks:

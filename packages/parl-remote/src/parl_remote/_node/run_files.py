@@ -98,6 +98,7 @@ class WorkerRecord:
     master: str
     process: ProcessRecord
     once: str = ""
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class MonitorRecord:
     master: str
     url: str
     process: ProcessRecord
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

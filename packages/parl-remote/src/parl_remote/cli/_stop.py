@@ -86,6 +86,11 @@ def _port_of(node: _Record) -> int:
     return node.port if isinstance(node, ClusterRecord) else Address.parse(node.master).port
 
 
+def _cluster_of(node: _Record) -> str:
+    """Return the cluster that a process belongs to; hosts and ports alone do not tell clusters apart."""
+    return node.cluster_id or str(_port_of(node))
+
+
 def _running(run_files: RunFiles) -> list[_Record]:
     """Return what runs here, without monitors that end with their cluster."""
     alive = [(where, one) for where, one in _on_record(run_files) if one.process.alive()]
@@ -147,8 +152,8 @@ _UNANSWERED = 2  # the exit status where no user can be asked
 def stop_command(ports: tuple[int, ...], everything: bool) -> None:
     r"""Stop your clusters and workers on this host: those of the given ports, or all.
 
-    Without --port it lists what it stops. If there is more than one cluster it asks first; if it cannot ask
-    because there is no terminal, it stops nothing and exits with 2, and --all stops everything.
+    Without --port it lists what it stops. If there is more than one cluster, or more than one on a port, it asks; if
+    it cannot ask because there is no terminal, it stops nothing and exits with 2, and --all stops everything.
 
     Each node gets a moment to end its actors and to disconnect; then its remaining processes are killed. Processes
     are found by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
@@ -164,8 +169,10 @@ def stop_command(ports: tuple[int, ...], everything: bool) -> None:
         raise click.UsageError("--port and --all exclude each other")
     found = environment()
     run_files = RunFiles(found.run_dir)
-    if not ports:
-        _announce(_running(run_files), asks=not everything)
+    running = [one for one in _running(run_files) if not ports or _port_of(one) in ports]
+    several = len({_cluster_of(one) for one in running}) > max(1, len({_port_of(one) for one in running} & set(ports)))
+    if several or not ports:
+        _announce(running, asks=several and not everything)
     stopped = stop_all(run_files, ports, found.limits)
     for line in stopped:
         click.echo(line)
@@ -180,9 +187,9 @@ def _announce(running: Sequence[_Record], *, asks: bool) -> None:
         click.echo("This stops:")
     for one in running:
         click.echo(f"  {_name_of(one)}")
-    if not asks or len({_port_of(one) for one in running}) <= 1:
+    if not asks:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        click.echo("Several would stop, and this is not a terminal; name them by --port, or pass --all.", err=True)
+        click.echo("Several would stop, and this is not a terminal; name one by --port, or pass --all.", err=True)
         raise SystemExit(_UNANSWERED)
     click.confirm("Stop all of them?", abort=True)
