@@ -199,6 +199,24 @@ def test_padding_of_actions_changes_nothing_in_an_update_of_maddpg() -> None:
         np.testing.assert_array_equal(learned[1][name], array, err_msg=name)
 
 
+@pytest.mark.parametrize("kind", ["MAPPO", "IPPO"])
+def test_padding_of_actions_counts_in_no_log_probability(kind: str) -> None:
+    seed_everything(0)
+    env = JointEnv(Uneven())
+    model = parl.networks.for_team(env.observation_space, env.action_space, _KINDS[kind])
+    agent = parl.Agent(getattr(parl.algorithms, kind)(model), seed=0)
+    obs = {name: np.stack([part] * 8) for name, part in env.reset(seed=0)[0].items()}
+    _, action, log_prob = agent.explore(obs)
+    assert not np.any(action[:, 0, 1:])
+    np.testing.assert_allclose(log_prob[:, 0], -0.5 * (action[:, 0, 0] ** 2 + np.log(2.0 * np.pi)), atol=0.05)
+    entropy = agent.alg.sample({name: agent.alg._tensor(part) for name, part in obs.items()})[3].tolist()
+    one = 0.5 * np.log(2.0 * np.pi * np.e)
+    np.testing.assert_allclose(entropy[0], [one, 3.0 * one], rtol=1e-5)
+    with make_vector_env(lambda: JointEnv(Uneven()), 2) as envs:
+        train_on_policy(agent, envs, OnPolicySettings(total_steps=16, n_steps=4, gae_lambda=0.9), seed=0)
+    assert np.isfinite(agent.get_weights()["log_std"]).all()
+
+
 @pytest.mark.slow
 def test_where_environments_live_changes_nothing() -> None:
     here, there = made("QMIX"), made("QMIX")

@@ -713,6 +713,8 @@ def for_team(
             model = networks.CentralActorCritic(agents, width, hidden, **options)
         else:
             model = networks.RecurrentCentralActorCritic(agents, width, memory, memory_size, **options)
+        if found.nvec is None and np.any(padding := action_space.low == action_space.high):
+            model.used = (~padding).astype(np.float32)[None]
     elif kind == "counterfactual":
         if found.nvec is None:
             raise HyperparameterError(

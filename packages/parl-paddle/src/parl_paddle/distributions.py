@@ -51,7 +51,7 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
     """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
 
     Args:
-        output: as `ActionKind` says.
+        output: as `ActionKind` says; of numbers alone, `used` of the distribution may follow.
         kind: of the actions.
         mask: as in the distribution.
     """
@@ -247,23 +247,26 @@ class DiagGaussianDistribution:
 
     Args:
         logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
+        used: `[batch, act_dim]`, 1 where a dimension belongs to the action and 0 where it is padding, which is 0 and
+            counts in nothing; default: all belong to it.
     """
 
-    def __init__(self, logits: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, logits: tuple[Tensor, Tensor], used: Tensor | None = None) -> None:
         mean, logstd = logits
-        self.mean = mean
+        self.mean = mean if used is None else mean * used
+        self._used = used
         self.logstd = logstd if list(logstd.shape) == list(mean.shape) else logstd + paddle.zeros_like(mean)
         self.std = self.logstd.exp()
 
     @classmethod
-    def from_std(cls, mean: Tensor, std: Tensor) -> DiagGaussianDistribution:
+    def from_std(cls, mean: Tensor, std: Tensor, used: Tensor | None = None) -> DiagGaussianDistribution:
         """Return the distribution with these standard deviations, above 0."""
-        return cls((mean, std.log()))
+        return cls((mean, std.log()), used)
 
     def sample(self) -> Tensor:
         """Return actions `[batch, act_dim]`; no gradient flows through them."""
         noise = paddle.randn(paddle.shape(self.mean), dtype=self.mean.dtype)
-        return (self.mean + self.std * noise).detach()
+        return (self.mean + self._counted(self.std * noise)).detach()
 
     def mode(self) -> Tensor:
         """Return the means `[batch, act_dim]`."""
@@ -271,19 +274,22 @@ class DiagGaussianDistribution:
 
     def entropy(self) -> Tensor:
         """Return the sum of the dimensions' entropies in nats, `[batch]`."""
-        return (self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
+        return self._counted(self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
         """Return the log-density of the actions `[batch, act_dim]`; `[batch]`."""
         same_shape(action=actions, mean=self.mean)
         z = (actions - self.mean) / self.std
-        return -(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
+        return -self._counted(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
 
     def kl(self, other: DiagGaussianDistribution) -> Tensor:
         """Return KL(self || other) in nats, summed over the dimensions, `[batch]`."""
         ratio = paddle.square(self.std / other.std)
         distance = paddle.square((self.mean - other.mean) / other.std)
-        return 0.5 * (ratio + distance - 1.0 - 2.0 * (self.logstd - other.logstd)).sum(axis=-1)
+        return 0.5 * self._counted(ratio + distance - 1.0 - 2.0 * (self.logstd - other.logstd)).sum(axis=-1)
+
+    def _counted(self, numbers: Tensor) -> Tensor:
+        return numbers if self._used is None else numbers * self._used
 
 
 def standard_normal_like(tensor: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
     """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
 
     Args:
-        output: as `ActionKind` says.
+        output: as `ActionKind` says; of numbers alone, `used` of the distribution may follow.
         kind: of the actions.
         mask: as in the distribution.
     """
@@ -123,22 +123,25 @@ class DiagGaussianDistribution:
 
     Args:
         logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
+        used: `[batch, act_dim]`, 1 where a dimension belongs to the action and 0 where it is padding, which is 0 and
+            counts in nothing; default: all belong to it.
     """
 
-    def __init__(self, logits: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, logits: tuple[Tensor, Tensor], used: Tensor | None = None) -> None:
         mean, logstd = logits
-        self.mean = mean
+        self.mean = mean if used is None else mean * used
+        self._used = used
         self.logstd = logstd.expand_as(mean)
         self.std = self.logstd.exp()
 
     @classmethod
-    def from_std(cls, mean: Tensor, std: Tensor) -> "DiagGaussianDistribution":
+    def from_std(cls, mean: Tensor, std: Tensor, used: Tensor | None = None) -> "DiagGaussianDistribution":
         """Return the distribution with these standard deviations, above 0."""
-        return cls((mean, std.log()))
+        return cls((mean, std.log()), used)
 
     def sample(self) -> Tensor:
         """Return actions `[batch, act_dim]`; no gradient flows through them."""
-        return (self.mean + self.std * torch.randn_like(self.mean)).detach()
+        return (self.mean + self._counted(self.std * torch.randn_like(self.mean))).detach()
 
     def mode(self) -> Tensor:
         """Return the means `[batch, act_dim]`."""
@@ -146,18 +149,21 @@ class DiagGaussianDistribution:
 
     def entropy(self) -> Tensor:
         """Return the entropy in nats, `[batch]`."""
-        return (self.logstd + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
+        return self._counted(self.logstd + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
         """Return the log-density of actions `[batch, act_dim]`; `[batch]`."""
         same_shape(action=actions, mean=self.mean)
         scaled = (actions - self.mean) / self.std
-        return -(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
+        return -self._counted(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
 
     def kl(self, other: "DiagGaussianDistribution") -> Tensor:
         """Return KL(self || other), `[batch]`."""
         shift = (self.std.square() + (self.mean - other.mean).square()) / (2.0 * other.std.square())
-        return (other.logstd - self.logstd + shift - 0.5).sum(dim=-1)
+        return self._counted(other.logstd - self.logstd + shift - 0.5).sum(dim=-1)
+
+    def _counted(self, numbers: Tensor) -> Tensor:
+        return numbers if self._used is None else numbers * self._used
 
 
 class MultiCategoricalDistribution:

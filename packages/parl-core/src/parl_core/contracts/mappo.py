@@ -98,7 +98,8 @@ class MAPPO(PPO):
     It acts on joint observations (`parl_core.env.joint.JointEnv`) `[batch, ...]` by name. The model has
     `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
     `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. Agents share weights or not as the model
-    does: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`.
+    does: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`. Where continuous actions of
+    some agents have fewer numbers, its attribute `used`, float32 `[1, agents, act_dim]`, is 0 for what is padding.
 
     Args:
         model: policy and value networks.
@@ -294,6 +295,9 @@ class MAPPO(PPO):
             rows: Any = tuple(_rows(part) if len(part.shape) == 3 else part for part in output)
         else:
             rows = _rows(output)
+        used = getattr(self.model, "used", None) if self.continuous_action else None
+        if used is not None:  # some actions have fewer numbers
+            rows = (*rows, _rows(output[0].detach() * 0.0 + self._tensor(used)))
         return self._distribution(rows, self.actions, None if mask is None or self.continuous_action else _rows(mask))
 
     def _by_agent(self, rows: Any, output: Any) -> Any:
