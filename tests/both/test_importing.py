@@ -218,6 +218,39 @@ def test_a_model_of_ones_own_takes_checkpoints_of_both_frameworks(
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("write", [torch_file, paddle_file])
+def test_a_checkpoint_of_a_part_of_the_model_is_loaded_into_that_part(
+    tmp_path: Path, observations: NDArray[np.float32], write: Any
+) -> None:
+    class Part(parl.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = parl.layers.fc(2)
+
+        def value(self, obs: Any) -> Any:
+            return self.fc(obs)
+
+    class Whole(parl.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor_model, self.other = Part(), Part()
+
+        def value(self, obs: Any) -> Any:
+            return self.actor_model.value(obs) + 0.0 * self.other.value(obs)
+
+    arrays = dense("fc", 4, 2)
+    stored = arrays
+    if write is paddle_file:
+        stored = {name: np.ascontiguousarray(array.T) for name, array in arrays.items()}
+    (tmp_path / "actor.ckpt").write_bytes(write(stored))
+    agent = parl.Agent(parl.algorithms.DQN(Whole()))
+    agent.run(agent.alg.model.value, observations)
+    restore(agent, tmp_path / "actor.ckpt", agent.alg.model.actor_model)
+    expected = through(arrays, ["fc"], observations, lambda x: x)
+    np.testing.assert_allclose(agent.run(agent.alg.model.value, observations), expected, atol=1e-5)
+    np.testing.assert_allclose(agent.run(agent.alg.target_model.value, observations), expected, atol=1e-5)
+
+
 def test_what_the_framework_itself_saves_is_read_and_restore_says_how(tmp_path: Path) -> None:
     name = backends.current().name
     if name == "torch":

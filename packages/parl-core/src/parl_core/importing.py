@@ -108,7 +108,7 @@ class _Network(NamedTuple):
         return sizes.pop()
 
 
-def restore(agent: Any, path: str | os.PathLike[str]) -> None:
+def restore(agent: Any, path: str | os.PathLike[str], model: Any = None) -> None:
     """Load the weights of a checkpoint of PARL 2.x, of either framework, into an agent's model, on either backend.
 
     The model has layers of the same names and sizes as the one that was saved, as a program of PARL 2.x has whose
@@ -117,6 +117,8 @@ def restore(agent: Any, path: str | os.PathLike[str]) -> None:
     Args:
         agent: a `parl.Agent`.
         path: what PARL 2.x's `agent.save` wrote.
+        model: the part of the agent's model that was saved, such as `agent.alg.model.actor_model`, as given to PARL
+            2.x's `agent.save(path, model)`; default the agent's model.
 
     Raises:
         CheckpointError: there is no such file, it is damaged or of another kind, or it does not fit; the agent is as
@@ -126,7 +128,8 @@ def restore(agent: Any, path: str | os.PathLike[str]) -> None:
     weights = read_weights(file)
     if weights.settings is not None:
         raise CheckpointError(f"{file} is a file of Stable-Baselines3: use import_run, or `parl import {file} ENV`")
-    model = agent.alg.model
+    if model is None:
+        model = agent.alg.model
     arrays, portable = weights.arrays, True
     if weights.framework == "paddle":
         portable = agent.BACKEND != "paddle"
