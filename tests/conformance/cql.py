@@ -55,6 +55,14 @@ class CQLConformance(ContinuousConformance):
             "min_q_weight": 0.01,
         }
 
+    @pytest.mark.parametrize("lagrange", [False, True], ids=["fixed", "lagrange"])
+    def test_losses_have_the_dtype_of_the_batch(self, precision: Precision, lagrange: bool) -> None:
+        alg = self.agent(precision, with_lagrange=lagrange).alg
+        columns = columns_of(some_batch(np.random.default_rng(1)), precision)
+        losses = alg.learn(*(alg._tensor(column) for column in columns))
+        wanted = np.dtype(precision.dtype).name
+        assert [str(loss.dtype).rpartition(".")[2] for loss in losses] == [wanted] * len(losses)
+
     @pytest.mark.parametrize("version", [2, 3])
     @pytest.mark.parametrize("lagrange", [False, True], ids=["fixed", "lagrange"])
     @pytest.mark.parametrize("learned", [False, True], ids=["alpha_fixed", "alpha_learned"])

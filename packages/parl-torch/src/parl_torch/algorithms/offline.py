@@ -59,7 +59,8 @@ class CQL(contract.CQL, SAC):
             gaps.append(conservative - self.lagrange_thresh if self.with_lagrange else conservative)
             errors.append(td_error(q_tm1, r_t, discount_t, v_t))
             losses.append(squared_error(errors[-1], batch.weights) + factor * gaps[-1])
-        return losses[0] + losses[1], {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1]}
+        loss = (losses[0] + losses[1]).to(r_t.dtype)  # the multiplier is float64
+        return loss, {"td_error": 0.5 * (errors[0] + errors[1]), "gap": gaps[0] + gaps[1]}
 
     def _factor(self) -> Tensor | float:
         return self.multiplier.alpha().clamp(0.0, 1e6) if self.with_lagrange else 1.0
