@@ -122,6 +122,8 @@ def test_mappo_tells_a_program_of_parl_2_that_it_acts_on_joint_observations() ->
     mappo = parl.algorithms.MAPPO(ActorCritic(), use_popart=False)
     with pytest.raises(TypeError, match=r"sample\(cent_obs, obs\) of PARL 2.x becomes sample\(joint_obs\)"):
         mappo.sample(tensor(np.zeros((2, 6))), tensor(np.zeros((2, 3))))
+    with pytest.raises(TypeError, match=r"deterministic=True\) of PARL 2.x becomes predict\(joint_obs\)"):
+        mappo.sample(tensor(np.zeros((2, 6))), tensor(np.zeros((2, 3))), deterministic=True)
 
 
 def weights_after(algorithm: Any, updates: int = 1, **settings: Any) -> dict[str, Any]:

@@ -176,17 +176,26 @@ class MAPPO(PPO):
             output = self._run(self.model.policy, self._seen_by_actors(obs))
             return self._by_agent(self._policy(output, obs, action_mask).mode(), output)
 
-    def sample(self, obs: Any, action_mask: Any = None) -> Any:
+    def sample(self, obs: Any, action_mask: Any = None, *, deterministic: bool | None = None) -> Any:
         """Draw actions.
 
         Args:
             obs: joint observations.
             action_mask: bool `[batch, agents, act_dim]`, True where an action is possible.
+            deterministic: of PARL 2.x; refused.
 
         Returns:
             (value, action as in `predict`, log-probability, entropy), `[batch, agents]` but for actions; values in the
             units of rewards.
+
+        Raises:
+            TypeError: `deterministic` is given, or the observations are not joint ones.
         """
+        if deterministic is not None:
+            raise TypeError(
+                "sample(cent_obs, obs, deterministic=True) of PARL 2.x becomes predict(joint_obs), "
+                "deterministic=False becomes sample(joint_obs)"
+            )
         with self._no_gradients():
             output, value = self._policy_and_value(obs)
             policy = self._policy(output, obs, action_mask)
