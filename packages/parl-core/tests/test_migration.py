@@ -287,6 +287,17 @@ def test_what_is_left_to_do_is_the_exit_status(tmp_path: Path) -> None:
     assert "1 line to change by hand" in result.stderr
 
 
+def test_files_that_cannot_be_read_are_named_beside_the_report_of_the_others(tmp_path: Path) -> None:
+    for name, content in {"a.py": "print 'two'\n", "b.py": "import parl\nparl.compile(1)\n", "c.py": "x = \n"}.items():
+        (tmp_path / name).write_text(content)
+    result = CliRunner().invoke(parl, ["migrate", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'b.py'}:2:" in result.stdout
+    for name in ("a.py", "c.py"):
+        assert f"{tmp_path / name} is not Python 3 in UTF-8" in result.stderr
+    assert "2 files not read" in result.stderr
+
+
 @pytest.mark.parametrize("content", [b"print 'two'\n", b"\xff\xfe", b"x = 1\0\n"])
 def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "old.py"

@@ -295,9 +295,15 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     FILE is a Python file, or a folder with some. Pass all files of a program together: whether environments need a
     CompatWrapper in the file that makes them depends on the file that steps them. Nothing is run.
 
-    The exit status is 1 if changes remain to be made by hand.
+    The exit status is 1 if changes remain to be made by hand, or a file cannot be read.
     """
-    programs = [_read(path) for path in _all(files)]
+    programs, unreadable = [], 0
+    for path in _all(files):
+        try:
+            programs.append(_read(path))
+        except click.ClickException as error:
+            error.show()
+            unreadable += 1
     findings = report(programs)
     for path, found in findings.items():
         for finding in found:
@@ -315,7 +321,9 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     changes = "changed" if write else "would change with --write"
     files_read, lines_left = _counted(len(programs), "file"), _counted(left, "line")
     click.echo(f"{files_read}: {len(changed)} {changes}, {lines_left} to change by hand", err=True)
-    sys.exit(1 if left else 0)
+    if unreadable:
+        click.echo(f"{_counted(unreadable, 'file')} not read", err=True)
+    sys.exit(1 if left or unreadable else 0)
 
 
 def _counted(number: int, what: str) -> str:
