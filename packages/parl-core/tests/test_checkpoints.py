@@ -17,6 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeReward
 
 from parl_core.actors import open_actors
+from parl_core.checkpoint import CheckpointStore
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError, RunInUseError
@@ -425,6 +426,35 @@ def test_a_checkpoint_of_another_loop_or_other_environments_is_refused(tmp_path:
         learn_on_policy(run)
     with pytest.raises(CheckpointError, match="n_envs=2"), Run.resume(tmp_path / "run") as run:
         learn_off_policy(run, envs=cart_poles(4))
+
+
+def test_a_checkpoint_of_another_algorithm_of_the_same_shape_is_refused(tmp_path: Path) -> None:
+    class OtherRule(Linear):
+        pass
+
+    with Run.at(tmp_path / "run") as run:
+        learn_on_policy(run, StepBudget(50))
+    wanted = r"of a run with Linear, and this agent has OtherRule: resume the run with Linear; .*start a new run"
+    agent = OtherRule()
+    with pytest.raises(CheckpointError, match=wanted), Run.resume(tmp_path / "run") as run:
+        learn_on_policy(run, agent=agent)
+    assert agent.updates == 0
+
+
+def test_checkpoints_of_older_versions_name_no_algorithm_and_are_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = CheckpointStore.write
+
+    def older(store: CheckpointStore, step: int, state: dict[str, Any], **rest: Any) -> Path:
+        del state["algorithm"]
+        return write(store, step, state, **rest)
+
+    monkeypatch.setattr(CheckpointStore, "write", older)
+    with Run.at(tmp_path / "run") as run:
+        before = learn_on_policy(run, StepBudget(50))
+    with Run.resume(tmp_path / "run") as run:
+        assert learn_on_policy(run).updates > before.updates
 
 
 def test_a_memory_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path: Path) -> None:

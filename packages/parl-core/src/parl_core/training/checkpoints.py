@@ -224,6 +224,7 @@ class Checkpoints:
         store, journal = self._folders()
         backend = str(getattr(parts.agent, "BACKEND", ""))
         state: dict[str, Any] = {
+            "algorithm": _algorithm_of(parts.agent),
             "loop": dict(loop),
             "random": get_random_state(backend),
             "agent": _agent_state(parts.agent, self._first_values),
@@ -243,6 +244,13 @@ class Checkpoints:
 
     def _restore(self, parts: LoopParts, checkpoint: Checkpoint, journal: Journal) -> Mapping[str, Any]:
         state = checkpoint.state
+        algorithm = _algorithm_of(parts.agent)
+        saved = state.get("algorithm", algorithm)  # which checkpoints of older versions lack
+        if saved != algorithm:
+            raise CheckpointError(
+                f"{checkpoint.path} is of a run with {saved}, and this agent has {algorithm}: resume the run with "
+                f"{saved}; for the weights alone, start a new run and call agent.restore({str(checkpoint.agent)!r})"
+            )
         parts.agent.restore(checkpoint.agent)
         _restore_agent(parts.agent, state["agent"])
         if (parts.memory is not None) is not ("memory" in state):
@@ -293,6 +301,11 @@ class Checkpoints:
             f"the checkpoint of step {step} could not be written to {store.folder}: {error.strerror or error}. "
             f"{left}; training stops here, so that no more than what came after it is lost. {todo}{then}"
         )
+
+
+def _algorithm_of(agent: Any) -> str:
+    """Return the class name of what the agent learns with; that of an agent without `alg` is its own."""
+    return type(getattr(agent, "alg", agent)).__name__
 
 
 def _agent_values(agent: Any) -> dict[str, Any]:
