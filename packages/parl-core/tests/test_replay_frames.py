@@ -90,9 +90,9 @@ def test_both_observations_of_a_batch_share_their_frames() -> None:
 
 def test_single_appends_in_turn_are_the_same_as_batches() -> None:
     one_by_one, at_once = (FrameReplayMemory(20, (2, 3, 3), n_envs=2, seed=0) for _ in range(2))
-    player = FramePlayer((1, 3, 3), 2, 0, False)
+    players = [FramePlayer((1, 3, 3), 2, seed, False) for seed in range(2)]
     for _ in range(15):
-        obs, after = np.stack([player.reset(), player.reset()]), np.stack([player.step(), player.step()])
+        obs, after = (np.stack([getattr(player, move)() for player in players]) for move in ("reset", "step"))
         at_once.append_batch(obs, [0, 1], [1.0, 2.0], after, [True, True])
         for env in range(2):
             one_by_one.append(obs[env], env, env + 1.0, after[env], True)
@@ -129,6 +129,18 @@ def test_a_transition_that_does_not_fit_is_refused(obs: Any, reward: float, next
     with pytest.raises(ValueError, match=r"append got obs .* stores observations \[4, 3, 3\]"):
         memory.append(obs, 0, reward, next_obs, False)
     assert len(memory) == 0
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_an_episode_whose_observations_do_not_shift_is_refused(channels: int) -> None:
+    """Such as colour images, channels first, of which only the last channel would be stored at each step."""
+    memory = FrameReplayMemory(2, (4, 3, 3), frame_stack=4 // channels, seed=0)
+    player, image = FramePlayer((channels, 3, 3), 4 // channels, 0, True), np.arange(36).reshape(4, 3, 3)
+    for number in range(2):
+        memory.append(player.reset(), number, 0.0, player.step(), True)
+    with pytest.raises(ValueError, match=rf"no stacks of {4 // channels} frames.*begin with obs\[{channels}:\]"):
+        memory.append(image, 7, 0.0, image + 1, False)
+    assert memory.sample(20).action.tolist() == [1] * 20  # and the action of the refused one is with no observation
 
 
 def test_a_batch_with_a_reward_that_is_no_number_is_refused_whole() -> None:

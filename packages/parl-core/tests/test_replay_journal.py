@@ -23,6 +23,8 @@ def fill(memory: Any, steps: int, rng: np.random.Generator) -> None:
     stacked = isinstance(memory, FrameReplayMemory)
     for _ in range(steps):
         obs, next_obs = rng.integers(0, 255, (2, 2, *((3, 4, 4) if stacked else (3,)))).astype(np.uint8)
+        if stacked:
+            next_obs[:, :-1] = obs[:, 1:]
         action = rng.integers(0, 4, 2) if stacked else rng.random((2, 2))
         memory.append_batch(obs, action, rng.random(2), next_obs, rng.random(2) < 0.1, rng.random(2) < 0.1)
         batch = memory.sample(4)

@@ -125,8 +125,9 @@ class FrameReplayMemory(SampledRing):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act has not the memory's shape, or the reward is NaN or infinite. Nothing is
-                stored, but a full memory may have lost its oldest transition.
+            ValueError: obs, next_obs or act has not the memory's shape, the reward is NaN or infinite, or, where an
+                episode starts, next_obs does not go on with the frames of obs. Nothing is stored, but a full memory may
+                have lost its oldest transition.
         """
         slot = self._end % self.max_size
         env = slot % self.n_envs
@@ -153,6 +154,7 @@ class FrameReplayMemory(SampledRing):
         if not fits:
             raise ValueError(self._misfit(obs, act, reward, next_obs))
         if begins:
+            self._check_stacks(np.asarray(obs), next_obs)
             for frame in np.asarray(obs).reshape(self.frame_stack, *self._frame_shape):
                 self._frames[base + written % self._lane] = frame
                 written += 1
@@ -163,6 +165,18 @@ class FrameReplayMemory(SampledRing):
         self._end += 1
         if written >= self._lane:
             self._drop_overwritten(env)
+
+    def _check_stacks(self, obs: NDArray[Any], next_obs: NDArray[Any]) -> None:
+        """Refuse observations that are not stacks, whose frames would be put together to others than were stored."""
+        channels = self._frame_shape[0]
+        kept, newer = (np.asarray(part, self._obs_dtype) for part in (obs[channels:], next_obs[:-channels]))
+        if not np.array_equal(kept, newer, equal_nan=self._obs_dtype.kind == "f"):
+            self._floor = max(self._floor, self._end - self.max_size + 1)  # the slot holds this one's action
+            raise ValueError(
+                f"obs and next_obs are no stacks of {self.frame_stack} frames, newest last: next_obs must begin with "
+                f"obs[{channels}:], and has other values there. Stack frames along the first axis (AtariVectorEnv, "
+                "FrameStack), pass frame_stack= where a frame has several channels, or use a ReplayMemory"
+            )
 
     def append_batch(
         self,
