@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
 from parl_core.schedules import linear
 from parl_core.stats import RunningMeanStd
@@ -291,6 +291,28 @@ def test_stacked_frames_are_remembered_once_and_come_back_whole(num_envs: int) -
         runs.append(np.stack([batch["obs"] for batch in agent.batches]))
     assert runs[0].max() == 6.0  # the last count that is acted on
     np.testing.assert_array_equal(runs[0], runs[1])
+
+
+class WithoutAction(InParts):
+    """Its last observation leaves no action."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        mask = obs["action_mask"] * (not (terminated or truncated))
+        return {**obs, "action_mask": mask}, reward, terminated, truncated, info
+
+
+def test_a_truncated_episode_without_a_possible_action_is_named_where_it_ends() -> None:
+    envs = make_vector_env(WithoutAction, 2, env_kwargs={"cut": 4})
+    wanted = "environment 0 observed an action_mask that leaves no action after the step just taken"
+    with pytest.raises(EnvironmentContractError, match=wanted):
+        train_off_policy(Table(), envs, settings(learning_starts=0), seed=3)
+
+
+def test_a_terminated_episode_needs_no_possible_action() -> None:
+    agent = Table()
+    train_off_policy(agent, make_vector_env(WithoutAction, 2, env_kwargs={"ends": 4}), settings(), seed=3)
+    assert len(agent.batches)
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:

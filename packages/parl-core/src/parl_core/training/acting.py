@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
+from parl_core.contracts.actions import mask_of
 from parl_core.contracts.base import RolloutSettings
 from parl_core.contracts.batches import Rollout
-from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import dimensions_of, kind_of, one_each, split_action
 
@@ -28,6 +29,7 @@ __all__ = [
     "PredictingAgent",
     "acts_in_unit_box",
     "begun",
+    "check_masks",
     "check_observations",
     "check_rewards",
     "first_reset",
@@ -402,6 +404,28 @@ def check_observations(
                 f"environment {index} observed {array[at]} in {name}{list(at[leading:])}"
                 f"{_step(at[: leading - 1])} {when}: repair observations {_REMEDY}"
             )
+
+
+def check_masks(obs: Observations, goes_on: NDArray[np.bool_], when: str) -> None:
+    """Refuse observations of N environments whose `action_mask` leaves no action, but where an episode terminated.
+
+    Args:
+        obs: what a step led to, dictionaries that may have a mask `[N, act_dim]`.
+        goes_on: bool `[N]`: the next action is chosen there, or its value is learned from.
+        when: ends the first part of the message.
+
+    Raises:
+        EnvironmentContractError: the message names the environment.
+    """
+    mask = mask_of(obs)
+    if mask is None:
+        return
+    stuck = np.flatnonzero(goes_on & ~np.asarray(mask, np.bool_).any(axis=1))
+    if stuck.size:
+        raise EnvironmentContractError(
+            f"environment {stuck[0]} observed an action_mask that leaves no action {when}, and its episode has not "
+            "terminated: let at least one action be possible, also in the last observation of a truncated episode"
+        )
 
 
 def _step(at: tuple[int, ...]) -> str:

@@ -60,6 +60,7 @@ from parl_core.training.acting import (
     Acting,
     OffPolicyAgent,
     acts_in_unit_box,
+    check_masks,
     check_observations,
     check_rewards,
     first_reset,
@@ -178,6 +179,7 @@ class TransitionCollector:
 
         Raises:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
+            EnvironmentContractError: a mask of actions leaves none; the message names its environment.
         """
         obs, before = self._obs, self._acting.state
         raw = self._raw  # a copy is kept: the vector may continue in the same arrays
@@ -197,6 +199,8 @@ class TransitionCollector:
             given = self._normalized.raw_reward
         next_obs = _with_last(now, ended, last) if ended.size else now
         check_observations(next_obs, "after the step just taken")
+        if isinstance(self._envs.single_action_space, gymnasium.spaces.Discrete):
+            check_masks(next_obs, ~np.asarray(terminated), "after the step just taken")
         if self._watch is not None:
             self._watch.compare(given, next_obs["rewards"], kept["alive"])
         remembered = {"state": before} if before else {}
