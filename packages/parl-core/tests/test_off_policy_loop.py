@@ -293,6 +293,36 @@ def test_stacked_frames_are_remembered_once_and_come_back_whole(num_envs: int) -
     np.testing.assert_array_equal(runs[0], runs[1])
 
 
+class MaskInInfo(Counting):
+    """Tells the possible actions as Gymnasium's Taxi does."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**options)[0], {"action_mask": np.array([0, 1], np.int8)}
+
+
+class MaskByMethod(Counting):
+    """Tells the possible actions as sb3-contrib asks for them."""
+
+    def action_masks(self) -> list[bool]:
+        return [False, True]
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [(MaskInInfo, r"info['action_mask']"), (MaskByMethod, "action_masks()"), (Counting, None), (InParts, None)],
+)
+def test_a_mask_that_is_not_looked_at_is_warned_of_once(
+    env: Any, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "parl"):
+        train_off_policy(Table(), make_vector_env(env, 2, env_kwargs={"ends": 4}), settings(), seed=3)
+    messages = [record.getMessage() for record in caplog.records if "possible actions" in record.getMessage()]
+    assert len(messages) == (told is not None)
+    for message in messages:
+        assert f"in {told}, which is not looked at" in message
+        assert "'action_mask': MultiBinary(choices)" in message
+
+
 class WithoutAction(InParts):
     """Its last observation leaves no action."""
 

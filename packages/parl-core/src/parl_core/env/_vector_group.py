@@ -333,8 +333,14 @@ class EnvGroup:
 
 
 def _metadata(env: Any) -> dict[str, Any]:
-    """Return an environment's metadata, and under `running_statistics` what changes its numbers as training goes on."""
+    """Return an environment's metadata, and what loops have to know of it.
+
+    Under `running_statistics` is what changes its numbers as training goes on, and `action_masks` is True where it has
+    a method of that name, sb3-contrib's way to tell which actions are possible.
+    """
     found = dict(env.metadata)
+    if isinstance(env, gymnasium.Env) and env.has_wrapper_attr("action_masks"):
+        found["action_masks"] = True
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, (NormalizeObservation, NormalizeReward)) and env.update_running_mean:
             found["running_statistics"] = type(env).__name__

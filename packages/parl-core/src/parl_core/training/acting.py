@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core import logger
 from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
 from parl_core.contracts.actions import mask_of
@@ -341,8 +342,20 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
 
 
 def first_reset(envs: Any, seed: int | None) -> Any:
-    """Return the first observations of a vector environment, each of its environments with a seed of its own."""
-    return reset_with(envs, spawn_seeds(seed, envs.num_envs))
+    """Return the first observations of a vector environment, each of its environments with a seed of its own.
+
+    A warning says so where the environments tell the possible actions in a way that the loops do not look at.
+    """
+    obs, infos = _reset_with(envs, spawn_seeds(seed, envs.num_envs))
+    has_method = "action_masks" in (getattr(envs, "metadata", None) or {})
+    if mask_of(obs) is None and (has_method or "action_mask" in infos):
+        logger.warning(
+            "the environments tell the possible actions in %s, which is not looked at, so others are chosen, too: wrap "
+            "them so that they observe a dictionary of the space Dict({'observation': ..., 'action_mask': "
+            "MultiBinary(choices)}), whose action_mask is 1 where an action is possible",
+            "action_masks()" if has_method else "info['action_mask']",
+        )
+    return obs
 
 
 def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
@@ -350,10 +363,15 @@ def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
 
     Environments that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all: the first.
     """
+    return _reset_with(envs, seeds)[0]
+
+
+def _reset_with(envs: Any, seeds: Sequence[int]) -> tuple[Any, Mapping[str, Any]]:
     try:
-        return envs.reset(seed=list(seeds))[0]
+        obs, infos = envs.reset(seed=list(seeds))
     except (gymnasium.error.Error, TypeError):
-        return envs.reset(seed=seeds[0])[0]
+        obs, infos = envs.reset(seed=seeds[0])
+    return obs, infos
 
 
 def tell_dimensions(agent: object, space: Any) -> None:
