@@ -1,6 +1,7 @@
 """Tests of off-policy actor-critics that every backend must pass; the suites of DDPG, TD3, SAC and OAC inherit it."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,6 +117,26 @@ class ContinuousConformance(Conformance):
                     agent.learn(*(column[:rows] for column in columns))
                 for name, array in agent.get_weights().items():
                     np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+    @pytest.mark.parametrize(
+        ("changed", "returned"),
+        [
+            (lambda q1, q2: (q1.reshape([-1]), q2.reshape([-1, 1])), r"\[3\] and \[3, 1\] for 3 rows"),
+            (lambda q1, q2: (q1.reshape([-1, 1]).expand([-1, 2]),) * 2, r"\[3, 2\] and \[3, 2\] for 3 rows"),
+        ],
+    )
+    def test_critics_of_other_shapes_are_refused_by_method(
+        self, changed: Callable[[Any, Any], Any], returned: str
+    ) -> None:
+        """Values `[n]` and `[n, 1]` would be broadcast to `[n, n]`, and learned from."""
+        agent = self.agent()
+        if "value" not in agent.alg.PAIRS:
+            pytest.skip("no twin critics")
+        model, own = agent.alg.model, agent.alg.model.value
+        model.value = lambda *x: changed(*own(*x))
+        message = rf"\.value has to return the pair .* it returned {returned}: both have to be \[batch\]"
+        with pytest.raises(ModelContractError, match=message):
+            agent.learn(*columns_of(some_batch(np.random.default_rng(2)), FLOAT32))
 
     def test_predicted_actions_and_samples_lie_in_the_unit_box(self) -> None:
         agent = self.agent()

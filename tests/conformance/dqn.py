@@ -1,5 +1,6 @@
 """Tests of DQN and its variants that every backend must pass."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,27 @@ class DQNConformance(Conformance):
             with pytest.raises(ModelContractError, match=r"DQN's model must return \[batch, 5\], got \(batch, 3\)"):
                 agent.learn(*_some_batch(np.random.default_rng(4)))
         assert agent.alg.updates == 0
+
+    @pytest.mark.parametrize(
+        ("changed", "learning", "acting"),
+        [
+            (lambda q: (q, q), "a tuple", "tuple"),
+            (lambda q: None, "None", "NoneType"),
+            (lambda q: q[:, 0], r"\[3\] for 3 rows", "8"),
+            (lambda q: q.reshape([-1, 1, 3]), r"\[3, 1, 3\] for 3 rows", "8, 1, 3"),
+        ],
+    )
+    def test_a_model_that_returns_something_else_is_refused_by_method(
+        self, changed: Callable[[Any], Any], learning: str, acting: str
+    ) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        model, own = agent.alg.model, agent.alg.model.value
+        model.value = lambda obs: changed(own(obs))
+        message = rf"{type(model).__name__}\.value has to return \[batch, act_dim\] for DQN; it returned {learning}$"
+        with pytest.raises(ModelContractError, match=message):
+            agent.learn(*_some_batch(np.random.default_rng(4)))
+        with pytest.raises(ModelContractError, match=rf"must return .*got \({acting}\) from {type(model).__name__}\.v"):
+            agent.predict(np.zeros((8, OBS_DIM), np.float32))
 
     def test_a_schedule_decides_the_learning_rate_of_each_update(self) -> None:
         weights = random_weights(np.random.default_rng(3), Q_SHAPES)

@@ -841,14 +841,49 @@ class Algorithm:
                     found = getattr(self.model, method)(*((rows,) if method == "policy" else (rows, actions)))
                 except Exception:  # any: the update, which is next, raises it again and is explained
                     return
-                if hasattr(found, "__len__") and len(found) == 2:
+                if not hasattr(found, "__len__") or len(found) != 2:
+                    several = isinstance(found, tuple | list)
+                    returned = f"{len(found)} parts" if several else f"one {type(found).__name__}"
+                    shape = f" of shape {list(found.shape)} for {count} rows" if hasattr(found, "shape") else ""
+                    raise self._wrong_return(method, wanted, f"{returned}{shape}")
+                if method == "policy":
                     continue
-                returned = f"{len(found)} parts" if isinstance(found, tuple | list) else f"one {type(found).__name__}"
-                shape = f" of shape {list(found.shape)} for {count} rows" if hasattr(found, "shape") else ""
-                raise ModelContractError(
-                    f"{type(self.model).__name__}.{method} has to return {wanted} for {type(self).__name__}; it "
-                    f"returned {returned}{shape}"
-                )
+                first, second = (list(getattr(part, "shape", ())) for part in found)
+                if first != second or first not in ([count], [count, 1]):
+                    raise self._wrong_return(
+                        method, wanted, f"{first} and {second} for {count} rows: both have to be [batch] or [batch, 1]"
+                    )
+
+    def _shape_returned(
+        self, method: str, wanted: str, obs: Any, action: NDArray[Any] | None = None
+    ) -> tuple[int, ...] | None:
+        """Return the shape of what a method of the model returns for a row; None where it raises.
+
+        Args:
+            method: takes observations, and actions where there are some.
+            wanted: what it has to return, in words that end in a shape, `[batch, ...]`.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            action: `[batch, act_dim]`.
+
+        Raises:
+            ModelContractError: it returns something else.
+        """
+        with self._trying_out(obs, np.zeros(1) if action is None else action) as (rows, actions, count):
+            call = getattr(self.model, method)
+            try:
+                found = self._run(call, rows) if action is None else call(rows, actions)
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return None
+        shape = tuple(found.shape) if hasattr(found, "shape") else ()
+        if len(shape) == 1 + wanted.count(",") and shape[0] == count:
+            return shape[1:]
+        raise self._wrong_return(method, wanted, f"{list(shape)} for {count} rows" if shape else _named(found))
+
+    def _wrong_return(self, method: str, wanted: str, returned: str) -> ModelContractError:
+        return ModelContractError(
+            f"{type(self.model).__name__}.{method} has to return {wanted} for {type(self).__name__}; it returned "
+            f"{returned}"
+        )
 
     def _output_size(self, method: str, obs: Any, dimensions: int = 2) -> int | None:
         """Return how many numbers a method of the model returns side by side for an observation.
@@ -896,6 +931,10 @@ class Algorithm:
         finally:
             for layer in switched:
                 layer.training = True
+
+
+def _named(found: Any) -> str:
+    return "None" if found is None else f"a {type(found).__name__}"
 
 
 def _as_target(model: Any) -> Any:

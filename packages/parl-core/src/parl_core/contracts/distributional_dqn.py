@@ -31,7 +31,7 @@ class DistributionalDQN(DQN):
 
     LEARNS_SEQUENCES: ClassVar[bool] = False
 
-    _value_dims = 3
+    _value_shape = "[batch, N, act_dim]"
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class DQN(CountingUpdates):
     target_model: Any
     optimizer: Optimizer
 
-    _value_dims: int = 2
+    _value_shape: str = "[batch, act_dim]"
     _outputs: int | None = None
 
     def __init__(
@@ -247,8 +247,9 @@ class DQN(CountingUpdates):
             ModelContractError: the model's output does not have `act_dim` columns.
         """
         super().choose(output, rng=rng, **options)
-        if output.ndim != 2 or self.act_dim not in (None, output.shape[1]):
-            raise self._misshapen(output.shape)
+        shape: tuple[int, ...] = getattr(output, "shape", ())
+        if len(shape) != 2 or self.act_dim not in (None, shape[1]):
+            raise self._misshapen(shape or (type(output).__name__,))
         if action_mask is not None:
             possible = check_mask(action_mask)
             if possible.shape != output.shape:
@@ -313,7 +314,8 @@ class DQN(CountingUpdates):
     def _choices(self, obs: Any) -> int | None:
         """Return how many actions there are: as many as the model has values, which is looked at once."""
         if self._outputs is None:
-            outputs = self._output_size(self._value, observations(obs), self._value_dims)
+            shape = self._shape_returned(self._value, self._value_shape, observations(obs))
+            outputs = None if shape is None else shape[-1]
             if outputs is not None and self.act_dim not in (None, outputs):
                 raise self._misshapen(("batch", outputs))
             self._outputs = outputs
@@ -322,7 +324,10 @@ class DQN(CountingUpdates):
     def _misshapen(self, found: tuple[Any, ...]) -> ModelContractError:
         wanted = "act_dim" if self.act_dim is None else self.act_dim
         shape = ", ".join(map(str, found))
-        return ModelContractError(f"{type(self).__name__}'s model must return [batch, {wanted}], got ({shape})")
+        return ModelContractError(
+            f"{type(self).__name__}'s model must return [batch, {wanted}], got ({shape}) from "
+            f"{type(self.model).__name__}.{self._value}"
+        )
 
     def _count_update(self) -> None:
         self.updates += 1
@@ -454,7 +459,8 @@ class OfflineQ(DQN):
         compile: bool = False,
     ) -> None:
         self.heads = check_int("heads", heads)
-        self._value_dims = 2 if self.heads == 1 else 3
+        if self.heads > 1:
+            self._value_shape = "[batch, heads, act_dim]"
         super().__init__(
             model,
             gamma,

@@ -20,7 +20,7 @@ from parl_core.checks import check_int, check_non_negative, check_positive, chec
 from parl_core.contracts.base import Scheduled, check_schedule
 from parl_core.contracts.batches import Transitions
 from parl_core.contracts.continuous import ActorCriticSettings, ContinuousActorCritic
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 
 __all__ = ["OAC", "REDQ", "SAC", "TQC", "CrossQ", "DroQ", "SACSettings"]
@@ -150,32 +150,6 @@ class SAC(ContinuousActorCritic):
             rate = self._now("alpha_lr", self.alpha_lr)
             self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
 
-    def _shape_of_critics(self, method: str, wanted: str, obs: Any, action: NDArray[Any]) -> tuple[int, ...] | None:
-        """Return the shape of what a method of the model returns for a row; None where it raises.
-
-        Args:
-            method: takes observations and actions.
-            wanted: what it has to return, in words that end in a shape, `[batch, ...]`.
-            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
-            action: `[batch, act_dim]`.
-
-        Raises:
-            ModelContractError: it returns something else.
-        """
-        with self._trying_out(obs, action) as (rows, actions, count):
-            try:
-                found = getattr(self.model, method)(rows, actions)
-            except Exception:  # any: the update, which is next, raises it again and is explained
-                return None
-        shape = tuple(found.shape) if hasattr(found, "shape") else ()
-        if len(shape) == 1 + wanted.count(",") and shape[0] == count:
-            return shape[1:]
-        returned = f"{list(shape)} for {count} rows" if shape else f"a {type(found).__name__}"
-        raise ModelContractError(
-            f"{type(self.model).__name__}.{method} has to return {wanted} for {type(self).__name__}; it returned "
-            f"{returned}"
-        )
-
     # Backend hooks
 
     def _of_dtype(self, number: Any, like: Any) -> Any:  # noqa: ARG002
@@ -293,7 +267,7 @@ class TQC(SAC):
 
     def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
         super()._check_model(obs, action)
-        found = self._shape_of_critics("quantiles", "[batch, critics, quantiles]", obs, action)
+        found = self._shape_returned("quantiles", "[batch, critics, quantiles]", obs, action)
         if found is not None and self.drop >= found[1]:
             raise HyperparameterError(
                 f"drop must be below the {found[1]} quantiles of each critic, else none is left, got {self.drop}"
@@ -360,7 +334,7 @@ class REDQ(SAC):
 
     def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
         super()._check_model(obs, action)
-        found = self._shape_of_critics("value", "the values of all critics [batch, critics]", obs, action)
+        found = self._shape_returned("value", "the values of all critics [batch, critics]", obs, action)
         if found is not None and self.subset > found[0]:
             raise HyperparameterError(f"subset must be at most the number of critics, {found[0]}, got {self.subset}")
 
