@@ -265,6 +265,27 @@ class Says(gymnasium.Env[Any, Any]):
         return self._answer
 
 
+@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.parametrize("info", [None, [], "done"])
+def test_an_info_that_is_no_dictionary_is_refused_where_it_is_returned(method: str, info: Any) -> None:
+    class Mute(Countdown):
+        def reset(self, **options: Any) -> Any:
+            observation, given = super().reset(**options)
+            return observation, info if method == "reset" else given
+
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], info
+
+    def play() -> None:
+        envs = make_vector_env(Mute, 2)
+        envs.reset(seed=0)
+        envs.step(np.zeros(2, int))
+
+    with pytest.raises(EnvironmentContractError, match=f"{method} of Mute gave info=.*return a dict") as caught:
+        play()
+    assert f"raised in {method} by environment 0 of the 2" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     ("space", "observation", "said"),
     [

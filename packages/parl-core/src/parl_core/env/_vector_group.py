@@ -51,6 +51,7 @@ __all__ = [
     "make_env",
     "make_envs",
     "require_equal_spaces",
+    "require_info",
     "telling_options",
     "wrong_observation",
 ]
@@ -203,6 +204,8 @@ class EnvGroup:
                     if not isinstance(answer, (tuple, list)) or len(answer) != 5:
                         raise _wrong_answer(env, "step", answer, "(observation, reward, terminated, truncated, info)")
                     observation, reward, ended, cut, info = answer
+                    if type(info) is not dict:
+                        require_info(env, "step", info)
                     if type(reward) is not float:  # the usual kind costs no call
                         reward = as_reward(env, reward)
                     rewards[index] = reward
@@ -436,9 +439,10 @@ def _beginning(env: Any, answer: Any) -> tuple[Any, dict[str, Any]]:
     """Return what `reset` returned.
 
     Raises:
-        EnvironmentContractError: it is not a pair.
+        EnvironmentContractError: it is not a pair with a dictionary.
     """
     if isinstance(answer, (tuple, list)) and len(answer) == 2:
+        require_info(env, "reset", answer[1])
         return answer[0], answer[1]
     raise _wrong_answer(env, "reset", answer, "(observation, info)")
 
@@ -449,6 +453,18 @@ def _wrong_answer(env: Any, method: str, answer: Any, wanted: str) -> Environmen
     return EnvironmentContractError(
         f"{method} of {_kind(env)} returned {found}: let it return {wanted}; parl.env.check_env looks for more"
     )
+
+
+def require_info(env: Any, method: str, info: Any) -> None:
+    """Refuse an info that is no dictionary.
+
+    Raises:
+        EnvironmentContractError: it names the method.
+    """
+    if not isinstance(info, Mapping):
+        raise EnvironmentContractError(
+            f"{method} of {_kind(env)} gave info={info!r:.99} of {type(info).__name__}: return a dict; {{}} will do"
+        )
 
 
 def as_reward(env: Any, reward: Any) -> float:
