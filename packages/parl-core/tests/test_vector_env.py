@@ -299,7 +299,9 @@ def test_an_info_that_is_no_dictionary_is_refused_where_it_is_returned(method: s
         (BYTES, np.array([300.7, -1.0, 2.9]), r"\[300.7.*dtype uint8"),
         (BYTES, np.array([256, 0, 0]), r"\[256"),
         (CHOICE, 2.7, "2.7"),
-        (NAMED, {"a": np.ones(3, np.float32)}, "'a'"),
+        (NAMED, {"a": np.ones(3, np.float32)}, r"without the key 'b'.*the keys \['a', 'b'\]"),
+        (NAMED, {"a": BOX.low, "b": BOX.low, "c": BOX.low}, r"with the key 'c'.*the keys \['a', 'b'\]"),
+        (gymnasium.spaces.Dict(n=NAMED), {"n": {"a": 1, "b": 1, "c": 1}}, r"\['n'\] with the key 'c'"),
         (NAMED, {"a": np.ones(1, np.float32), "b": np.ones(1, np.float32)}, "'a'"),
     ],
 )
@@ -308,6 +310,18 @@ def test_an_observation_that_is_not_of_its_space_is_refused(space: Any, observat
     with pytest.raises(EnvironmentContractError, match=f"(?s)Says gave the observation.*{said}") as caught:
         envs.reset(seed=0)
     assert "raised in reset by environment 0 of the 2" in caught.value.__notes__[0]
+
+
+def test_a_last_observation_with_an_unknown_key_is_refused_by_it() -> None:
+    class Ends(Says):
+        def step(self, action: Any) -> Any:
+            return {**self._answer[0], "c": 1}, 0.0, True, False, {}
+
+    fine = {"a": BOX.low, "b": BOX.low}
+    envs = make_vector_env(Ends, 2, env_kwargs={"space": NAMED, "observation": fine})
+    envs.reset(seed=0)
+    with pytest.raises(EnvironmentContractError, match="Ends gave the observation with the key 'c'"):
+        envs.step(np.zeros(2, int))
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,8 @@ class EnvGroup:
             if is_array:
                 last = np.array(as_observation(self._envs[index], space, observation))
             else:
+                if isinstance(space, gymnasium.spaces.Dict):
+                    _require_keys(self._envs[index], space, observation)
                 last = deepcopy(observation)
         length = self._now - self._begun[index]
         told = info.get("episode")
@@ -302,6 +304,10 @@ class EnvGroup:
         space = self._space
         count = len(observations)
         if not isinstance(space, ArraySpaces):
+            if isinstance(space, gymnasium.spaces.Dict):
+                for index, observation in enumerate(observations):
+                    self._at = index
+                    _require_keys(self._envs[index], space, observation)
             empty: Any = create_empty_array(space, n=count) if out is None else out
             try:
                 return concatenate(space, observations, empty)
@@ -519,6 +525,28 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
         if not np.array_equal(fitting, found):
             raise wrong_observation(env, space, observation)
     return found.astype(space.dtype, copy=False)
+
+
+def _require_keys(env: Any, space: Any, observation: Any, place: str = "") -> None:
+    """Refuse a dictionary with other keys than those of its space; what is no dictionary is not looked at.
+
+    Raises:
+        EnvironmentContractError: it names the key.
+    """
+    if not isinstance(observation, Mapping):
+        return
+    parts = space.spaces
+    if observation.keys() != parts.keys():
+        unknown = [key for key in observation if key not in parts]
+        missing = [key for key in parts if key not in observation]
+        found = f"with the key {unknown[0]!r}" if unknown else f"without the key {missing[0]!r}"
+        raise EnvironmentContractError(
+            f"{_kind(env)} gave the observation{place} {found}, its observation_space has there the keys "
+            f"{list(parts)}: return exactly those, or mend the space"
+        )
+    for key, part in parts.items():
+        if isinstance(part, gymnasium.spaces.Dict):
+            _require_keys(env, part, observation[key], f"{place}[{key!r}]")
 
 
 def wrong_observation(env: Any, space: Any, observation: Any) -> EnvironmentContractError:
