@@ -60,6 +60,9 @@ __all__ = [
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
 
+_LOOKED_INTO = (gymnasium.spaces.Dict, gymnasium.spaces.Discrete)
+"""Spaces whose observations numpy would take though they have other keys or are other choices."""
+
 # How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
 # steps, so that calls are few, and short for other calls of its actor, which takes one at a time.
 PATIENCE_S = 0.1
@@ -290,8 +293,8 @@ class EnvGroup:
             if is_array:
                 last = np.array(as_observation(self._envs[index], space, observation))
             else:
-                if isinstance(space, gymnasium.spaces.Dict):
-                    _require_keys(self._envs[index], space, observation)
+                if isinstance(space, _LOOKED_INTO):
+                    _require_parts(self._envs[index], space, observation)
                 last = deepcopy(observation)
         length = self._now - self._begun[index]
         told = info.get("episode")
@@ -304,10 +307,10 @@ class EnvGroup:
         space = self._space
         count = len(observations)
         if not isinstance(space, ArraySpaces):
-            if isinstance(space, gymnasium.spaces.Dict):
+            if isinstance(space, _LOOKED_INTO):
                 for index, observation in enumerate(observations):
                     self._at = index
-                    _require_keys(self._envs[index], space, observation)
+                    _require_parts(self._envs[index], space, observation)
             empty: Any = create_empty_array(space, n=count) if out is None else out
             try:
                 return concatenate(space, observations, empty)
@@ -329,6 +332,11 @@ class EnvGroup:
             self._at = index
             is_plain = not shape and type(observation) is int  # the usual kind costs no call
             stacked[index] = observation if is_plain else as_observation(self._envs[index], space, observation)
+        if isinstance(space, gymnasium.spaces.Discrete):
+            outside = np.flatnonzero((stacked < space.start) | (stacked >= space.start + space.n))
+            if outside.size:
+                self._at = int(outside[0])
+                _require_parts(self._envs[self._at], space, stacked[self._at])
         return stacked
 
     def _unlike(self, space: Any, observations: list[Any]) -> Exception:
@@ -527,12 +535,21 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
     return found.astype(space.dtype, copy=False)
 
 
-def _require_keys(env: Any, space: Any, observation: Any, place: str = "") -> None:
-    """Refuse a dictionary with other keys than those of its space; what is no dictionary is not looked at.
+def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> None:
+    """Refuse a dictionary with other keys than those of its space, and numbers that are none of a space of choices.
+
+    What is of another kind is not looked at.
 
     Raises:
         EnvironmentContractError: it names the key.
     """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        if isinstance(observation, (int, np.integer)) and not 0 <= observation - space.start < space.n:
+            raise EnvironmentContractError(
+                f"{_kind(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
+                f"{space.start}..{space.start + space.n - 1}, or mend the space"
+            )
+        return
     if not isinstance(observation, Mapping):
         return
     parts = space.spaces
@@ -545,8 +562,8 @@ def _require_keys(env: Any, space: Any, observation: Any, place: str = "") -> No
             f"{list(parts)}: return exactly those, or mend the space"
         )
     for key, part in parts.items():
-        if isinstance(part, gymnasium.spaces.Dict):
-            _require_keys(env, part, observation[key], f"{place}[{key!r}]")
+        if isinstance(part, _LOOKED_INTO):
+            _require_parts(env, part, observation[key], f"{place}[{key!r}]")
 
 
 def wrong_observation(env: Any, space: Any, observation: Any) -> EnvironmentContractError:
