@@ -162,6 +162,14 @@ def test_a_description_with_an_unknown_algorithm_is_refused_with_the_known_ones(
     assert "the torch backend has no algorithm 'TD7'; it has DQN, PPO" in result.output
 
 
+def test_a_run_without_weights_yet_cannot_be_exported_and_says_when_they_are_written(tmp_path: Path) -> None:
+    trained.Trained("PPO", "CartPole-v1", "torch").write(tmp_path)
+    for option, name in ((), "best.ckpt"), (("--last",), "last.ckpt"):
+        result = run("export", str(tmp_path), *option)
+        assert result.exit_code == 1
+        assert f"{tmp_path / name} does not exist yet: it is written at the first evaluation" in result.output
+
+
 def test_a_folder_that_exists_is_refused_with_the_command_to_go_on(tmp_path: Path) -> None:
     result = run("train", "ppo", "CartPole-v1", "--run", str(tmp_path))
     assert result.exit_code == 1

@@ -295,9 +295,10 @@ def export_run(
     if to not in FORMATS:
         raise HyperparameterError(f"to must be one of {', '.join(FORMATS)}, got {to!r}")
     trained = Trained.read(run)
+    file = run / (trained.LAST if last else trained.FILE)
+    trained.require_weights(file)
     backends.set_backend(FORMATS[to] or trained.backend)
     agent = trained.make_agent()
-    file = run / (trained.LAST if last else trained.FILE)
     saved = _agent_file.read(file)
     statistics = saved.normalization
     agent.alg.set_state(saved.state)

@@ -248,6 +248,16 @@ class Trained:
             agent.run(model.value, create_empty_array(spaces[0], n=1, fn=np.zeros))
         return agent
 
+    @staticmethod
+    def require_weights(path: Path) -> None:
+        """Refuse a run's file of weights that is not there, and say when it is written.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        if not path.exists():
+            raise CheckpointError(f"{path} does not exist yet: it is written at the first evaluation, or at the end")
+
     def load(self, path: Path, render_mode: str | None = None) -> tuple[Any, Callable[[], Any]]:
         """Return the trained agent, and what makes environments as it sees them.
 
@@ -259,8 +269,7 @@ class Trained:
             CheckpointError: they are not there, or not such an agent's.
         """
         agent = self.make_agent()
-        if not path.exists():
-            raise CheckpointError(f"{path} does not exist yet: it is written at the first evaluation, or at the end")
+        self.require_weights(path)
         if not self.normalized:
             agent.restore(path)
             return agent, lambda: self.make_env(render_mode)
