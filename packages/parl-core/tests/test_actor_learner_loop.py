@@ -1,6 +1,7 @@
 """The actors-and-learner loop, with agents and environments whose numbers can be followed by hand."""
 
 import contextlib
+import logging
 import math
 import threading
 from pathlib import Path
@@ -148,6 +149,21 @@ def learned(env: Any = Random, agent: Any = None, seed: int = 3, **changes: Any)
     train_actor_learner(agent, type(agent), env, settings(**changes), seed=seed)
     found: list[dict[str, Any]] = agent.batches
     return found
+
+
+class MaskByMethod(Counting):
+    """Tells the possible actions as sb3-contrib asks for them."""
+
+    def action_masks(self) -> list[bool]:
+        return [False, True]
+
+
+def test_a_mask_that_is_not_looked_at_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parl"):
+        learned(MaskByMethod, total_steps=24, max_lag=0)
+    messages = [record.getMessage() for record in caplog.records if "possible actions" in record.getMessage()]
+    assert len(messages) == 1
+    assert "in action_masks(), which is not looked at" in messages[0]
 
 
 def test_a_batch_holds_each_environments_steps_one_after_another() -> None:

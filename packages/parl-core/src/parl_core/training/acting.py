@@ -39,6 +39,7 @@ __all__ = [
     "reset_with",
     "tell_dimensions",
     "tensors_into_space",
+    "warn_of_unseen_masks",
 ]
 
 _REMEDY = (
@@ -347,15 +348,27 @@ def first_reset(envs: Any, seed: int | None) -> Any:
     A warning says so where the environments tell the possible actions in a way that the loops do not look at.
     """
     obs, infos = _reset_with(envs, spawn_seeds(seed, envs.num_envs))
-    has_method = "action_masks" in (getattr(envs, "metadata", None) or {})
-    if mask_of(obs) is None and (has_method or "action_mask" in infos):
+    warn_of_unseen_masks(envs.single_observation_space, getattr(envs, "metadata", None) or {}, infos)
+    return obs
+
+
+def warn_of_unseen_masks(space: Any, metadata: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
+    """Warn where environments tell the possible actions in a way that the loops do not look at.
+
+    Args:
+        space: of one observation; a mask there is looked at.
+        metadata: of the environments, with `action_masks` where they have a method of that name.
+        infos: of a reset; empty where the loop has none.
+    """
+    has_method = "action_masks" in metadata
+    has_mask = isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
+    if not has_mask and (has_method or "action_mask" in infos):
         logger.warning(
             "the environments tell the possible actions in %s, which is not looked at, so others are chosen, too: wrap "
             "them so that they observe a dictionary of the space Dict({'observation': ..., 'action_mask': "
             "MultiBinary(choices)}), whose action_mask is 1 where an action is possible",
             "action_masks()" if has_method else "info['action_mask']",
         )
-    return obs
 
 
 def reset_with(envs: Any, seeds: Sequence[int]) -> Any:
