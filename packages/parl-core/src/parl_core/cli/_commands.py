@@ -298,9 +298,9 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
     The exit status is 1 if changes remain to be made by hand, or a file cannot be read.
     """
     programs, unreadable = [], 0
-    for path in _all(files):
+    for file_path in _all(files):
         try:
-            programs.append(_read(path))
+            programs.append(_read(file_path))
         except click.ClickException as error:
             error.show()
             unreadable += 1
