@@ -3,6 +3,7 @@
 Only `gym` is Gymnasium here and its environments are within `CompatWrapper`, as `parl migrate --write` makes them.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,18 @@ def test_the_quickstart_loop_with_an_agent_of_its_own(tmp_path: Path) -> None:
     other = PolicyAgent(parl.algorithms.PolicyGradient(Policy(obs_dim, act_dim), lr=1e-3))
     other.restore(str(tmp_path / "model.ckpt"))
     assert [other.predict(each) for each in obs_list] == [agent.predict(each) for each in obs_list]
+
+
+class Values(parl.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc_pi, self.fc_v = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def policy(self, obs: Any) -> Any:
+        return self.fc_pi(obs)
+
+    def value(self, obs: Any) -> Any:
+        return self.fc_v(obs)
 
 
 class QValues(parl.Model):
@@ -256,18 +269,6 @@ def test_a_loop_of_sac_with_mapped_actions() -> None:
     assert np.isfinite([float(critic_loss), float(actor_loss)]).all()
 
 
-class Values(parl.Model):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc_pi, self.fc_v = nn.Linear(4, 2), nn.Linear(4, 1)
-
-    def policy(self, obs: Any) -> Any:
-        return self.fc_pi(obs)
-
-    def value(self, obs: Any) -> Any:
-        return self.fc_v(obs)
-
-
 def test_a_rollout_of_ppo_with_a_schedule_that_sets_the_rate() -> None:
     algorithm = parl.algorithms.PPO(Values(), clip_param=0.2, initial_lr=1e-3, continuous_action=False)
     agent = parl.Agent(algorithm)
@@ -298,6 +299,40 @@ def test_a2c_and_td3_take_the_calls_of_their_examples() -> None:
     assert len(losses) == 4
     prob, value = a2c.prob_and_value(obs)
     assert (tuple(prob.shape), tuple(value.shape)) == ((8, 2), (8,))
+
+
+def _learned(algorithm: Any, action: Any) -> dict[str, Any]:
+    """Return the weights after an algorithm, with the same weights at first, learned from some actions of 8 rows."""
+    model = algorithm.model
+    rng = np.random.default_rng(1)
+    model.set_weights({name: rng.normal(size=array.shape) for name, array in model.get_weights().items()})
+    if hasattr(algorithm, "target_model"):
+        algorithm.sync_target()
+    obs, numbers, logits = (to_tensor(rng.normal(size=shape)) for shape in ((8, 4), 8, (8, 2)))
+    by_name = {"actions": action, "batch_action": action, "action": action, "behaviour_logits": logits}
+    never = to_tensor(np.zeros(8))
+    by_name |= dict.fromkeys(("obs", "batch_obs", "next_obs"), obs) | dict.fromkeys(("dones", "terminal"), never)
+    algorithm.learn(**{name: by_name.get(name, numbers) for name in algorithm.learn.columns.names})
+    return dict(model.get_weights())
+
+
+OF_CHOICES: dict[str, Callable[[], Any]] = {
+    "A2C": lambda: parl.algorithms.A2C(Values(), vf_loss_coeff=0.5),
+    "PPO": lambda: parl.algorithms.PPO(Values()),
+    "IMPALA": lambda: parl.algorithms.IMPALA(Values(), sample_batch_steps=4),
+    "PolicyGradient": lambda: parl.algorithms.PolicyGradient(Policy(4, 2), lr=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", OF_CHOICES)
+def test_tensors_of_choices_have_one_column_or_none(name: str) -> None:
+    """A replay memory of PARL 2.x keeps a column of its own for them: `[n, 1]`."""
+    choices = np.arange(8) % 2
+    rows, columns = (
+        _learned(OF_CHOICES[name](), to_tensor(choices.reshape(shape), "int64")) for shape in ((8,), (8, 1))
+    )
+    for weights, array in rows.items():
+        np.testing.assert_allclose(columns[weights], array, atol=1e-6, err_msg=weights)
 
 
 def test_figures_go_to_the_log_the_summary_and_a_csv_file(tmp_path: Path) -> None:

@@ -94,8 +94,9 @@ class CategoricalDistribution:
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
     def logp(self, actions: Tensor) -> Tensor:
-        """Return the log-probability of actions `[batch]`, whole numbers of any dtype; `[batch]`."""
-        return self.log_probabilities.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+        """Return the log-probability of actions `[batch]` or `[batch, 1]`, whole numbers of any dtype; `[batch]`."""
+        chosen = actions.long().reshape(*self.log_probabilities.shape[:-1], 1)
+        return self.log_probabilities.gather(-1, chosen).squeeze(-1)
 
     def slope(self, action: Tensor, by_logp: Tensor, by_entropy: float) -> Tensor:
         """Return the gradient by the logits `[batch, act_dim]` of what has these slopes; without a mask.
