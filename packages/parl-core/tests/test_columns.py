@@ -7,6 +7,7 @@ import pytest
 
 from parl_core.contracts.base import merge
 from parl_core.contracts.batches import actions_column, floats_column
+from parl_core.contracts.ppo import PPO
 from parl_core.errors import HyperparameterError
 
 
@@ -61,3 +62,8 @@ def test_unknown_names_in_the_old_dictionary_are_refused() -> None:
 def test_vectors_in_place_of_discrete_actions_are_refused_with_what_learns_from_them() -> None:
     with pytest.raises(ValueError, match=r"action must have shape \[n\] or \[n, 1\], got \(32, 2\): .* SAC, TD3, CQL"):
         actions_column("action", np.zeros((32, 2), np.float32))
+
+
+def test_errors_of_columns_that_are_all_given_by_name_have_the_names_of_the_arguments() -> None:
+    error = PPO.learn.columns.as_called(ValueError("action must be finite"), ())  # type: ignore[attr-defined]  # of the decorator
+    assert str(error) == "batch_action must be finite"

@@ -543,8 +543,10 @@ class Columns:
     def as_called(self, error: ValueError, args: tuple[Any, ...]) -> ValueError:
         """Return an error about a column with the name of the argument that it was given as."""
         text = str(error)
+        if args and isinstance(args[0], Batch):
+            return error
         for name, column in self.names.items():
-            if name != column and text.startswith((f"{column} must ", f"{column}[")) and not isinstance(args[0], Batch):
+            if name != column and text.startswith((f"{column} must ", f"{column}[")):
                 return type(error)(name + text.removeprefix(column))
         return error
 
