@@ -136,6 +136,9 @@ class QValues(parl.Model):
         super().__init__()
         self.fc = nn.Linear(obs_dim, act_dim)
 
+    def forward(self, obs: Any) -> Any:
+        return self.fc(obs)
+
     def value(self, obs: Any) -> Any:
         return self.fc(obs)
 
@@ -179,11 +182,8 @@ def test_a_loop_with_a_replay_memory(own: bool) -> None:
     env: Any = CompatWrapper(gym.make("CartPole-v1"))
     rpm = ReplayMemory(200, 4, 0)
     rate = LinearDecayScheduler(1.0, 100)
-    algorithm = (
-        OwnDQN(QValues(4, 2), 0.99, 1e-2)
-        if own
-        else parl.algorithms.DQN(type("Q", (QValues,), {"forward": QValues.value})(4, 2), gamma=0.99, lr=1e-2)
-    )
+    model = QValues(4, 2)
+    algorithm = OwnDQN(model, 0.99, 1e-2) if own else parl.algorithms.DQN(model, gamma=0.99, lr=1e-2)
     agent = QAgent(algorithm)
     before = algorithm.model.get_weights()
     obs = env.reset()
@@ -301,19 +301,33 @@ def test_a2c_and_td3_take_the_calls_of_their_examples() -> None:
     assert (tuple(prob.shape), tuple(value.shape)) == ((8, 2), (8,))
 
 
-def _learned(algorithm: Any, action: Any) -> dict[str, Any]:
-    """Return the weights after an algorithm, with the same weights at first, learned from some actions of 8 rows."""
-    model = algorithm.model
-    rng = np.random.default_rng(1)
-    model.set_weights({name: rng.normal(size=array.shape) for name, array in model.get_weights().items()})
-    if hasattr(algorithm, "target_model"):
-        algorithm.sync_target()
-    obs, numbers, logits = (to_tensor(rng.normal(size=shape)) for shape in ((8, 4), 8, (8, 2)))
-    by_name = {"actions": action, "batch_action": action, "action": action, "behaviour_logits": logits}
-    never = to_tensor(np.zeros(8))
-    by_name |= dict.fromkeys(("obs", "batch_obs", "next_obs"), obs) | dict.fromkeys(("dones", "terminal"), never)
-    algorithm.learn(**{name: by_name.get(name, numbers) for name in algorithm.learn.columns.names})
-    return dict(model.get_weights())
+class Choices(parl.Model):
+    """The methods that algorithms of choices look for, for 2 of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.one, self.two = nn.Linear(4, 2), nn.Linear(4, 2), nn.Linear(4, 6)
+
+    def forward(self, obs: Any) -> Any:
+        return self.fc(obs)
+
+    def policy(self, obs: Any) -> Any:
+        return self.fc(obs)
+
+    def value(self, obs: Any) -> Any:
+        return self.one(obs), self.one(obs)
+
+    def quantiles(self, obs: Any) -> Any:
+        return self.two(obs).reshape([-1, 3, 2])
+
+    def atoms(self, obs: Any) -> Any:
+        return self.quantiles(obs)
+
+    def get_actor_params(self) -> Any:
+        return self.fc.parameters()
+
+    def get_critic_params(self) -> Any:
+        return self.one.parameters()
 
 
 OF_CHOICES: dict[str, Callable[[], Any]] = {
@@ -321,18 +335,62 @@ OF_CHOICES: dict[str, Callable[[], Any]] = {
     "PPO": lambda: parl.algorithms.PPO(Values()),
     "IMPALA": lambda: parl.algorithms.IMPALA(Values(), sample_batch_steps=4),
     "PolicyGradient": lambda: parl.algorithms.PolicyGradient(Policy(4, 2), lr=1e-3),
+    "DQN": lambda: parl.algorithms.DQN(QValues(4, 2), gamma=0.9, lr=1e-3),
+    "DDQN": lambda: parl.algorithms.DDQN(QValues(4, 2), gamma=0.9, lr=1e-3),
+    "OfflineQ": lambda: parl.algorithms.OfflineQ(QValues(4, 2), gamma=0.9, lr=1e-3),
+    "C51": lambda: parl.algorithms.C51(Choices(), gamma=0.9, lr=1e-3, v_min=-1.0, v_max=1.0),
+    "QRDQN": lambda: parl.algorithms.QRDQN(Choices(), gamma=0.9, lr=1e-3),
+    "DiscreteSAC": lambda: parl.algorithms.DiscreteSAC(Choices(), gamma=0.9),
 }
 
 
+def _columns(algorithm: Any, action: Any, made: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return what `learn` of an algorithm takes for 8 rows with these actions, by name."""
+    rng = np.random.default_rng(1)
+    obs, numbers, logits = (made(rng.normal(size=shape).astype(np.float32)) for shape in ((8, 4), 8, (8, 2)))
+    by_name = {"behaviour_logits": logits, **dict.fromkeys(("action", "actions", "batch_action"), action)}
+    by_name |= {**dict.fromkeys(("obs", "batch_obs", "next_obs"), obs), "dones": made(np.zeros(8, np.float32))}
+    by_name["terminal"] = by_name["dones"]
+    return {name: by_name.get(name, numbers) for name in type(algorithm).learn.columns.names}
+
+
+def _agent(name: str) -> parl.Agent:
+    """Return an agent of an algorithm of choices, always with the same weights."""
+    agent, rng = parl.Agent(OF_CHOICES[name]()), np.random.default_rng(2)
+    agent.set_weights({name: rng.normal(size=array.shape) for name, array in agent.get_weights().items()})
+    if hasattr(agent.alg, "target_model"):
+        agent.alg.model.sync_weights_to(agent.alg.target_model)
+    return agent
+
+
+def _assert_same_weights(one: parl.Agent, other: parl.Agent) -> None:
+    for name, array in one.get_weights().items():
+        np.testing.assert_allclose(other.get_weights()[name], array, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("name", OF_CHOICES)
-def test_tensors_of_choices_have_one_column_or_none(name: str) -> None:
-    """A replay memory of PARL 2.x keeps a column of its own for them: `[n, 1]`."""
+@pytest.mark.parametrize(("shape", "dtype"), [((8, 1), "int64"), ((8,), "float32"), ((8, 1), "float32")])
+def test_choices_are_whole_numbers_of_any_dtype_in_a_column_or_none(
+    name: str, shape: tuple[int, ...], dtype: str
+) -> None:
+    """A replay memory of PARL 2.x keeps a column of its own for them, of floats: `[n, 1]`."""
     choices = np.arange(8) % 2
-    rows, columns = (
-        _learned(OF_CHOICES[name](), to_tensor(choices.reshape(shape), "int64")) for shape in ((8,), (8, 1))
-    )
-    for weights, array in rows.items():
-        np.testing.assert_allclose(columns[weights], array, atol=1e-6, err_msg=weights)
+    agents = [_agent(name), _agent(name)]
+    for agent, action in zip(
+        agents, (to_tensor(choices, "int64"), to_tensor(choices.reshape(shape), dtype)), strict=True
+    ):
+        agent.alg.learn(**_columns(agent.alg, action, to_tensor))
+    _assert_same_weights(*agents)
+
+
+@pytest.mark.parametrize("name", OF_CHOICES)
+def test_arrays_of_choices_may_be_floats_but_no_fractions(name: str) -> None:
+    choices, agents = np.arange(8) % 2, [_agent(name), _agent(name)]
+    for agent, action in zip(agents, (choices, choices.astype(np.float32)), strict=True):
+        agent.learn(**_columns(agent.alg, action, np.asarray))
+    _assert_same_weights(*agents)
+    with pytest.raises(ValueError, match=r"hold whole numbers \(action indices\), got 0\.5 in row 1"):
+        agents[0].learn(**_columns(agents[0].alg, 0.5 * choices, np.asarray))
 
 
 def test_figures_go_to_the_log_the_summary_and_a_csv_file(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ class A2CConformance(Conformance):
         [
             ({0: np.zeros((_ROWS - 1, OBS_DIM), np.float32)}, "same number of rows"),
             ({0: np.zeros((0, OBS_DIM)), 1: np.zeros(0, int), 2: np.zeros(0), 3: np.zeros(0)}, "at least one"),
-            ({1: np.zeros(_ROWS)}, "actions must hold whole numbers"),
+            ({1: np.full(_ROWS, 0.5)}, "actions must hold whole numbers"),
             ({1: np.full(_ROWS, -1)}, r"actions must be in 0\.\.2, got -1"),
             ({2: np.zeros((_ROWS, 2))}, r"advantages must have shape \[n\] or \[n, 1\], got \(16, 2\)"),
         ],

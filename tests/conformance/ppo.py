@@ -279,7 +279,7 @@ class PPOConformance(Conformance):
         ("change", "message"),
         [
             ({0: np.zeros((15, OBS_DIM), np.float32)}, "same number of rows"),
-            ({1: np.zeros(16)}, "batch_action must hold whole numbers"),
+            ({1: np.full(16, 0.5)}, "batch_action must hold whole numbers"),
             ({2: np.full(16, "a")}, "batch_value must hold numbers"),
         ],
     )

@@ -11,7 +11,7 @@ from parl_core.contracts.ppo import PPO
 from parl_core.errors import HyperparameterError
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.float32, np.float64])
 def test_actions_become_int64_of_shape_n(dtype: Any) -> None:
     column = actions_column("action", np.array([[1], [2]], dtype))
     assert column.dtype == np.int64
@@ -23,10 +23,16 @@ def test_actions_in_the_right_form_are_not_copied() -> None:
     assert actions_column("action", action) is action
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0], [True, False], ["a"]])
+@pytest.mark.parametrize("values", [[True, False], ["a"]])
 def test_actions_that_are_no_whole_numbers_are_refused(values: Any) -> None:
     with pytest.raises(ValueError, match=r"action must hold whole numbers \(action indices\), got dtype"):
         actions_column("action", values)
+
+
+@pytest.mark.parametrize(("value", "named"), [(0.5, r"0\.5"), (np.nan, "nan"), (np.inf, "inf"), (1e300, r"1e\+300")])
+def test_floats_that_are_no_whole_numbers_are_refused_by_row(value: float, named: str) -> None:
+    with pytest.raises(ValueError, match=rf"action must hold whole numbers \(action indices\), got {named} in row 1"):
+        actions_column("action", np.array([1.0, value]))
 
 
 @pytest.mark.parametrize("values", [[0, 3], [-1, 0]])

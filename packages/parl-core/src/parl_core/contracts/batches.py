@@ -53,7 +53,7 @@ def observations(values: Any) -> Observations:
 
 
 def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArray[np.int64]:
-    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`.
+    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`; floats that are whole numbers pass, too.
 
     Args:
         name: the argument's name, for messages.
@@ -70,7 +70,13 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
             "IQL learn from vectors of numbers, PPO and A2C from several discrete parts (nvec=)"
         )
     array = _column(name, given)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):  # of NaN and infinity, which are no whole numbers
+            floats, array = array, array.astype(np.int64)
+        if (strange := np.flatnonzero(array != floats)).size:
+            row = strange[0]
+            raise ValueError(f"{name} must hold whole numbers (action indices), got {floats[row]} in row {row}")
+    elif array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold whole numbers (action indices), got dtype {array.dtype}")
     if array.size and (array.min() < 0 or (act_dim is not None and array.max() >= act_dim)):
         allowed = "at least 0" if act_dim is None else f"in 0..{act_dim - 1}"
