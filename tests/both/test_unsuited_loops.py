@@ -1,5 +1,6 @@
 """An algorithm in a loop that does not suit it, or with settings that it does not have, is refused at once."""
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from conformance.continuous_models import squashed
 from conformance.iql import iql_model
 from conformance.models import actor_critic, q_values, separate_actor_critic
 from parl_core import backends
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.offline import OfflineDataset
 from parl_core.training import (
     OffPolicySettings,
@@ -101,6 +102,81 @@ def test_the_settings_of_another_loop_are_refused() -> None:
         train_off_policy(agent("DQN"), envs, cast("Any", OnPolicySettings()))
     with pytest.raises(HyperparameterError, match=r"prioritized must be parl_core\.replay\.Prioritized\(\), got True"):
         OffPolicySettings(prioritized=cast("Any", True))
+
+
+class Gaussian(parl.Model):
+    """Means, and beside them a function of what a layer gives."""
+
+    def __init__(self, beside: Callable[[Any], Any], *, one_pass: bool = False) -> None:
+        super().__init__()
+        self.mean, self.other, self.state = (parl.layers.fc(1) for _ in range(3))
+        self.beside = beside
+        if one_pass:
+            self.policy_and_value = lambda obs: (self.policy(obs), self.value(obs))
+
+    def forward(self, obs: Any) -> Any:
+        return self.policy(obs)
+
+    def policy(self, obs: Any) -> Any:
+        found = self.beside(self.other(obs))
+        return self.mean(obs) if found is None else (self.mean(obs), found)
+
+    def value(self, obs: Any) -> Any:
+        return self.state(obs)
+
+
+ON_NUMBERS: dict[str, dict[str, Any]] = {
+    "PPO": {},
+    "A2C": {},
+    "PolicyGradient": {"lr": 1e-3},
+    "IMPALA": {"sample_batch_steps": 4},
+    "BC": {},
+}
+NO_DEVIATIONS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda numbers: numbers, r"a std of -\S+: if the network gives its logarithm, return its exponential"),
+    (lambda numbers: 0.0 * numbers, r"a std of -?0: if"),
+    (lambda numbers: None, r"a \w+ of shape \[8, 1\] for 8 rows"),
+]
+
+
+def _gaussians(name: str, beside: Callable[[Any], Any]) -> Any:
+    algorithm = getattr(parl.algorithms, name)
+    return parl.Agent(algorithm(Gaussian(beside), continuous_action=True, device="cpu", **ON_NUMBERS[name]))
+
+
+@pytest.mark.parametrize("name", ON_NUMBERS)
+@pytest.mark.parametrize(("beside", "returned"), NO_DEVIATIONS, ids=["logarithm", "zero", "means alone"])
+def test_a_policy_without_standard_deviations_is_refused_by_method_before_it_learns(
+    name: str, beside: Callable[[Any], Any], returned: str
+) -> None:
+    """The logarithm of a number below 0 is NaN, which an update would put into all weights."""
+    learner, rng = _gaussians(name, beside), np.random.default_rng(3)
+    obs, action, numbers = rng.normal(size=(8, 3)), rng.uniform(-1.0, 1.0, (8, 1)), rng.normal(size=8)
+    known = {"obs": obs, "batch_obs": obs, "next_obs": obs, "dones": np.zeros(8), "terminal": np.zeros(8)}
+    known |= dict.fromkeys(("action", "actions", "batch_action"), action)
+    known["behaviour_logits"] = np.zeros((8, 2))
+    names = type(learner.alg).learn.columns.names
+    columns = {name: np.asarray(known.get(name, numbers), np.float32) for name in names}
+    method = "forward" if name == "PolicyGradient" else "policy"
+    message = rf"Gaussian\.{method} has to return \(mean, std\) .* above 0, for {name}; it returned {returned}"
+    with pytest.raises(ModelContractError, match=message):
+        learner.learn(**columns)
+    assert learner.alg.updates == 0
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "PolicyGradient"])
+def test_the_on_policy_loop_refuses_a_policy_without_standard_deviations_before_it_acts(name: str) -> None:
+    message = r"has to return \(mean, std\) of a Gaussian, with std above 0, .* it returned a std of -1:"
+    with make_vector_env("Pendulum-v1", 1) as envs, pytest.raises(ModelContractError, match=message):
+        train_on_policy(_gaussians(name, lambda numbers: 0.0 * numbers - 1.0), envs, OnPolicySettings(total_steps=8))
+
+
+def test_standard_deviations_behind_a_pass_for_both_heads_are_looked_at() -> None:
+    model = Gaussian(lambda numbers: 0.0 * numbers, one_pass=True)
+    learner = parl.Agent(parl.algorithms.A2C(model, continuous_action=True, device="cpu"))
+    rows = np.zeros((8, 1), np.float32)
+    with pytest.raises(ModelContractError, match=r"Gaussian\.policy_and_value has to return .* a std of -?0:"):
+        learner.learn(np.zeros((8, 3), np.float32), rows, rows, rows)
 
 
 def test_an_environment_in_place_of_its_maker_is_refused() -> None:

@@ -34,7 +34,9 @@ def leaves(name: str, values: Observations) -> dict[str, NDArray[Any]]:
 
 def rows_of(values: Observations) -> int:
     """Return the number of rows, that of the first array."""
-    return len(next(iter(leaves("", values).values())))
+    while isinstance(values, Mapping):
+        values = next(iter(values.values()))
+    return len(values)
 
 
 def holds_tensors(values: Observations) -> bool:

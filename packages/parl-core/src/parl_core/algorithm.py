@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from parl_core import logger
 from parl_core._hanging import Holder, attributes, changed_values, decode, encode, holder_of, values_of
-from parl_core._nested import holds_tensors, map_nested
+from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core.checks import check_non_negative
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.layers import NoisyFc
@@ -27,6 +27,8 @@ from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.recurrent import has_memory
 
 __all__ = ["Algorithm", "AlgorithmState", "LearningRate", "Optimizer"]
+
+_MOST_TRIED = 64  # rows; of as many logarithms one is as good as surely not above 0
 
 
 class LearningRate:
@@ -299,6 +301,7 @@ class Algorithm:
     """True if the model has a memory (`parl_core.recurrent`)."""
 
     _compiles: bool = False
+    _has_gaussians: bool = False
     _reduces: bool = False
 
     def __init__(
@@ -854,6 +857,39 @@ class Algorithm:
                         method, wanted, f"{first} and {second} for {count} rows: both have to be [batch] or [batch, 1]"
                     )
 
+    def _require_gaussians(self, method: str, obs: Any, *, after: int = 0) -> None:
+        """Refuse a policy that does not return means and standard deviations above 0: it has no log-probabilities.
+
+        It is looked at until it was one that does.
+
+        Args:
+            method: of the model, such as `policy`; of what `policy_and_value` returns, the first one counts.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; its first rows are tried, and signs may differ.
+            after: of the policy's outputs, how many come before the mean.
+
+        Raises:
+            ModelContractError: it names the method, what it returned and what it has to return.
+        """
+        if self._has_gaussians:
+            return
+        with self._trying_out(obs, np.zeros(1), most=_MOST_TRIED) as (rows, _, count):
+            try:
+                found = self._run(getattr(self.model, method), rows)
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return
+        if method == "policy_and_value":
+            found = found[0]
+        wanted = f"({'logits, ' * after}mean, std) of a Gaussian, with std above 0,"
+        if not isinstance(found, tuple | list) or len(found) < after + 2:
+            shape = f" of shape {list(found.shape)} for {count} rows" if hasattr(found, "shape") else ""
+            raise self._wrong_return(method, wanted, f"{_named(found)}{shape}")
+        smallest = np.min(self._array(found[after + 1]))
+        if smallest <= 0.0:
+            raise self._wrong_return(
+                method, wanted, f"a std of {smallest:.4g}: if the network gives its logarithm, return its exponential"
+            )
+        self._has_gaussians = True
+
     def _shape_returned(
         self, method: str, wanted: str, obs: Any, action: NDArray[Any] | None = None
     ) -> tuple[int, ...] | None:
@@ -904,27 +940,32 @@ class Algorithm:
         return None
 
     @contextmanager
-    def _trying_out(self, obs: Any, action: NDArray[Any]) -> Iterator[tuple[Any, Any, int]]:
+    def _trying_out(self, obs: Any, action: NDArray[Any], most: int | None = None) -> Iterator[tuple[Any, Any, int]]:
         """Provide a context in which the model can be called: nothing is learned, counted or drawn by it.
 
         Args:
             obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
             action: `[batch, act_dim]`.
+            most: try the first rows of the observations instead, up to so many.
 
         Yields:
-            (observations, actions, rows): tensors of so many equal rows.
+            (observations, actions, rows): tensors of so many rows, equal ones without `most`.
         """
-        rows = 3  # more than two, so that what a single critic returns cannot be unpacked as a pair
+        # Equal ones are more than two, so that what a single critic returns cannot be unpacked as a pair.
+        rows = 3 if most is None else min(most, rows_of(obs))
 
         def repeated(array: Any) -> Any:
             return self._tensor(np.repeat(array[:1], rows, axis=0))
+
+        def first(array: Any) -> Any:
+            return self._tensor(array[:rows])
 
         switched = [layer for layer in self._layers_by_mode() if layer.training]
         for layer in switched:
             layer.training = False
         try:
             with self._no_gradients(), self._drawing_from(0):
-                tensors = map_nested(repeated, obs)
+                tensors = map_nested(repeated if most is None else first, obs)
                 if self.remembers:
                     tensors = self.model.remember(tensors, self._initial_state(rows))[0]
                 yield tensors, repeated(action), rows

@@ -108,7 +108,9 @@ class A2C(OnPolicy):
         self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"], model)
         limit = settings["max_grad_norm"]
         self._one_pass = first_method(model, ("policy_and_value", "policy"), name) == "policy_and_value"
-        if not self._one_pass:
+        if self._one_pass:
+            self._acts_with = "policy_and_value"
+        else:
             first_method(model, ("value",), name)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._given_or_adam(
@@ -239,7 +241,7 @@ class A2C(OnPolicy):
 
     def check_batch(self, batch: Rollout) -> Rollout:
         """Return a batch of arrays with actions, and a mask of them, that fit the policy."""
-        return self._with_checked_actions(batch, "policy_and_value" if self._one_pass else "policy")
+        return self._with_checked_actions(batch)
 
     def _policy_and_value(self, obs: Any, mask: Any) -> tuple[Any, Any]:
         if self._one_pass:

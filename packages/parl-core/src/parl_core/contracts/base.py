@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_all_known, check_non_negative
@@ -161,6 +160,7 @@ class OnPolicy(CountingUpdates):
     actions: ActionKind
 
     _outputs: int | None = None
+    _acts_with: str = "policy"
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
         """Draw actions, with what is needed to learn from them later.
@@ -192,23 +192,26 @@ class OnPolicy(CountingUpdates):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
 
-    # Shared
-
-    def _taken(self, name: str, values: Any, policy: str, obs: Any) -> NDArray[Any]:
-        """Return the actions of a batch, checked.
+    def check_policy(self, obs: Any) -> None:
+        """Refuse a policy for continuous actions whose Gaussians are none.
 
         Args:
-            name: the argument's name, for messages.
-            values: the actions.
-            policy: method of the model that has one output for each discrete action, which is looked at once.
-            obs: of the batch.
-        """
-        if self._outputs is None and self.actions == ActionKind():
-            self._outputs = self._output_size(policy, observations(obs))
-        return self.actions.column(name, values, self._outputs)
+            obs: `[n, ...]`, or a dictionary of such.
 
-    def _with_checked_actions(self, batch: Rollout, policy: str) -> Rollout:
-        """Return a batch of arrays with its actions and its mask checked; `policy` as in `_taken`."""
-        action = self._taken("action", batch.action, policy, batch.obs)
+        Raises:
+            ModelContractError: it names the model's method and what it has to return.
+        """
+        if self.actions.continuous:
+            self._require_gaussians(self._acts_with, obs, after=int(self.actions.nvec is not None))
+
+    # Shared
+
+    def _with_checked_actions(self, batch: Rollout) -> Rollout:
+        """Return a batch of arrays with its actions and its mask checked, and the policy at the first one."""
+        obs = observations(batch.obs)
+        self.check_policy(obs)
+        if self._outputs is None and self.actions == ActionKind():
+            self._outputs = self._output_size(self._acts_with, obs)
+        action = self.actions.column("action", batch.action, self._outputs)
         mask = self.actions.mask(batch.action_mask, batch.obs, action)
         return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})

@@ -110,6 +110,7 @@ class BC(CountingUpdates):
             self._outputs = self._output_size("policy", observations(batch.obs))
         action = self.actions.column("action", batch.action, self._outputs)
         if self.actions.continuous:
+            self._require_gaussians("policy", observations(batch.obs), after=int(self.actions.nvec is not None))
             action = unit_box("action", action)
         return batch.made(**{**batch.__dict__, "action": action})
 

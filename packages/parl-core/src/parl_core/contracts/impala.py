@@ -241,7 +241,7 @@ class IMPALA(CountingUpdates):
         rows, steps = len(logits), self.sample_batch_steps
         columns = {
             **batch.__dict__,
-            "action": self._checked_actions(batch.action, logits.shape[1]),
+            "action": self._checked_actions(batch.action, logits.shape[1], observations(batch.obs)),
             "behaviour_logits": logits,
         }
         ActionKind().mask(None, batch.obs, columns["action"])
@@ -269,9 +269,10 @@ class IMPALA(CountingUpdates):
             check_rows("IMPALA.learn", named)
         return batch.made(**columns)
 
-    def _checked_actions(self, values: Any, columns: int) -> Any:
+    def _checked_actions(self, values: Any, columns: int, obs: Any) -> Any:
         if not self.actions.continuous:
             return actions_column("actions", values, columns)
+        self._require_gaussians("policy_and_value" if self._one_pass else "policy", obs)
         action = self.actions.column("actions", values)
         if 2 * action.shape[1] != columns:
             raise ValueError(

@@ -71,14 +71,14 @@ class PolicyGradient(OnPolicy):
         settings = merge("PolicyGradient", hyperparas, {"lr": lr}, {"lr": 1e-3})
         self.lr = check_schedule("lr", settings["lr"], check_positive)
         self.actions = ActionKind.of(continuous_action, nvec, model)
-        self._policy = first_method(model, ("forward", "policy"), "PolicyGradient")
+        self._acts_with = first_method(model, ("forward", "policy"), "PolicyGradient")
         super().__init__(model, device=device, compile=compile)
         self.optimizer = self._given_or_adam(optimizer, self._at_start(self.lr))
         self.lr = self._own_rate(optimizer, None if lr is None and not hyperparas else self.lr, self.lr)
 
     def predict(self, obs: Any) -> Any:
         """Return action probabilities as the model does, without masks, or (mean, std), each `[batch, act_dim]`."""
-        output = getattr(self.model, self._policy)(obs)
+        output = getattr(self.model, self._acts_with)(obs)
         if self.actions.continuous:
             mean, std = output
             return mean, std.expand_as(mean)
@@ -187,7 +187,7 @@ class PolicyGradient(OnPolicy):
 
     def check_batch(self, batch: Rollout) -> Rollout:
         """Return a batch of arrays with actions, and a mask of them, that fit the policy."""
-        return self._with_checked_actions(batch, self._policy)
+        return self._with_checked_actions(batch)
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:

@@ -384,7 +384,7 @@ class PPO(_SeparateMethods, OnPolicy):
         missing = [name for name in ("return_", "log_prob", "advantage") if getattr(batch, name) is None]
         if missing:
             raise ValueError(f"{type(self).__name__} learns from return_, log_prob and advantage; got no {missing[0]}")
-        return self._with_checked_actions(batch, "policy")
+        return self._with_checked_actions(batch)
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         if self._one_pass:

@@ -215,12 +215,14 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
         space: the environment's action space; only of those with choices the number of outputs follows.
 
     Raises:
-        ModelContractError: it has both numbers.
+        ModelContractError: it has both numbers, or what the policy returns are no Gaussians where actions are numbers.
     """
     if not isinstance(agent, Agent):
         return
     model: Any = getattr(agent.alg, "model", None)
     refuse_uncarried_state(agent, obs)
+    if isinstance(agent.alg, OnPolicy):
+        agent.alg.check_policy(obs)
     if not hasattr(model, "implements") or not model.implements("policy"):
         return
     if isinstance(space, gymnasium.spaces.Discrete):
