@@ -179,6 +179,61 @@ def test_standard_deviations_behind_a_pass_for_both_heads_are_looked_at() -> Non
         learner.learn(np.zeros((8, 3), np.float32), rows, rows, rows)
 
 
+class Values(parl.Model):
+    """A critic, or the values of 2 actions, of which something is made."""
+
+    def __init__(self, made: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.actor, self.critic, self.made = parl.layers.fc(1, act="tanh"), parl.layers.fc(2), made
+
+    def policy(self, obs: Any) -> Any:
+        return self.actor(obs)
+
+    def value(self, obs: Any, action: Any = None) -> Any:
+        return self.made(self.critic(obs if action is None else parl.layers.concat([obs, action], 1)))
+
+    atoms = quantiles = value
+
+    def get_actor_params(self) -> Any:
+        return self.actor.parameters()
+
+
+@pytest.mark.parametrize(
+    ("made", "returned"),
+    [(lambda values: (values, values), "a tuple"), (lambda values: values, r"\[3, 2\] for 3 rows")],
+    ids=["tuple", "two columns"],
+)
+def test_a_critic_of_ddpg_that_returns_something_else_is_refused_by_method(
+    made: Callable[[Any], Any], returned: str
+) -> None:
+    learner = parl.Agent(parl.algorithms.DDPG(Values(made), device="cpu"))
+    obs, rows = np.zeros((8, 3), np.float32), np.zeros((8, 1), np.float32)
+    message = rf"Values\.value has to return \[batch\] or \[batch, 1\] for DDPG; it returned {returned}$"
+    with pytest.raises(ModelContractError, match=message):
+        learner.learn(obs, rows, rows, obs, rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "settings"),
+    [
+        ("C51", r"atoms has to return \[batch, N, act_dim\]", {"v_min": 0.0, "v_max": 1.0}),
+        ("QRDQN", r"quantiles has to return \[batch, N, act_dim\]", {}),
+        ("OfflineQ", r"value has to return \[batch, heads, act_dim\]", {"heads": 2}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("made", "returned"),
+    [(lambda values: (values, values), "a tuple"), (lambda values: values, r"\[4, 2\] for 4 rows")],
+    ids=["tuple", "values"],
+)
+def test_a_model_without_distributions_is_refused_by_method_where_it_acts(
+    name: str, wanted: str, settings: dict[str, Any], made: Callable[[Any], Any], returned: str
+) -> None:
+    actor = parl.Agent(getattr(parl.algorithms, name)(Values(made), device="cpu", **settings))
+    with pytest.raises(ModelContractError, match=rf"^Values\.{wanted} for {name}; it returned {returned}$"):
+        actor.predict(np.zeros((4, 3), np.float32))
+
+
 def test_an_environment_in_place_of_its_maker_is_refused() -> None:
     env: Any = gymnasium.make("CartPole-v1")
     with pytest.raises(HyperparameterError, match=r"a function that returns a new one; got <TimeLimit"):

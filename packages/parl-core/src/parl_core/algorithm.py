@@ -913,7 +913,12 @@ class Algorithm:
         shape = tuple(found.shape) if hasattr(found, "shape") else ()
         if len(shape) == 1 + wanted.count(",") and shape[0] == count:
             return shape[1:]
-        raise self._wrong_return(method, wanted, f"{list(shape)} for {count} rows" if shape else _named(found))
+        raise self._other_shape(method, wanted, found, count)
+
+    def _other_shape(self, method: str, wanted: str, found: Any, rows: int) -> ModelContractError:
+        """Return the error for what a method of the model returned for so many rows instead of what is wanted."""
+        shape = list(getattr(found, "shape", ()))
+        return self._wrong_return(method, wanted, f"{shape} for {rows} rows" if shape else _named(found))
 
     def _wrong_return(self, method: str, wanted: str, returned: str) -> ModelContractError:
         return ModelContractError(

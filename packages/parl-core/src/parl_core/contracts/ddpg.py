@@ -50,6 +50,15 @@ class DDPG(NoisyActorCritic):
         ModelContractError: the model lacks one of its methods.
     """
 
+    def _check_model(self, obs: Any, action: NDArray[Any]) -> None:
+        with self._trying_out(obs, action) as (rows, actions, count):
+            try:
+                found = self.model.value(rows, actions)
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return
+        if list(getattr(found, "shape", ())) not in ([count], [count, 1]):
+            raise self._other_shape("value", "[batch] or [batch, 1]", found, count)
+
 
 class BootstrappedDDPG(ContinuousActorCritic):
     """DDPG with several heads, each of which learns from a sample of its own of the transitions.

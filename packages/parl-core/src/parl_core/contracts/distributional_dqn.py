@@ -48,7 +48,7 @@ class DistributionalDQN(DQN):
 
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`, the means of the distributions."""
-        return self._means_of(self._values(self.model, obs))
+        return self._means_of(self._distributions(obs))
 
     def loss(self, batch: Transitions) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a batch of tensors, and `td_error` `[batch]`, by which transitions are drawn again."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core._nested import rows_of
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, first_method
 from parl_core.contracts.actions import check_mask, mask_of
@@ -311,6 +312,17 @@ class DQN(CountingUpdates):
     def _values(self, model: Any, obs: Any) -> Any:
         return self._run(getattr(model, self._value), obs)
 
+    def _distributions(self, obs: Any) -> Any:
+        """Return what the model returns to act by, where that has a dimension more than values have.
+
+        Raises:
+            ModelContractError: it has not.
+        """
+        found = self._values(self.model, obs)
+        if len(getattr(found, "shape", ())) != 1 + self._value_shape.count(","):
+            raise self._other_shape(self._value, self._value_shape, found, rows_of(obs))
+        return found
+
     def _choices(self, obs: Any) -> int | None:
         """Return how many actions there are: as many as the model has values, which is looked at once."""
         if self._outputs is None:
@@ -480,8 +492,7 @@ class OfflineQ(DQN):
 
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`, the mean of all heads'."""
-        values = self._values(self.model, obs)
-        return values if self.heads == 1 else values.mean(1)
+        return self._values(self.model, obs) if self.heads == 1 else self._distributions(obs).mean(1)
 
     def loss(self, batch: Transitions, share: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the loss of a batch, and `td_error`, as `DQN.loss`.
