@@ -400,6 +400,31 @@ def test_a_draining_node_that_comes_back_is_asked_again_to_end_its_actors() -> N
     assert to_node(state.lease_ended("n", held, KILLED), Bye)
 
 
+def test_a_node_that_is_lost_while_it_drains_takes_no_actors_when_it_comes_back() -> None:
+    state = cluster("n")
+    lease(state)
+    state.drain_requested("d", DrainNode(4, "n", reason="new disk"), 0.0)
+    state.node_lost("n", "cut")
+    assert to_node(join(state, "n"), Bye) == [Bye("it was drained: new disk")]
+    assert not to_client(ask(state), LeaseGranted)
+
+
+def test_a_drained_node_that_missed_its_bye_is_released_again() -> None:
+    state = cluster("n")
+    said = to_node(state.drain_requested("d", DrainNode(4, "n"), 0.0), Bye)
+    assert to_node(join(state, "n"), Bye) == said
+    assert not to_client(ask(state), LeaseGranted)
+
+
+def test_the_deadline_of_a_lost_node_is_none_until_it_comes_back() -> None:
+    state = cluster("n", own_node_id="n")
+    state.drain_requested("d", DrainNode(4, "n", 30.0), 0.0)
+    state.node_lost("n", "cut")
+    assert state.next_deadline() is None
+    join(state, "n")
+    assert not to_client(ask(state), LeaseGranted)
+
+
 def test_a_node_that_is_not_there_or_not_the_only_one_of_its_name_is_refused_by_name() -> None:
     state = cluster("n")
     twin = NodeJoin("n2", "host", (), "/run", ONE, name="host n")

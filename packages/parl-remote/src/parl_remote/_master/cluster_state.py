@@ -131,7 +131,7 @@ class ClusterState:
         node = self.tables.pool.get(node_id)
         if node is None:
             return []
-        self._draining.forget(node_id)
+        self._draining.gone(node_id)
         return self._settled(self._nodes.lost(node, reason, self._now))
 
     def node_left(self, node_id: str, reason: str, now: float) -> list[Instruction]:
@@ -140,7 +140,7 @@ class ClusterState:
         node = self.tables.pool.get(node_id)
         if node is None:
             return []
-        self._draining.forget(node_id)
+        self._draining.gone(node_id)
         return self._settled(self._nodes.left(node, reason, now))
 
     def nodes_acknowledged(self, asked: AcknowledgeNodes, by: str, now: float) -> NodesAcknowledged:

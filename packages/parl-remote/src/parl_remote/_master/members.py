@@ -12,7 +12,8 @@
 
 A node that rejoins keeps its leases, except those already revoked or reported as lost. Orders to end actors are
 repeated, because they may have been lost with its connection. Actors of a drained node that are restarted
-(`max_restarts`) are asked to end at once: they begin anew on other nodes.
+(`max_restarts`) are asked to end at once: they begin anew on other nodes. A drain holds as long as the node's process,
+which alone has its id: a node that was lost or released and comes back is drained again.
 """
 
 from __future__ import annotations
@@ -330,6 +331,7 @@ class KnownClients:
         return [ToNode(one.node.node_id, ForgetUnstarted(one.lease_id)) for one in leases if one.numbers is None]
 
 
+_ABSENT_KEPT = 10_000  # a node that missed its Bye, or was cut off, comes back within minutes
 _GRACE_S = 10.0  # for an actor to finish its calls; one that takes longer is killed, as its owner had time to react
 
 
@@ -351,7 +353,8 @@ class Draining:
     def __init__(self, tables: ClusterTables, own_node_id: str) -> None:
         self._tables = tables
         self._own_node_id = own_node_id
-        self._drains: dict[str, _Drain] = {}
+        self._drains: dict[str, _Drain] = {}  # of nodes that are there
+        self._absent: dict[str, _Drain] = {}  # of nodes that may come back
 
     def requested(self, client_id: str, request: DrainNode, now: float) -> list[Instruction]:
         """Close a node; a second request for it sets a new deadline.
@@ -383,13 +386,18 @@ class Draining:
         return [*out, *self.due(now)]
 
     def came_back(self, node: Node) -> None:
-        """Close a node again that rejoined while it is being drained."""
+        """Close a node again that rejoined and was being drained."""
+        if (drain := self._absent.pop(node.node_id, None)) is not None:
+            self._drains[node.node_id] = drain
         if node.node_id in self._drains:
             self._tables.pool.close(node)
 
-    def forget(self, node_id: str) -> None:
-        """Forget a node that is gone."""
-        self._drains.pop(node_id, None)
+    def gone(self, node_id: str) -> None:
+        """Set the drain of a node aside that is lost or was released, until it comes back."""
+        if (drain := self._drains.pop(node_id, None)) is not None:
+            self._absent[node_id] = drain
+        while len(self._absent) > _ABSENT_KEPT:
+            del self._absent[next(iter(self._absent))]
 
     def due(self, now: float) -> list[Instruction]:
         """Ask the actors of nodes past their deadline to end."""
@@ -420,7 +428,8 @@ class Draining:
 
     def let_go(self, node: Node) -> Instruction:
         """Return the Bye to a node, which ends its worker."""
-        reason = self._drains.pop(node.node_id).request.reason
+        reason = self._drains[node.node_id].request.reason
+        self.gone(node.node_id)
         return ToNode(node.node_id, Bye("it was drained" + (f": {reason}" if reason else "")))
 
     def _node_called(self, text: str) -> Node:
