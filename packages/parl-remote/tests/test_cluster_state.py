@@ -203,6 +203,21 @@ def test_events_and_lost_nodes_survive_the_master() -> None:
     assert not state.status(1, 1.0, detail=True, dropped=0).lost
 
 
+def test_lost_nodes_that_are_no_longer_listed_are_no_longer_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept()
+    state = again(kept, 1000.0)
+    for name in "abc":
+        state.node_joined(node(name, ONE), 0.0)
+        state.node_lost(name, "it burned", 1.0)
+    assert set(kept.nodes) == {"a", "b", "c"}
+    monkeypatch.setattr("parl_remote._master.events._LOST_KEPT", 2)
+    state = again(kept, 2000.0)
+    assert set(kept.nodes) == {"b", "c"}, "a master that is started again drops those that are too many"
+    state.node_joined(node("d", ONE), 2.0)
+    state.node_lost("d", "it burned", 3.0)
+    assert set(kept.nodes) == {one.node_id for one in state.status(1, 4.0, detail=True, dropped=0).lost} == {"c", "d"}
+
+
 def test_a_node_in_the_place_of_an_awaited_one_is_its_successor() -> None:
     kept = Kept()
     again(kept, 1000.0).node_joined(node("a", ONE), 0.0)

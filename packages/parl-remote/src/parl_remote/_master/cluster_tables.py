@@ -286,7 +286,7 @@ class ClusterTables:
     def __init__(self, liveness_limit_s: float, *, epoch: float, started: float, history: History, past: Past) -> None:
         self.history = history
         self.events = EventLog(epoch, started, history, past)
-        self.lost = LostNodes()
+        self.lost = LostNodes(history)
         self.pool = NodePool()
         self.clients: dict[str, Client] = {}
         self.leases: dict[str, Lease] = {}

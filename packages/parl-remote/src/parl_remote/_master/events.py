@@ -92,7 +92,7 @@ class History:
         """Keep the record of a node instead of an earlier one."""
 
     def gone(self, node_id: str) -> None:
-        """Drop the record of a node that has left, or whose loss was acknowledged."""
+        """Drop the record of a node that has left, or is no longer listed as lost."""
 
 
 class ActorNamed(NamedTuple):
@@ -203,9 +203,14 @@ def record_of(node: Node, joined_at: float) -> NodeRecord:
 
 
 class LostNodes:
-    """The lost nodes whose loss is not acknowledged, the latest last."""
+    """The lost nodes whose loss is not acknowledged, the latest last.
 
-    def __init__(self) -> None:
+    Args:
+        history: Keeps them; those that are too many are dropped there, too.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
         self._nodes: dict[str, LostNode] = {}
 
     def __len__(self) -> int:
@@ -215,11 +220,13 @@ class LostNodes:
         return iter(self._nodes.values())
 
     def add(self, lost: LostNode) -> None:
-        """Add a node."""
+        """Add a node, and drop the oldest if there are too many."""
         self._nodes.pop(lost.node.node_id, None)
         self._nodes[lost.node.node_id] = lost
         while len(self._nodes) > _LOST_KEPT:
-            del self._nodes[next(iter(self._nodes))]
+            oldest = next(iter(self._nodes))
+            del self._nodes[oldest]
+            self._history.gone(oldest)
 
     def remove(self, node_id: str) -> LostNode | None:
         """Remove and return a node; None if it is not there."""
