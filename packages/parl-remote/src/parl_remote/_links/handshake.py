@@ -311,10 +311,17 @@ class Reception:
 
 
 def fail_request(link: Link, frame: memoryview, reason: str) -> None:
-    """Answer a request that could not even be read, for want of memory or descriptors."""
-    number = json.loads(bytes(frame)).get("request_id")
-    if isinstance(number, int):
-        link.tell(Failed(number, reason))
+    """Answer a request that could not be read for want of something, if it is one and there is enough for that."""
+    try:
+        request = json.loads(bytes(frame))
+        number = request.get("request_id") if isinstance(request, dict) else None
+        if isinstance(number, int):
+            link.tell(Failed(number, reason))
+    except (ValueError, RecursionError):
+        pass  # it is no request
+    except Exception as error:
+        if not is_shortage(error):
+            raise
 
 
 class Part(Protocol):

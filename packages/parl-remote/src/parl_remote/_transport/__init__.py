@@ -60,10 +60,17 @@ class Received(Record):
 
 @record
 class Closed(Record):
-    """A peer is gone: it closed, its process ended, or it was silent for too long."""
+    """A peer is gone: it closed, its process ended, it was silent for too long, or it was given up.
+
+    Attributes:
+        peer: Its number.
+        reason: Why.
+        shortage: The shortage of this side's system for which it was given up; empty for every other reason.
+    """
 
     peer: int
     reason: str
+    shortage: str = ""
 
 
 Event: TypeAlias = Opened | Received | Closed

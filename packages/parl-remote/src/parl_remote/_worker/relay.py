@@ -6,9 +6,15 @@
 It does not read the messages. After AttachActor all traffic on the link is between caller and actor, except credits,
 which keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor waits for
 credit, an actor that is ahead of its caller is not read from.
+
+A shortage of the system while something of a pair is moved, in either direction, ends that pair and nothing else: the
+caller gets the cause, the actor the end of the connection.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from parl_remote._links.call_messages import refusal_of
 from parl_remote._links.handshake import Link
@@ -56,14 +62,12 @@ class Relay:
             actor = self._actors.connect(address)
         except ChannelClosed:
             link.drop()  # the actor has just died; the caller is notified on its own link to the worker
-            return
-        except OSError as error:
+        except Exception as error:
             if not is_shortage(error):
                 raise
-            link.send(refusal_of(shortage_of(error)))
-            link.drop()
-            return
-        self._by_link[link] = self._by_actor[actor] = _Pair(link, actor)
+            _refuse(link, shortage_of(error))
+        else:
+            self._by_link[link] = self._by_actor[actor] = _Pair(link, actor)
 
     def carries(self, link: Link) -> bool:
         """Return whether a link is paired with an actor."""
@@ -75,32 +79,12 @@ class Relay:
         Raises:
             RemoteProtocolError: The message is a credit for more than was sent.
         """
-        pair = self._by_link[link]
-        if frames[0] and frames[0][0] == CREDIT:
-            self._take_credit(pair, credit_of(frames))
-            return
-        try:
-            self._actors.send(pair.actor, frames)
-        except ChannelClosed:
-            self._part(pair)
-            return
-        except (MemoryError, OSError) as error:
-            if not is_shortage(error):
-                raise
-            self._actors.drop(pair.actor)
-            link.send(refusal_of(shortage_of(error)))
-            self._part(pair)
-            return
-        pair.not_credited += size_of(frames)
-        if pair.not_credited >= CREDIT_EVERY:
-            self._behind.add(pair)
-            self._catch_up()
+        self._move(self._by_link[link], self._from_caller, frames)
 
     def closed(self, link: Link) -> None:
         """Drop the pair of a caller that is gone."""
-        pair = self._by_link.pop(link)
-        del self._by_actor[pair.actor]
-        self._behind.discard(pair)
+        pair = self._by_link[link]
+        self._forget(pair)
         self._actors.drop(pair.actor)
 
     def close(self) -> None:
@@ -115,25 +99,56 @@ class Relay:
             if pair is None:
                 continue
             if type(event) is Received:
-                pair.link.send(event.frames)
-                pair.to_caller += size_of(event.frames)
-                if pair.to_caller >= WINDOW and not pair.held:
-                    pair.held = True
-                    self._actors.pause(pair.actor)
+                self._move(pair, self._from_actor, event.frames)
+            elif type(event) is Closed and event.shortage:
+                self._end(pair, event.shortage)
             elif type(event) is Closed:
                 self._part(pair)
         if self._behind:
             self._catch_up()
 
+    def _move(self, pair: _Pair, how: Callable[..., None], *what: Any) -> None:
+        """Move something of a pair, and end the pair if there is a shortage."""
+        try:
+            how(pair, *what)
+        except Exception as error:
+            if not is_shortage(error):
+                raise
+            self._end(pair, shortage_of(error))
+
+    def _from_caller(self, pair: _Pair, frames: list[memoryview]) -> None:
+        if frames[0] and frames[0][0] == CREDIT:
+            self._take_credit(pair, credit_of(frames))
+            return
+        try:
+            self._actors.send(pair.actor, frames)
+        except ChannelClosed:
+            self._part(pair)
+            return
+        pair.not_credited += size_of(frames)
+        if pair.not_credited >= CREDIT_EVERY:
+            self._behind.add(pair)
+            self._catch_up()
+
+    def _from_actor(self, pair: _Pair, frames: list[memoryview]) -> None:
+        pair.link.send(frames)
+        pair.to_caller += size_of(frames)
+        if pair.to_caller >= WINDOW and not pair.held:
+            pair.held = True
+            self._actors.pause(pair.actor)
+
     def _catch_up(self) -> None:
         """Send credit to callers whose actors have received enough."""
         for pair in list(self._behind):
-            taken = pair.not_credited - self._actors.backlog(pair.actor)
-            if taken >= CREDIT_EVERY:
-                pair.not_credited -= taken
-                pair.link.send([credit(taken)])
-            if pair.not_credited < CREDIT_EVERY:
-                self._behind.discard(pair)
+            self._move(pair, self._give_credit)
+
+    def _give_credit(self, pair: _Pair) -> None:
+        taken = pair.not_credited - self._actors.backlog(pair.actor)
+        if taken >= CREDIT_EVERY:
+            pair.not_credited -= taken
+            pair.link.send([credit(taken)])
+        if pair.not_credited < CREDIT_EVERY:
+            self._behind.discard(pair)
 
     def _take_credit(self, pair: _Pair, taken: int) -> None:
         if taken > pair.to_caller:
@@ -145,7 +160,30 @@ class Relay:
 
     def _part(self, pair: _Pair) -> None:
         """Drop the pair of an actor that is gone."""
+        self._forget(pair)
+        pair.link.drop()
+
+    def _end(self, pair: _Pair, shortage: str) -> None:
+        """End a pair for a shortage."""
+        self._forget(pair)
+        _if_possible(self._actors.drop, pair.actor)
+        _refuse(pair.link, shortage)
+
+    def _forget(self, pair: _Pair) -> None:
         del self._by_actor[pair.actor]
         del self._by_link[pair.link]
         self._behind.discard(pair)
-        pair.link.drop()
+
+
+def _refuse(link: Link, shortage: str) -> None:
+    """Tell a caller why its connection ends, and end it; either may fail for want of the same."""
+    _if_possible(lambda: link.send(refusal_of(shortage)))
+    _if_possible(link.drop)
+
+
+def _if_possible(step: Callable[..., object], *arguments: Any) -> None:
+    try:
+        step(*arguments)
+    except Exception as error:
+        if not is_shortage(error):
+            raise

@@ -251,7 +251,7 @@ class UnixPeers:
         except EOFError:
             self._lose(peer, "the peer closed the connection", events)
         except (OSError, RemoteProtocolError, MemoryError) as error:
-            self._lose(peer, str(error), events)
+            self._lose(peer, str(error), events, shortage_of(error) if is_shortage(error) else "")
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
         """Queue one message for a peer; see `Listener.send`."""
@@ -350,9 +350,9 @@ class UnixPeers:
             self._forget(peer)
         self._poller.close()
 
-    def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
+    def _lose(self, peer: _Peer, reason: str, events: list[Event], shortage: str = "") -> None:
         self._forget(peer)
-        events.append(Closed(peer.number, reason))
+        events.append(Closed(peer.number, reason, shortage))
 
     def _forget(self, peer: _Peer) -> None:
         self._by_number.pop(peer.number, None)
