@@ -264,6 +264,7 @@ class WorkerLease:
         start: The client's request; None before it.
         actor: The process, once there is one.
         channel: The worker's own way to it, which carries its exit report.
+        is_ending: Whether the actor was asked to finish its calls and end.
     """
 
     assigned: LeaseAssigned
@@ -272,6 +273,7 @@ class WorkerLease:
     start: StartActor | None = None
     actor: ActorProcess | None = None
     channel: UnixChannel | None = None
+    is_ending: bool = False
 
     @property
     def lease_id(self) -> str:

@@ -375,13 +375,16 @@ class Worker:
             self._processes.kill(lease.actor, cause)
 
     def _ask_to_end(self, lease: WorkerLease, cause: DeathCause) -> bool:
-        """Ask an actor to finish its calls and then end; return False if it cannot be asked."""
+        """Ask an actor once to finish its calls and then end; return False if it cannot be asked."""
+        if lease.is_ending:
+            return True
         if lease.actor is None or lease.channel is None:
             return False
         try:
             lease.channel.send(pack(Kind.CLOSE, 0, 1, 0), 0.0)
         except (ChannelClosed, ResultTimeout):
             return False
+        lease.is_ending = True
         self._processes.note(lease.actor, cause)
         self._numbers.soon()
         return True
