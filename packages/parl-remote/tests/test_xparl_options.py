@@ -332,7 +332,6 @@ def test_stop_of_several_clusters_needs_an_answer(xparl: Xparl) -> None:
     assert all(f"the cluster on port {port} (process " in done.stdout for port in ports)
     running = [record for _, record in RunFiles(environment().run_dir).clusters() if record.process.alive()]
     assert sorted(record.port for record in running) == ports
-    assert xparl("stop", "--all", "--port", ports[0]).returncode == 2
     assert xparl("stop", "--all").returncode == 0
     assert not any(record.process.alive() for record in running)
 
@@ -349,6 +348,24 @@ def test_stop_of_two_clusters_on_one_port_needs_an_answer(xparl: Xparl, options:
         assert all(f"the worker of {name}:8037" in done.stdout for name in ("first", "second"))
         assert process.poll() is None
         process.communicate()
+
+
+def test_stop_of_all_on_a_port_leaves_other_ports(xparl: Xparl) -> None:
+    run_files = RunFiles(environment().run_dir)
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for master in ("first:8037", "second:8037", "third:8038"):
+            command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+            process = running[master] = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+            name = master.partition(":")[0]
+            record = WorkerRecord(name, master, ProcessRecord.of(process.pid), cluster_id=name)
+            write_record(run_files.worker_directory(name), record)
+        done = xparl("stop", "--all", "--port", "8037")
+        assert done.returncode == 0, done.stderr
+        assert "This stops:\n  the worker of first:8037" in done.stdout
+        assert [running[f"{name}:8037"].wait(60) for name in ("first", "second")] == [-signal.SIGTERM] * 2
+        assert running["third:8038"].poll() is None
+        running["third:8038"].communicate()
 
 
 def answered(answer: str) -> int:

@@ -148,12 +148,15 @@ _UNANSWERED = 2  # the exit status where no user can be asked
     multiple=True,
     help="Your cluster on this port of this host; may be repeated.",
 )
-@click.option("--all", "everything", is_flag=True, help="Stop all your clusters, without asking.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Stop all your clusters, or all on the given ports, without asking."
+)
 def stop_command(ports: tuple[int, ...], everything: bool) -> None:
     r"""Stop your clusters and workers on this host: those of the given ports, or all.
 
-    Without --port it lists what it stops. If there is more than one cluster, or more than one on a port, it asks; if
-    it cannot ask because there is no terminal, it stops nothing and exits with 2, and --all stops everything.
+    Without --port it lists what it stops. If there is more than one cluster, or more than one on a port (of other
+    hosts, with workers here), it asks; if it cannot ask because there is no terminal, it stops nothing and exits with
+    2. With --all it does not ask.
 
     Each node gets a moment to end its actors and to disconnect; then its remaining processes are killed. Processes
     are found by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
@@ -164,9 +167,8 @@ def stop_command(ports: tuple[int, ...], everything: bool) -> None:
       xparl stop --port 8037 --port 8038
       xparl stop
       xparl stop --all
+      xparl stop --all --port 8037
     """
-    if ports and everything:
-        raise click.UsageError("--port and --all exclude each other")
     found = environment()
     run_files = RunFiles(found.run_dir)
     running = [one for one in _running(run_files) if not ports or _port_of(one) in ports]
@@ -190,6 +192,10 @@ def _announce(running: Sequence[_Record], *, asks: bool) -> None:
     if not asks:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        click.echo("Several would stop, and this is not a terminal; name one by --port, or pass --all.", err=True)
+        click.echo(
+            "Several would stop, and this is not a terminal; name one by --port, or pass --all, which stops all on a "
+            "port if --port is there.",
+            err=True,
+        )
         raise SystemExit(_UNANSWERED)
     click.confirm("Stop all of them?", abort=True)
