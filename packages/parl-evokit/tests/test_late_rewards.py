@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_evokit import ES, LogWriter, SamplingInfo
+from parl_evokit import ES, LogWriter, SamplingInfo, Tokens
 from parl_evokit._records import Record
 from parl_evokit.agent import ESAgent
 from parl_evokit.log._frames import Header, frame
@@ -129,6 +129,28 @@ def test_a_reward_that_comes_after_the_timeout_changes_nothing(tmp_path: Path) -
         log.reward(clone.add_noise(), 2.0)
     report, _ = agent.update_from_log(tmp_path)
     assert (report.used, report.set_aside.used) == (2, 1)
+
+
+@pytest.mark.parametrize(("reward", "only_tokens"), [(float("nan"), False), (float("inf"), False), (7.0, True)])
+def test_a_sample_waits_on_where_its_only_reward_does_not_count(
+    tmp_path: Path, reward: float, only_tokens: bool
+) -> None:
+    agent = agent_of(only_tokens=only_tokens)
+    clone = agent.clone()
+    odd, *others = [clone.add_noise() for _ in range(3)]
+    records = [Record(odd, None, 10**9), Record(odd, reward, 10**9 + 1)]
+    records += [Record(info, 1.0, 10**9 + 2, token=True) for info in others]
+    head = frame(Header("d" * 32, odd.fingerprint).encode())
+    (tmp_path / "d.evl").write_bytes(head + head + b"".join(frame(record.encode()) for record in records))
+    report, contents = agent.update_from_log(tmp_path)
+    assert (report.used, report.set_aside.total, contents.pending) == (2, 1, 1)
+    log_of(tmp_path, agent, [(2000, None)], "e")
+    with LogWriter(tmp_path, tokens=Tokens([bytes(32)])) as log:
+        for token in [log.sampled(clone.add_noise()) for _ in range(2)]:
+            log.reward(token, 2.0)
+    report, contents = agent.update_from_log(tmp_path)
+    assert (report.used, report.timed_out) == (4, 2)
+    assert (report.stale, contents.pending) == ({1: 1}, 0)
 
 
 def test_a_clock_that_is_ahead_does_not_let_everything_time_out(tmp_path: Path) -> None:

@@ -370,24 +370,26 @@ class ESAgent:
         until: Mapping[str, Any] | None = None,
     ) -> tuple[UpdateReport, LogContents]:
         before = self._progress
+        strategy, _ = self._ready("update")
         contents = read_log(
             paths,
             before.ledger,
             max_damage=max_damage,
             waiting=before.waiting,
             until=None if until is None else until["ledger"],
+            only_tokens=strategy.config.solver.update.only_tokens,
         )
         # A clock that is ahead on some host must not let all samples time out.
         now_us = min(time.time_ns() // 1000, max(before.now_us, contents.latest_us))
         now_us = now_us if until is None else int(until.get("now_us", 0))
-        model_iter_id, max_age = self.model_iter_id, self._ready("update")[0].max_age
+        model_iter_id, max_age = self.model_iter_id, strategy.max_age
         samples, aside = self._fresh(contents)
         samples, timed_out = self._timed_out(contents, samples, now_us)
         report = self._tell(samples, aside, refusals(contents.refused), timed_out)
         contents.expire(report.model_iter_id, max_age)
         counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
         keys, models = samples.keys[counted], samples.models[counted]
-        trusted = None if (kept := self._ready("update")[0].guard.trusted) is None else kept[0]
+        trusted = None if (kept := strategy.guard.trusted) is None else kept[0]
         seen = {segment.segment for segment in contents.segments}
         missing = {name: before.missing.get(name, model_iter_id) for name in contents.ledger if name not in seen}
         gone = {name for name, model in missing.items() if model_iter_id - model > max(max_age, REMEMBERED)}

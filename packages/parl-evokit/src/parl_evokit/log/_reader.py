@@ -77,22 +77,27 @@ LARGEST_INFO = 1000  # the original's reader has a buffer of this size
 PREFIX = "raw-"  # of names in the ledger
 
 
-def joined_rewards(served: Samples, rewarded: Samples) -> tuple[Samples, Samples]:
+def joined_rewards(served: Samples, rewarded: Samples, only_tokens: bool = False) -> tuple[Samples, Samples]:
     """Join rewards to the samples that were served.
 
     Args:
         served: Samples without reward, those that have been waiting among them; repetitions count once.
         rewarded: Rewards. One without model (0) and fingerprint (0) is taken for that of the served sample with its
             key, if there is just one.
+        only_tokens: Whether rewards count only where they came with a token.
 
     Returns:
-        The rewards, as complete as they can be, and the samples that have none yet.
+        The rewards, as complete as they can be, and the samples that have none yet that counts.
     """
     told_apart = (served.keys != CONTROL_KEY) & (served.keys != NO_KEY)
     if ((rewarded.fingerprints == 0) & (rewarded.models == 0)).any():
         rewarded = _named(_one_each(served.where(told_apart)), rewarded)
+    counting = np.isfinite(rewarded.rewards)
+    if only_tokens:
+        counting &= rewarded.tokens
+    answered = rewarded if counting.all() else rewarded.where(counting)
     # Most samples are rewarded: sorting all of them would take the memory of two copies.
-    waiting = _one_each(served.where(told_apart & ~present_in(rewarded, served)))
+    waiting = _one_each(served.where(told_apart & ~present_in(answered, served)))
     return rewarded, replace(waiting, counts=np.ones_like(waiting.counts), rewards=np.zeros_like(waiting.rewards))
 
 
@@ -154,7 +159,7 @@ class LogContents:
 
     Attributes:
         samples: Rows with a reward, as they were logged.
-        waiting: Samples that were served and have no reward yet, those that waited before among them.
+        waiting: Samples that were served and have no reward yet that counts, those that waited before among them.
         ledger: What to hand to the next `read_log`.
         segments: What was found in each file.
         expired: How many samples are not waited for any more, because their models are too old.
@@ -182,7 +187,7 @@ class LogContents:
 
     @property
     def pending(self) -> int:
-        """Number of samples that were served and have no reward yet."""
+        """Number of samples that were served and have no reward yet that counts: none, or none that is finite."""
         return len(self.waiting)
 
     @property
@@ -213,6 +218,7 @@ def read_log(
     max_damage: float = 0.01,
     waiting: Samples | None = None,
     until: Mapping[str, int] | None = None,
+    only_tokens: bool = False,
 ) -> LogContents:
     """Read what is new in logs.
 
@@ -224,6 +230,8 @@ def read_log(
         waiting: From the last time: samples that were served and had no reward.
         until: A later ledger, for reading once more what was read then: segments that it does not know are left out,
             of the others what it has not.
+        only_tokens: Whether samples keep waiting that have rewards without a token alone; as those do that have none
+            that is finite.
 
     Raises:
         LogError: A path does not exist, a file is neither form, or what was left out is all that is new.
@@ -259,7 +267,7 @@ def read_log(
         raise LogError("; ".join(f"{report.path}: {report.problem}" for report in left_out.values()))
     rewarded, served = reading.batch.samples()
     rewarded, still_waiting = joined_rewards(
-        served if waiting is None else Samples.concatenated([served, waiting]), rewarded
+        served if waiting is None else Samples.concatenated([served, waiting]), rewarded, only_tokens
     )
     bad = [report for report in kept if report.lost_bytes > max_damage * report.size]
     return LogContents(
