@@ -167,6 +167,48 @@ def test_a_step_that_is_not_finite_is_not_taken_and_later_ones_are() -> None:
     assert es.mean.tobytes() != before
 
 
+@pytest.mark.parametrize("kind", [kind for kind in SolverKind if kind not in {SolverKind.BASIC_ES, SolverKind.ARS}])
+@pytest.mark.parametrize("d", [1, 3])
+def test_samples_are_finite_where_rewards_grow_for_ever(kind: SolverKind, d: int) -> None:
+    sampling = {"gaussian_sampling": {"std": 1e20}}
+    settings = {"keys": "COUNTER", "solver": {"type": kind.name, "sampling": sampling}}
+    search = solver_class(kind)(np.ones(d, np.float32), settings)
+    rejected = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(300):
+            infos = search.ask(12)
+            samples = search.candidates(infos).astype(np.float64)
+            assert np.isfinite(samples).all()
+            report = search.tell(infos, samples.sum(axis=1) / 10)
+            assert (report.used, report.set_aside.diverged) == (
+                (0, 12) if report.rejected else (12, 0)
+            ) or kind.name == "GA"
+            rejected += report.rejected != ""
+        reason = search.should_stop()
+    adapting = {"SNES", "CMA_ES", "SEP_CMA_ES", "LM_MA_ES", "CR_FM_NES"}
+    assert (rejected > 0) == (kind.name in adapting), rejected
+    assert ("rewards grow" in reason) == (report.rejected != "")
+    again = solver_class(kind)(search.mean, settings)
+    again.load_state(search.state())
+    infos = again.ask(4)
+    assert again.candidates(infos).tobytes() == search.candidates(infos).tobytes()
+
+
+@pytest.mark.parametrize("kind", [SolverKind.CMA_ES, SolverKind.SEP_CMA_ES, SolverKind.CR_FM_NES])
+def test_a_run_that_goes_beyond_all_numbers_is_followed_by_the_next(kind: SolverKind) -> None:
+    sampling = {"gaussian_sampling": {"std": 1e37}, "cma_sampling": {"restarts": "IPOP", "max_restarts": 1}}
+    settings = {"keys": "COUNTER", "solver": {"type": kind.name, "sampling": sampling}}
+    search: Any = solver_class(kind)(np.ones(1, np.float32), settings)
+    reason = ""
+    while not reason:  # of the last run: as often as the step size grows, which cannot be for ever
+        infos = search.ask(20)
+        reason = search.tell(infos, search.candidates(infos)[:, 0] / 10).rejected
+    assert "rewards grow" in reason
+    assert search.restarts == 1
+    assert np.isfinite(search.mean).all()
+
+
 def test_late_rewards_of_a_model_whose_step_was_not_taken_count() -> None:
     config = {"optimizer": {"type": "ADAM"}, "update": {"shaping": "CENTERED", "stale": "IMPORTANCE"}}
     es = ES(np.ones(4, np.float32), {"solver": config})

@@ -35,11 +35,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit._sampler import Advance, Bounds, Sampler, Transform
+from parl_evokit._sampler import FARTHEST, Advance, Bounds, Sampler, Transform
 from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config, RestartKind
 from parl_evokit.errors import ConfigError, InvalidReward, LayoutMismatch
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles, random_bits
+from parl_evokit.optimizers import StepDiverged
 from parl_evokit.strategy import Strategy
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
 ]
 
 LARGEST_SPREAD = 1e30  # beyond, float32 parameters would overflow
+LARGEST_REACH = float(np.finfo(np.float32).max)
 RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
 UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12
@@ -207,18 +209,29 @@ class CmaFamily(Strategy):
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups
-        mean, norm = self._step(group, sampler)
+        # From nearer, no step leads to samples that are not finite.
+        state = self._own_state() if self._reach(sampler.parameters) > LARGEST_SPREAD else {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, norm = self._step(group, sampler)
         if self._bounds is not None:
             self._bounds.fold(mean)
         self._note(group)
-        if self._converged() and (start := self._restarts.next(self._evaluations)) is not None:
+        beyond = bool(state) and not self._reach(mean) <= LARGEST_REACH
+        if (beyond or self._converged()) and (start := self._restarts.next(self._evaluations)) is not None:
             self.population, self._sigma = start.population, start.sigma
             self._bests.clear()
             self._evaluations = 0
             self._begin()
             mean = self._another_start()
+        elif beyond:
+            self._load_own_state(state)
+            raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
         std, transform = self._shape()
         return Advance(mean.astype(np.float32), std, norm, transform)
+
+    def _reach(self, mean: NDArray[np.floating]) -> float:
+        """Return how far from 0 samples of this mean lie at most."""
+        return float(np.abs(mean).max()) + FARTHEST * self._widest()
 
     def _note(self, group: Group) -> None:
         self._evaluations += len(group.rewards)
@@ -265,8 +278,15 @@ class CmaFamily(Strategy):
         """Return standard deviation and matrix of the samples to come."""
 
     @abstractmethod
+    def _widest(self) -> float:
+        """Return the largest standard deviation of the samples to come."""
+
     def _too_small(self) -> str:
         """Return why steps do not matter any more; empty while they do."""
+        largest = self._widest()
+        if largest < SMALLEST_STEP:
+            return f"the largest standard deviation is {largest:.3g}: the search has converged"
+        return ""
 
     @abstractmethod
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:

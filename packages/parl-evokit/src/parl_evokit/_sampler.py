@@ -22,6 +22,7 @@ from parl_evokit.noise._keys import CONTROL_KEY
 from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
 __all__ = [
+    "FARTHEST",
     "Advance",
     "Best",
     "Bounds",
@@ -33,6 +34,7 @@ __all__ = [
 
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
+FARTHEST = 10.0  # standard deviations: no sample is farther from its model
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,12 @@ class Directions:
 
     rates: NDArray[np.float64]
     vectors: NDArray[np.float64]
+
+    @property
+    def widest(self) -> float:
+        """No direction is stretched by more than this."""
+        squares = np.einsum("kn,kn->k", self.vectors, self.vectors)
+        return float(np.prod(1.0 - self.rates + self.rates * np.maximum(1.0, squares)))
 
     def shaped(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return normal numbers `[m, n]` in the shape of the search."""

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from parl_evokit._cma_family import log_ranks
 from parl_evokit._params import FlatVector, ParameterLayout, under, within
-from parl_evokit._sampler import Advance, Sampler
+from parl_evokit._sampler import FARTHEST, Advance, Sampler
 from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config
 from parl_evokit.errors import LayoutMismatch
@@ -111,8 +111,9 @@ class AdaptiveStd(Strategy):
         with np.errstate(over="ignore", invalid="ignore"):
             parameters, std, gradient_norm = self._step(group, sampler)
             narrow = std.astype(np.float32)
-        if not (np.isfinite(parameters).all() and np.isfinite(narrow).all()):
-            raise StepDiverged("parameters or standard deviations would not be finite")
+            farthest = np.abs(parameters) + np.float32(FARTHEST) * narrow
+        if not np.isfinite(farthest).all():
+            raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
         self._std = std
         return Advance(parameters, narrow, gradient_norm)
 

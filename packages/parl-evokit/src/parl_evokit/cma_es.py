@@ -30,7 +30,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._cma_family import (
     LEAST_INTEGER_STD,
-    SMALLEST_STEP,
     CmaFamily,
     Recombination,
     checked_solutions,
@@ -120,13 +119,14 @@ class CMAES(CmaFamily):
         self._covariance = covariance.copy()
         self._decompose()
 
+    def _widest(self) -> float:
+        return self._sigma * self._longest
+
     def _too_small(self) -> str:
-        if self._sigma * self._longest < SMALLEST_STEP:
-            return f"the largest standard deviation is {self._sigma * self._longest:.3g}: the search has converged"
         if self._longest**2 > LARGEST_CONDITION * self._shortest**2:
             condition = (self._longest / self._shortest) ** 2
             return f"the condition of the covariance is {condition:.3g}, above {LARGEST_CONDITION:g}"
-        return ""
+        return super()._too_small()
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, rewards, z = self.layout.size, group.rewards, self._noise

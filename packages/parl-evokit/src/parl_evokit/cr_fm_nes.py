@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily, Rates, expected_norm, log_ranks
+from parl_evokit._cma_family import CmaFamily, Rates, expected_norm, log_ranks
 from parl_evokit._params import ParameterLayout
 from parl_evokit._sampler import Sampler, Stretch
 from parl_evokit._samples import Group
@@ -104,11 +104,8 @@ class CRFMNES(CmaFamily):
         self._begin()
         self._deviations = np.sqrt(covariance)
 
-    def _too_small(self) -> str:
-        largest = self._sigma * float(self._deviations.max())
-        if largest < SMALLEST_STEP:
-            return f"the largest standard deviation is {largest:.3g}: the search has converged"
-        return ""
+    def _widest(self) -> float:
+        return self._sigma * float((self._deviations * np.sqrt(1.0 + np.square(self._v))).max())
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, k = self.layout.size, len(group.rewards)
@@ -154,6 +151,8 @@ class CRFMNES(CmaFamily):
 
     def _follow(self, y: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
         """Move v and D along their natural gradients at the rows of `y` `[m, n]`, by so much each."""
+        if self.layout.size == 1:  # all shapes are the same one, so that v would grow for ever
+            return
         v_norm2 = float(self._v @ self._v)
         u = self._v / sqrt(v_norm2)
         squares, gamma = np.square(u), 1.0 + v_norm2

@@ -69,6 +69,10 @@ class LMMAES(CmaFamily):
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:  # noqa: ARG002  its size is in the step size
         self._begin()
 
+    def _widest(self) -> float:
+        _, directions = self._shape()
+        return self._sigma * (1.0 if directions is None else directions.widest)
+
     def _too_small(self) -> str:
         if self._sigma < SMALLEST_STEP:
             return f"the step size is {self._sigma:.3g}: the search has converged"

@@ -28,7 +28,7 @@ SAFE_NORM = 1e15  # of a gradient whose squares, decayed or not, float32 holds
 
 
 class StepDiverged(EvolutionError):
-    """The next parameters would not be finite numbers."""
+    """The next parameters, or samples of them, would not be finite numbers."""
 
 
 class Optimizer(ABC):
@@ -103,7 +103,10 @@ class Optimizer(ABC):
             if not finite:
                 self.load_state(before)
         if not finite:
-            raise StepDiverged(f"a gradient of length {norm:.3g} leads to parameters or moments that are not finite")
+            raise StepDiverged(
+                f"a gradient of length {norm:.3g} leads to parameters or moments that are not finite: the learning "
+                "rate is too large"
+            )
         return after
 
     def state(self) -> dict[str, NDArray[Any]]:

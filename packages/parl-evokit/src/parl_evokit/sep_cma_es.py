@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._cma_family import LEAST_INTEGER_STD, SMALLEST_STEP, CmaFamily, Rates, expected_norm, log_ranks
+from parl_evokit._cma_family import LEAST_INTEGER_STD, CmaFamily, Rates, expected_norm, log_ranks
 from parl_evokit._params import FlatVector
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Group
@@ -67,11 +67,8 @@ class SepCMAES(CmaFamily):
         self._begin()
         self._variances = covariance.copy()
 
-    def _too_small(self) -> str:
-        largest = self._sigma * sqrt(float(self._variances.max()))
-        if largest < SMALLEST_STEP:
-            return f"the largest standard deviation is {largest:.3g}: the search has converged"
-        return ""
+    def _widest(self) -> float:
+        return self._sigma * sqrt(float(self._variances.max()))
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them

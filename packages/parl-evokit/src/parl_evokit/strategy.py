@@ -332,11 +332,11 @@ class Strategy(ABC):
     def should_stop(self) -> str:
         """Return why the search should stop; empty if it should continue.
 
-        The last step was not taken, because its parameters would not be finite; or the last 100
+        The last step was not taken, because its parameters or samples would not be finite; or the last 100
         updates changed nothing (all rewards were equal).
         """
         if self._rejected:
-            return f"the last step was not taken: {self._rejected}; the learning rate is too large"
+            return f"the last step was not taken: {self._rejected}"
         if self._stalled >= 100:
             return f"the last {self._stalled} updates changed nothing: all rewards were equal"
         return ""
