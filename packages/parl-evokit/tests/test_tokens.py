@@ -160,6 +160,19 @@ def test_a_token_may_be_good_for_ever(clock: Clock) -> None:
     assert tokens.redeem(token) == INFO
 
 
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (SamplingInfo([5, 6], 2**31), "model_iter_id must be from 0 to 2"),
+        (SamplingInfo([], 1, 7, 2**62), "identity must be from 2 to 2"),
+        (SamplingInfo([5, 6], 1, 2**32), "fingerprint must be from 0 to 2"),
+    ],
+)
+def test_no_token_is_issued_for_a_sample_that_no_log_holds(tokens: Tokens, info: SamplingInfo, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        tokens.issue(info)
+
+
 def test_a_log_with_tokens_takes_rewards_for_tokens_only(tmp_path: Path, tokens: Tokens) -> None:
     with LogWriter(tmp_path, tokens=tokens) as log:
         info = SamplingInfo([5, 6], 7, 0x12345678)

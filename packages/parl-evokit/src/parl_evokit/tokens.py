@@ -154,10 +154,10 @@ class Tokens:
                 info.identity = random.randbits(KEY_BITS - 1) + 2
             key, flags = info.identity, WITHOUT_NOISE
         expiry = int(min(LATEST, self._clock() + self._lifetime_s))
+        info.SerializeToString()  # a sample that no log holds must not be served
         try:
             body = BODY.pack(FORMAT, flags, self._signing, expiry, info.model_iter_id, info.fingerprint, key)
         except struct.error as error:
-            info.SerializeToString()  # which says what does not fit
             raise InvalidToken(f"{info} has no token: {error}", Refusal.MALFORMED) from error
         return base64.urlsafe_b64encode(body + self._hash(self._secrets[self._signing], body)).decode()
 
