@@ -18,6 +18,7 @@ from parl_evokit import (
     SNES,
     ConfigError,
     ESAgent,
+    EvolutionError,
     InvalidReward,
     LayoutMismatch,
     LogError,
@@ -25,12 +26,15 @@ from parl_evokit import (
     NothingToUpdate,
     RecordError,
     SamplingInfo,
+    SecretError,
     SepCMAES,
     SolverError,
+    Tokens,
     mlp,
     read_log,
 )
 from parl_evokit.strategy import Strategy
+from parl_evokit.tokens import create_secret, rotate_secret
 
 KINDS: dict[str, type[Strategy]] = {
     "BASIC_ES": ES,
@@ -300,3 +304,55 @@ def test_a_file_is_not_replaced_by_a_directory(tmp_path: Path) -> None:
 def test_settings_of_another_kind_and_mistyped_fields_of_the_flat_form_are_reported(source: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ESAgent(source)
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (None, "must be a SamplingInfo, not of type NoneType"),
+        (5, "must be a SamplingInfo, not of type int"),
+        (SamplingInfo([1.5, 2]), "key"),  # type: ignore[list-item]
+        (SamplingInfo([3e8, 2.0**29]), "key"),  # type: ignore[list-item]
+        (SamplingInfo(["a", "b"]), "key"),  # type: ignore[list-item]
+        (SamplingInfo([1, 2], 1.0), "model_iter_id"),  # type: ignore[arg-type]
+        (SamplingInfo([1, 2], 1, "7"), "fingerprint"),  # type: ignore[arg-type]
+        (SamplingInfo([1, 2], 1, 7.5), "fingerprint"),  # type: ignore[arg-type]
+        (SamplingInfo([1, 2], 1, 2**32), "fingerprint"),
+        (SamplingInfo([], 1, 7, 2.5), "identity"),  # type: ignore[arg-type]
+    ],
+)
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_what_is_no_sample_is_refused_by_name_and_spoils_no_log(
+    tmp_path: Path, sample: Any, message: str, with_tokens: bool
+) -> None:
+    good = SamplingInfo([5, 6], 1, 7)
+    with LogWriter(tmp_path, tokens=Tokens([bytes(32)]) if with_tokens else None) as log:
+        for verb in (log.sampled, lambda sample: log.reward(sample, 1.0)):
+            with pytest.raises(EvolutionError, match="tokens only" if with_tokens and verb != log.sampled else message):
+                verb(sample)
+        log.reward(log.sampled(good) or good, 1.0)
+    contents = read_log(tmp_path)
+    assert (contents.infos, len(contents.segments), contents.damaged_bytes) == ([good], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        ({"context": "abc", "action": 1}, "context must be"),
+        ({"context": [object()], "action": 1}, "context must be"),
+        ({"context": [[1.0], [2.0, 3.0]], "action": 1}, "context must be"),
+        ({"action": 1.5}, "action must be an integer"),
+        ({"action": "1"}, "action must be an integer"),
+        ({"action": 1, "propensity": "high"}, "propensity a number"),
+        ({"action": 1, "propensity": None}, "propensity a number"),
+    ],
+)
+def test_what_is_no_decision_is_refused_by_name(tmp_path: Path, odd: dict[str, Any], message: str) -> None:
+    with LogWriter(tmp_path) as log, pytest.raises(RecordError, match=message):
+        log.sampled(SamplingInfo([5, 6], 1, 7), **odd)
+
+
+def test_a_secrets_path_with_a_nul_is_refused_by_name() -> None:
+    for verb in (Tokens.load, create_secret, rotate_secret):
+        with pytest.raises(SecretError, match="NUL"):
+            verb("a\0b")

@@ -158,8 +158,7 @@ class SamplingInfo:
         Raises:
             RecordError: A number does not fit its field.
         """
-        message = _key_bytes(self.key) + _origin_bytes(self.model_iter_id, self.fingerprint)
-        return message + _identity_bytes(self.identity) if self.identity else message
+        return _info_bytes(self, self.fingerprint)
 
     def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the name in the PARL 1.x manual
         """Read a message instead of what was there.
@@ -205,10 +204,8 @@ class SamplingInfo:
 
     def __repr__(self) -> str:
         identity = f", identity={self.identity}" if self.identity else ""
-        return (
-            f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, "
-            f"fingerprint={self.fingerprint:#010x}{identity})"
-        )
+        fingerprint = f"{self.fingerprint:#010x}" if isinstance(self.fingerprint, int) else repr(self.fingerprint)
+        return f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, fingerprint={fingerprint}{identity})"
 
 
 def halves_of(noise_keys: NDArray[np.uint64]) -> list[list[int]]:
@@ -315,9 +312,7 @@ def encode_sample(
     Raises:
         RecordError: A number does not fit its field.
     """
-    message = _key_bytes(info.key) + _origin_bytes(info.model_iter_id, fingerprint)
-    if info.identity:
-        message += _identity_bytes(info.identity)
+    message = _info_bytes(info, fingerprint)
     out = INFO + varint(len(message)) + message
     if reward is not None:
         try:
@@ -349,6 +344,19 @@ def is_decision(context: bytes, action: int, propensity: float) -> bool:
     if not 0 <= action < 2**31 or not SMALLEST_FLOAT <= propensity <= 1.0 or len(context) % 4:
         return False
     return bool(np.isfinite(np.frombuffer(context, "<f4")).all())
+
+
+def _info_bytes(info: SamplingInfo, fingerprint: int) -> bytes:
+    try:
+        message = _key_bytes(info.key) + _origin_bytes(info.model_iter_id, fingerprint)
+        return message + _identity_bytes(info.identity) if info.identity else message
+    except (AttributeError, TypeError, struct.error) as error:
+        if not isinstance(info, SamplingInfo):
+            raise RecordError(f"a sample must be a SamplingInfo, not of type {type(info).__name__}") from error
+        raise RecordError(
+            f"key, model_iter_id, fingerprint and identity of a sample must be integers, not {info.key}, "
+            f"{info.model_iter_id!r}, {fingerprint!r} and {info.identity!r}"
+        ) from error
 
 
 def _key_bytes(key: Sequence[int]) -> bytes:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from parl_core.atomic_write import atomic_write
 from parl_evokit._records import SamplingInfo
-from parl_evokit.errors import InvalidToken, SecretError
+from parl_evokit.errors import InvalidToken, RecordError, SecretError
 from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
 
 __all__ = ["Refusal", "Tokens", "create_secret", "refusals", "rotate_secret"]
@@ -148,6 +148,8 @@ class Tokens:
             InvalidKey: Its key is none.
             RecordError: A number of it does not fit its field.
         """
+        if not isinstance(info, SamplingInfo):
+            raise RecordError(f"a sample must be a SamplingInfo, not of type {type(info).__name__}")
         key, flags = info.noise_key, 0
         if key == CONTROL_KEY:
             if not info.identity:
@@ -281,6 +283,8 @@ def _parsed(text: str, where: str) -> list[bytes]:
 
 def _require_own_directory(path: Path) -> None:
     """Refuse a place from which secrets would travel along with models or logs."""
+    if "\0" in str(path):
+        raise SecretError(f"{str(path)!r} is not the path of a file: it has a NUL")
     directory = Path(os.path.realpath(path)).parent
     if (directory / "solver.json").exists() or next(directory.glob("*.evl"), None) is not None:
         raise SecretError(f"{directory} is the directory of a model or a log, which are copied about: choose another")

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
+from operator import index
 from os import PathLike
 from pathlib import Path
 from socket import gethostname
@@ -109,8 +110,7 @@ class LogWriter:
             LogError: The disk is full.
         """
         token = "" if self._tokens is None else self._tokens.issue(info)
-        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be refused
-            more = b"" if action is None else decision(np.asarray(context, "<f4").tobytes(), action, propensity)
+        more = b"" if action is None else _decision(context, action, propensity)
         self._append(info, None, time.time_ns() // 1000, more=more)
         return token
 
@@ -201,12 +201,15 @@ class LogWriter:
     def _append(
         self, info: SamplingInfo, reward: float | None, time_us: int = 0, token: bool = False, more: bytes = b""
     ) -> None:
+        if not isinstance(info, SamplingInfo):
+            raise RecordError(f"a sample must be a SamplingInfo, not of type {type(info).__name__}")
         # After a fork the open segment is the parent's: two processes must not share one.
         mine = self._descriptor is not None and self._owner == os.getpid()
         fingerprint = info.fingerprint
         # A record without fingerprint would be read with that of the header.
         nameless = fingerprint == 0 != self._fingerprint
         if not mine or nameless or self._size >= self._max_bytes or self._is_old():
+            info.SerializeToString()  # what is no sample begins no segment
             self._begin(fingerprint)
         if fingerprint == self._fingerprint:  # the header has it: five bytes less in each record
             fingerprint = 0
@@ -268,6 +271,21 @@ class LogWriter:
                 self._give_back()
             raise LogError(f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?")
         self._size += written
+
+
+def _decision(context: Sequence[float] | NDArray[np.floating], action: int, propensity: float) -> bytes:
+    try:
+        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be refused
+            numbers = np.asarray(context, "<f4").tobytes()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"context must be a sequence of finite numbers: {error}") from error
+    try:
+        number, probability = index(action), float(propensity)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(
+            f"action must be an integer and propensity a number, not {action!r} and {propensity!r}"
+        ) from error
+    return decision(numbers, number, probability)
 
 
 def _number(reward: Any) -> float:

@@ -76,11 +76,15 @@ def join_key(halves: Sequence[int]) -> int:
     Raises:
         InvalidKey: There are not two, one is negative or longer than 31 bits, or the key is reserved.
     """
-    if len(halves) == 2:
+    try:
         high, low = halves
         if 0 <= high <= HALF_MASK and 0 <= low <= HALF_MASK:
             return check_key(high << HALF_BITS | low)
-    raise InvalidKey(f"a key must be two integers from 0 to 2**31 - 1, not {list(halves)}")
+    except InvalidKey:  # which is a ValueError too
+        raise
+    except (TypeError, ValueError):  # not two, or not integers
+        pass
+    raise InvalidKey(f"a key must be two integers from 0 to 2**31 - 1, not {halves}")
 
 
 class KeySource(Protocol):
