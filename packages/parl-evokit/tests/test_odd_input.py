@@ -356,3 +356,22 @@ def test_a_secrets_path_with_a_nul_is_refused_by_name() -> None:
     for verb in (Tokens.load, create_secret, rotate_secret):
         with pytest.raises(SecretError, match="NUL"):
             verb("a\0b")
+
+
+@every
+def test_masked_rewards_are_set_aside(name: str) -> None:
+    es, other = search(name), search(name)
+    rewards = np.ma.array([1.0, 2.0, 1e6, 3.0, 4.0, 5.0, 6.0, -1e6], mask=[0, 0, 1, 0, 0, 0, 0, 1])
+    report = es.tell(es.ask(8), rewards)
+    assert (report.used, report.set_aside.not_finite, report.best_reward) == (6, 2, 6.0)
+    other.tell(other.ask(8), np.where(rewards.mask, np.nan, rewards.data))
+    assert es.mean.tobytes() == other.mean.tobytes()
+    assert rewards.data[2] == 1e6
+
+
+def test_masked_numbers_of_solutions_are_refused() -> None:
+    es = CMAES(np.zeros(2))
+    with pytest.raises(InvalidReward, match="number 1 has nan"):
+        es.inject(np.ones((2, 2)), np.ma.array([1.0, 2.0], mask=[0, 1]))
+    with pytest.raises(LayoutMismatch, match="number 0 has others"):
+        es.inject(np.ma.array(np.ones((2, 2)), mask=[[1, 0], [0, 0]]), [1.0, 2.0])

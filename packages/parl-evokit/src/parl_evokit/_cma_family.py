@@ -384,7 +384,8 @@ def checked_solutions(
         LayoutMismatch: `solutions` is not a table of finite numbers with so many columns.
         InvalidReward: There is not one finite reward a solution.
     """
-    table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
+    # What is masked is no number.
+    table, worth = (np.ma.asarray(given, np.float64).filled(np.nan) for given in (solutions, rewards))
     if table.ndim != 2 or not table.size:
         raise LayoutMismatch(f"solutions must be finite numbers [k, n], not an array of shape {table.shape}")
     if n and table.shape[1] != n:

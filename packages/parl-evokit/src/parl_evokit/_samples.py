@@ -102,6 +102,8 @@ class Samples:
             raise InvalidReward(
                 f"rewards must be one number per sample, an array ({n},), not one of shape {numbers.shape}"
             )
+        if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
+            numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
             values = numbers.astype(np.float32)
         try:
