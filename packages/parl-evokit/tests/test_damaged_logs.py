@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parl_evokit import LogWriter, mlp, read_log
+from parl_evokit import LogWriter, mlp, off_policy, read_log
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit.agent import ESAgent
 from parl_evokit.errors import LogError, NothingToUpdate
 from parl_evokit.log import write_raw
 from parl_evokit.log._frames import Header, frame
+from parl_evokit.log._segments import prune
 
 PRINT = 77
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -237,6 +238,20 @@ def test_a_file_that_cannot_be_read_waits_and_the_rest_is_learnt_from(
         with pytest.raises(LogError, match="Permission denied"):
             read_log(tmp_path, contents.ledger)
     assert len(read_log(tmp_path, contents.ledger).samples) == 3
+
+
+def test_a_link_that_leads_to_itself_or_nowhere_is_left_out(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        log.sampled(SamplingInfo([5, 6], 1, 7), action=1)
+        log.reward(SamplingInfo([5, 6], 1, 7), 1.0)
+    for name, target in (("loop.evl", "loop.evl"), ("long.evl", "x" * 1000), ("nowhere.evl", "none")):
+        (tmp_path / name).symlink_to(target)
+    contents = read_log(tmp_path)
+    assert contents.rewards == [1.0]
+    assert [report.path.name for report in contents.unreadable] == ["long.evl", "loop.evl"]
+    assert all("cannot be read" in report.problem for report in contents.unreadable)
+    assert off_policy.read_decisions(tmp_path).rewards.tolist() == [1.0]
+    assert len(prune([tmp_path], contents.ledger, dry_run=True).segments) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

@@ -28,7 +28,7 @@ from parl_evokit._records import Record, SamplingInfo, is_decision
 from parl_evokit.errors import EvolutionError, RecordError
 from parl_evokit.log._frames import is_header, scan
 from parl_evokit.log._reader import read_log
-from parl_evokit.log._segments import FileGone, files_of, stretch_of
+from parl_evokit.log._segments import FileGone, FileUnreadable, files_of, stretch_of
 
 __all__ = ["Decisions", "Estimate", "Evaluation", "evaluate", "read_decisions"]
 
@@ -121,7 +121,7 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
     for file in files_of(logs):
         try:
             data = stretch_of(file.path, 0, file.size)
-        except FileGone:
+        except (FileGone, FileUnreadable):  # as `read_log` leaves it out
             continue
         for payload in scan(data).payloads:
             if is_header(payload):

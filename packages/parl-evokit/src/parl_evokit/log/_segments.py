@@ -64,7 +64,8 @@ QUARANTINE = "quarantine"
 STAGED = "archiving-"  # folder of segments that are on their way into an archive, and the archive's name
 DIGITS = 12  # of a segment's name at the end of its file's name
 DAY_S = 86400.0
-OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ESPIPE}  # and not of process or system
+# Of one file, and not of process or system:
+OF_ONE_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 class FileGone(LogError):
@@ -117,7 +118,7 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
                 with os.scandir(path) as entries:
                     for name in sorted(entry.name for entry in entries if entry.name.endswith(SUFFIX)):
                         with contextlib.suppress(FileNotFoundError):  # it has gone since
-                            files.append(LogFile(path / name, os.stat(path / name).st_size))
+                            files.append(LogFile(path / name, _size_of(path / name)))
                 continue
             if path.is_file():
                 files.append(LogFile(path, os.stat(path).st_size))
@@ -126,6 +127,15 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
             raise LogError(f"{path} cannot be read: {error}") from error
         raise LogError(f"{path} is neither a log's directory nor a file")
     return files
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno in OF_ONE_FILE:  # reading it will say so of this file alone
+            return 0
+        raise
 
 
 def stretch_of(path: Path, start: int, stop: int) -> bytes:
