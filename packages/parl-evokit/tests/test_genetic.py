@@ -66,6 +66,20 @@ def test_an_elite_stays_until_a_child_is_better() -> None:
     assert (ga.mean == better).all()
 
 
+def test_a_sample_of_the_model_that_is_told_twice_counts_once() -> None:
+    once, twice = (GA(np.ones(6), settings(parents=2, elites=1)) for _ in range(2))
+    for ga in (once, twice):
+        ga.tell(ga.ask(4), [1.0, 10.0, 2.0, 3.0])
+    infos = [*once.ask(3), *once.ask(3)]  # two evaluations of the model
+    assert [info for ask in (twice.ask(3), twice.ask(3)) for info in ask] == infos
+    rewards = [6.0, 1.0, 2.0, 5.0, 1.0, 2.0]
+    assert once.tell(infos, rewards).control == 2
+    report = twice.tell([*infos, infos[0], infos[1]], [*rewards, 6.0, 1.0])
+    assert (report.used, report.control, report.repeated) == (4, 2, 2)
+    assert once.state()["evaluations"].tolist() == twice.state()["evaluations"].tolist() == [3, 1]
+    assert once.state()["rewards"].tolist() == twice.state()["rewards"].tolist() == [7.0, 2.0]
+
+
 def test_without_elites_a_worse_generation_replaces_a_better_one() -> None:
     ga = GA(np.ones(6), settings(parents=2, elites=0))
     ga.tell(ga.ask(4), [1.0, 10.0, 2.0, 3.0])

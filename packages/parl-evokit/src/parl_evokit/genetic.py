@@ -135,8 +135,10 @@ class GA(Strategy):
         elites = solver.sampling.ga_sampling.elites > 0 and not solver.guard.rollback
         if n < 2 or not elites or not isfinite(self._parents[0].reward):
             return super().ask(n)
-        sampler = self.sampler
-        return [SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint), *super().ask(n - 1)]
+        sampler, children = self.sampler, super().ask(n - 1)
+        # An identity, by which the sample counts once wherever it is told twice: the key of the first child is new.
+        model = SamplingInfo([0, 0], sampler.model_iter_id, sampler.fingerprint, children[0].noise_key)
+        return [model, *children]
 
     def _kept_of_round(self, intake: Intake, left: Sampler) -> NDArray[np.float32]:
         """See `Strategy._kept_of_round`: the best children, before their parents are forgotten."""
