@@ -1,6 +1,7 @@
 """A reward counts for a token that was issued here, has not been changed, and has not expired; secrets stay secret."""
 
 import base64
+import copy
 import os
 import re
 import stat
@@ -206,6 +207,24 @@ def test_refused_tokens_are_tallied_in_few_records(tmp_path: Path, tokens: Token
     records = [Record.decode(payload) for payload in scan(segment.read_bytes()).payloads[2:]]
     assert sum(record.refused[Refusal.MALFORMED.value] for record in records) == 1000
     assert len(records) < 100
+
+
+def test_a_forked_child_does_not_write_its_parents_tally_once_more(
+    tmp_path: Path, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = LogWriter(tmp_path, tokens=tokens)
+    for _ in range(10):
+        with pytest.raises(InvalidToken):
+            parent.reward("A" * 56, 1.0)
+    child = copy.copy(parent)  # as a fork makes one
+    child._descriptor, child._refused = os.dup(parent._descriptor or 0), parent._refused.copy()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 4711)
+        with pytest.raises(InvalidToken):
+            child.reward("A" * 56, 1.0)
+        child.close()
+    parent.close()
+    assert read_log(tmp_path).refused == {Refusal.MALFORMED.value: 11}
 
 
 def test_a_log_without_tokens_says_what_a_token_needs(tmp_path: Path) -> None:

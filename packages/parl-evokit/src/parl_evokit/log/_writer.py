@@ -76,6 +76,7 @@ class LogWriter:
             raise SecretError(f"{tokens.file} is in the log's directory, which is copied about: choose another")
         self._tokens = tokens
         self._refused: Counter[Refusal] = Counter()
+        self._counting = os.getpid()  # the process whose tally this is
         self._tallied = -1.0
         self._fsync_every = fsync_every
         self._max_bytes = max_bytes
@@ -173,7 +174,7 @@ class LogWriter:
             LogError: The end could not be written; the segment has ended all the same.
         """
         try:
-            if self._refused:
+            if self._own_refused():
                 self._tally()
         finally:
             self._end()
@@ -222,9 +223,15 @@ class LogWriter:
         return time.monotonic() - self._begun > self._max_seconds
 
     def _refuse(self, reason: Refusal) -> None:
-        self._refused[reason] += 1
+        self._own_refused()[reason] += 1
         if time.monotonic() - self._tallied >= TALLY_S:
             self._tally()
+
+    def _own_refused(self) -> Counter[Refusal]:
+        """Return the tally of this process; after a fork the parent's is the parent's to write."""
+        if self._counting != os.getpid():
+            self._refused, self._counting = Counter(), os.getpid()
+        return self._refused
 
     def _tally(self) -> None:
         """Write how many tokens were refused since the last time."""
