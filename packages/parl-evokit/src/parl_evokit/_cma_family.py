@@ -81,6 +81,7 @@ class CmaFamily(Strategy):
     Attributes:
         population: How many samples the present run's updates wait for.
         separable: Whether the covariance is diagonal.
+        leaps: Whether one step may widen samples by any factor, and not by a few digits at most.
 
     Raises:
         ConfigError: Bounds or integers do not fit the parameters.
@@ -88,6 +89,7 @@ class CmaFamily(Strategy):
     """
 
     separable: bool
+    leaps = False
 
     def __init__(
         self,
@@ -209,8 +211,7 @@ class CmaFamily(Strategy):
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups
-        # From nearer, no step leads to samples that are not finite.
-        state = self._own_state() if self._reach(sampler.parameters) > LARGEST_SPREAD else {}
+        state = self._own_state() if self.leaps or self._reach(sampler.parameters) > LARGEST_SPREAD else {}
         with np.errstate(over="ignore", invalid="ignore"):
             mean, norm = self._step(group, sampler)
         if self._bounds is not None:

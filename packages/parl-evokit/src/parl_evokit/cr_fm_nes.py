@@ -48,6 +48,7 @@ from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
 
 __all__ = ["CRFMNES"]
 
+LONGEST = 1e4  # of v: where it is much longer, rounding makes (6) divide by zero
 SMALLEST_FACTOR = 1e-3  # by which one update may shrink a deviation at most: they stay above 0
 
 
@@ -63,6 +64,7 @@ class CRFMNES(CmaFamily):
 
     sampler_name = "cr-fm-nes"
     separable = True  # of a warm start: it has the deviations, the direction is drawn
+    leaps = True  # where the direction is long, its natural gradient has no bound
 
     def __init__(
         self,
@@ -151,8 +153,6 @@ class CRFMNES(CmaFamily):
 
     def _follow(self, y: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
         """Move v and D along their natural gradients at the rows of `y` `[m, n]`, by so much each."""
-        if self.layout.size == 1:  # all shapes are the same one, so that v would grow for ever
-            return
         v_norm2 = float(self._v @ self._v)
         u = self._v / sqrt(v_norm2)
         squares, gamma = np.square(u), 1.0 + v_norm2
@@ -167,6 +167,7 @@ class CRFMNES(CmaFamily):
         s = s * inverse - b / (1.0 + b * float(squares @ pulled)) * (s @ pulled)[:, np.newaxis] * pulled
         t -= a * ((2 + v_norm2) * (s * u) - (s @ squares)[:, np.newaxis] * u)
         self._v += weights @ t / sqrt(v_norm2)
+        self._v *= min(1.0, LONGEST / sqrt(float(self._v @ self._v)))
         self._deviations *= np.maximum(SMALLEST_FACTOR, 1.0 + weights @ s)
 
     def _determinant(self) -> float:
