@@ -361,7 +361,9 @@ def test_a_secrets_path_with_a_nul_is_refused_by_name() -> None:
 @every
 def test_masked_rewards_are_set_aside(name: str) -> None:
     es, other = search(name), search(name)
-    rewards = np.ma.array([1.0, 2.0, 1e6, 3.0, 4.0, 5.0, 6.0, -1e6], mask=[0, 0, 1, 0, 0, 0, 0, 1])
+    rewards = np.ma.array(
+        [1.0, 2.0, 1e6, 3.0, 4.0, 5.0, 6.0, -1e6], mask=[False, False, True, False, False, False, False, True]
+    )
     report = es.tell(es.ask(8), rewards)
     assert (report.used, report.set_aside.not_finite, report.best_reward) == (6, 2, 6.0)
     other.tell(other.ask(8), np.where(rewards.mask, np.nan, rewards.data))
@@ -372,6 +374,6 @@ def test_masked_rewards_are_set_aside(name: str) -> None:
 def test_masked_numbers_of_solutions_are_refused() -> None:
     es = CMAES(np.zeros(2))
     with pytest.raises(InvalidReward, match="number 1 has nan"):
-        es.inject(np.ones((2, 2)), np.ma.array([1.0, 2.0], mask=[0, 1]))
+        es.inject(np.ones((2, 2)), np.ma.array([1.0, 2.0], mask=[False, True]))
     with pytest.raises(LayoutMismatch, match="number 0 has others"):
-        es.inject(np.ma.array(np.ones((2, 2)), mask=[[1, 0], [0, 0]]), [1.0, 2.0])
+        es.inject(np.ma.array(np.ones((2, 2)), mask=[[True, False], [False, False]]), [1.0, 2.0])
