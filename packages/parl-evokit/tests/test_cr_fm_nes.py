@@ -167,3 +167,14 @@ def test_bounds_restarts_and_warm_starts_are_those_of_the_family() -> None:
     solutions = np.random.default_rng(1).normal(2.0, 0.1, (50, 5))
     warm = CRFMNES.warm_start(solutions, -np.square(solutions - 2.0).sum(axis=1), search(5).config)
     assert np.abs(warm.mean - 2.0).max() < 0.2
+
+
+@pytest.mark.parametrize(("d", "cma_sampling"), [(7, {}), (7, {"lower": [0.0]}), (20, {})])
+def test_samples_stay_finite_where_a_linear_reward_lengthens_the_direction(d: int, cma_sampling: Any) -> None:
+    settings = {"type": "CR_FM_NES", "sampling": {"cma_sampling": cma_sampling}}
+    es = CRFMNES(np.ones(d), {"keys": "COUNTER", "solver": settings})
+    for _ in range(120):
+        infos = es.ask(12)
+        samples = es.candidates(infos).astype(np.float64)
+        assert np.isfinite(samples).all()
+        es.tell(infos, samples.mean(axis=1))
