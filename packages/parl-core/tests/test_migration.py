@@ -298,22 +298,22 @@ def test_files_that_cannot_be_read_are_named_beside_the_report_of_the_others(tmp
     assert "2 files not read" in result.stderr
 
 
-@pytest.mark.parametrize("content", [b"print 'two'\n", b"\xff\xfe", b"x = 1\0\n"])
-def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "old.py"
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("old.py", b"print 'two'\n", "is not Python 3 in UTF-8"),
+        ("old.py", b"\xff\xfe", "is not Python 3 in UTF-8"),
+        ("old.py", b"x = 1\0\n", "is not Python 3 in UTF-8"),
+        ("old.ipynb", b'{"cells": [{"cell_type": "code", "source": ["import gym"]}]}', "is a notebook: make a script"),
+    ],
+)
+def test_what_is_no_python_is_an_error_of_one_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    file = tmp_path / name
     file.write_bytes(content)
     result = CliRunner().invoke(parl, ["migrate", str(file)])
     assert result.exit_code == 1
-    assert f"{file} is not Python 3 in UTF-8" in result.stderr
+    assert f"{file} {said}" in result.stderr
     assert result.stdout == ""
-
-
-def test_a_notebook_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    file = tmp_path / "tutorial.ipynb"
-    file.write_text('{"cells": [{"cell_type": "code", "source": ["import gym"]}]}')
-    result = CliRunner().invoke(parl, ["migrate", str(file)])
-    assert result.exit_code == 1
-    assert "tutorial.ipynb is a notebook: make a script of it" in result.stderr
 
 
 def test_a_byte_order_mark_is_no_part_of_the_program(tmp_path: Path) -> None:

@@ -125,9 +125,9 @@ class FrameReplayMemory(SampledRing):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs, next_obs or act has not the memory's shape, the reward is NaN or infinite, or, where an
-                episode starts, next_obs does not go on with the frames of obs. Nothing is stored, but a full memory may
-                have lost its oldest transition.
+            ValueError: obs, next_obs or act has not the memory's shape, or fractions where whole numbers are stored,
+                the reward is NaN or infinite, or, where an episode starts, next_obs does not go on with the frames of
+                obs. Nothing is stored, but a full memory may have lost its oldest transition.
         """
         slot = self._end % self.max_size
         env = slot % self.n_envs

@@ -213,9 +213,8 @@ class ClusterNode:
             )
             return
         first = self._connect_master()
-        welcome = greet(
-            first, worker_hello(self._joined()), self._limits.connect_timeout_s
-        )  # fails now if it is refused
+        # Fails now if it is refused.
+        welcome = greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)
         first.close()
         self.cluster_id = welcome.cluster_id
         self._link = RejoiningLink(

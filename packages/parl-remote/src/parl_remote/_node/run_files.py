@@ -92,7 +92,15 @@ class ClusterRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker of this host that belongs to a cluster at `master`; `once` is a name that no second one there has."""
+    """One worker of this host that belongs to a cluster at `master`.
+
+    Attributes:
+        node_id: Its id.
+        master: The cluster's address as it was given.
+        process: Its process.
+        once: A name that no second worker of that cluster has; empty for none.
+        cluster_id: The cluster's id, which tells it from others at the same port; empty in records of older versions.
+    """
 
     node_id: str
     master: str
@@ -103,7 +111,14 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class MonitorRecord:
-    """One web monitor of this host, for the cluster at `master`; `url` is its address in a browser."""
+    """One web monitor of this host, for the cluster at `master`.
+
+    Attributes:
+        master: The cluster's address as it was given.
+        url: Its address in a browser.
+        process: Its process.
+        cluster_id: As in `WorkerRecord`.
+    """
 
     master: str
     url: str
