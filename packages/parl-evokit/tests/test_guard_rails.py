@@ -202,6 +202,42 @@ def test_rewards_with_heavy_tails_raise_no_more_false_alarms_than_others() -> No
     assert alarms <= 2
 
 
+@pytest.mark.parametrize("small", ["present", "holdout"])
+@pytest.mark.parametrize("rewards", ["rare clicks", "times on a page"])
+def test_unequal_arms_raise_no_more_false_alarms_than_equal_ones(rewards: str, small: str) -> None:
+    """Two hundred comparisons of equal models."""
+    alarms = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        guard = Guard(GuardConfig(rollback=True))
+        guard.updated(0, np.ones(2, np.float32), {})
+        for _ in range(150):
+            both = random.random(600) < 0.002 if rewards == "rare clicks" else random.lognormal(0.0, 2.0, 600)
+            arms = both[:30].tolist(), both[30:].tolist()
+            guard = guard.noting(*(arms if small == "present" else arms[::-1]))
+            alarms += guard.verdict() is Verdict.WORSE
+            if guard.verdict() is not Verdict.OPEN:
+                break
+    assert alarms <= 2
+
+
+@pytest.mark.parametrize(("present", "holdout"), [(30, 570), (570, 30)])
+def test_worse_models_are_found_as_soon_in_unequal_arms(present: int, holdout: int) -> None:
+    hours = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        guard = Guard(GuardConfig(rollback=True))
+        guard.updated(0, np.ones(2, np.float32), {})
+        for hour in range(1, 100):
+            arms = random.standard_normal(present) - 0.3, random.standard_normal(holdout)
+            guard = guard.noting(arms[0].tolist(), arms[1].tolist())
+            if guard.verdict() is Verdict.WORSE:
+                hours.append(hour)
+                break
+    assert len(hours) == 20
+    assert np.mean(hours) < 8
+
+
 def test_an_update_that_fails_counts_no_control_rewards() -> None:
     es = ES(np.ones(6), settings(rollback=True, min_control=2))
     update(es, [10.0, 10.1])

@@ -11,11 +11,16 @@ the arms' means with the weight 1 / (1/n + 1/m). The sum is compared with a boun
 normal mixture; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation 3.7;
 Waudby-Smith et al. 2024 for estimated variances), so looking at it after each update costs nothing:
 
-    |sum - truth * I| <= s * sqrt((I + r) * log((I + r) / (r * a^2)))   at all times, with probability 1 - a      (1)
+    |sum - truth * I| <= sqrt((V + r s^2) * log((V + r s^2) / (r s^2 a^2)))   at all times, with probability 1 - a  (1)
+    V = (E + 2 s^2 I) / 3                                                                                           (2)
 
-with I the sum of the weights and s^2 the variance of the rewards so far, the last ones included: one reward in a
-thousand that is huge widens the boundary as soon as it moves the sum. Each comparison with another trusted model, the
-k-th, has a = level * 6 / (pi * k)^2, so that all of them together raise a false alarm with a probability of at most
+with I the sum of the weights, s^2 the variance of the rewards so far, the last ones included, and E the sum of the
+squares by which the rewards have moved the sum. Where arms are unequal and rewards are skewed, I and s^2 alone are not
+enough: of clicks that one visitor in 500 makes, a single one in the arm of 5 % moves the sum as twenty do in the other
+arm, and s^2 hardly notices. With (2) and the true variance the boundary holds for arms of any one distribution, since
+exp(x - x^2/6) <= 1 + x + x^2/3 for all x (Delyon 2009, "Exponential inequalities for sums of weakly dependent
+variables"). For ordinary rewards E tends to s^2 I, and V with it. Each comparison with another trusted model, the k-th,
+has a = level * 6 / (pi * k)^2, so that all of them together raise a false alarm with a probability of at most
 `level`.
 """
 
@@ -90,6 +95,7 @@ class Comparison:
         holdout: The same of the trusted model.
         information: I of (1).
         total: The weighted sum of differences.
+        squares: E of (2).
         spread: Squared differences from the mean within arms and updates.
         freedom: Over how many degrees of freedom.
         seen_present: Rewards of the present models that have been compared.
@@ -101,6 +107,7 @@ class Comparison:
     holdout: Control = Control()
     information: float = 0.0
     total: float = 0.0
+    squares: float = 0.0
     spread: float = 0.0
     freedom: int = 0
     seen_present: int = 0
@@ -114,10 +121,12 @@ class Comparison:
             return waiting
         spread, freedom = self.spread + a.spread + b.spread, self.freedom + a.count + b.count - 2
         weight = 1.0 / (1.0 / a.count + 1.0 / b.count)
+        moved = sum(arm.spread / (arm.count * (arm.count - 1)) for arm in (a, b))
         return Comparison(
             self.number,
             information=self.information + weight,
             total=self.total + weight * (a.mean - b.mean),
+            squares=self.squares + weight**2 * moved,
             spread=spread,
             freedom=freedom,
             seen_present=self.seen_present + a.count,
@@ -133,8 +142,9 @@ class Comparison:
         """Return the bounds of (1) for how much better the present models are."""
         if self.information <= 0.0 or self.variance <= 0.0:
             return -float("inf"), float("inf")
-        a, r = level * 6.0 / (pi * self.number) ** 2, TIGHTEST / 2.0
-        width = sqrt(self.variance * (self.information + r) * log((self.information + r) / (r * a * a)))
+        a, least = level * 6.0 / (pi * self.number) ** 2, TIGHTEST / 2.0 * self.variance
+        wide = (self.squares + 2.0 * self.variance * self.information) / 3.0 + least
+        width = sqrt(wide * log(wide / (least * a * a)))
         return (self.total - width) / self.information, (self.total + width) / self.information
 
     def next(self) -> "Comparison":
@@ -218,10 +228,10 @@ class Guard:
             return {}
         c = self.comparison
         arms = [[arm.count, arm.total, arm.squares] for arm in (c.present, c.holdout)]
-        numbers = [c.number, c.information, c.total, c.spread, c.freedom, c.seen_present, c.seen_holdout]
+        numbers = [c.number, c.information, c.total, c.squares, c.spread, c.freedom, c.seen_present, c.seen_holdout]
         arrays: dict[str, NDArray[Any]] = {
             _PREFIX + "waiting": np.array(arms, np.float64),
-            _PREFIX + "differences": np.array(numbers, np.float64),
+            _PREFIX + "comparison": np.array(numbers, np.float64),
         }
         if self._parameters is not None:
             arrays[_PREFIX + "number"] = np.array(self._number, np.int64)
@@ -235,13 +245,12 @@ class Guard:
         Of earlier forms, which compared hours with earlier ones or weighed differences otherwise, nothing is.
         """
         own = within(_PREFIX, state)
-        if "differences" in own:
-            number, information, total, spread, freedom, seen_present, seen_holdout = own["differences"].tolist()
-            present, holdout = (Control(int(n), total_, squares) for n, total_, squares in own["waiting"].tolist())
+        if "comparison" in own:
+            number, information, total, squares, spread, *counts = own["comparison"].tolist()
+            present, holdout = (Control(int(count), *sums) for count, *sums in own["waiting"].tolist())
             self.comparison = Comparison(
-                int(number), present, holdout, information, total, spread, int(freedom), int(seen_present),
-                int(seen_holdout),
-            )  # fmt: skip
+                int(number), present, holdout, information, total, squares, spread, *map(int, counts)
+            )
             self._parameters = own.get("parameters")
             self._number = int(own["number"]) if self._parameters is not None else None
             self._state = within("state.", own)
