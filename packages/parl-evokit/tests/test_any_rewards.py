@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from parl_evokit import ES, AsyncESAgent, EvolutionError, GaussianNoise, LogWriter, NoiseSpec, SamplingInfo, shaping
+from parl_evokit import (
+    CMAES,
+    ES,
+    AsyncESAgent,
+    EvolutionError,
+    GaussianNoise,
+    LogWriter,
+    NoiseSpec,
+    SamplingInfo,
+    shaping,
+)
 from parl_evokit.agent import solver_class
 from parl_evokit.config import SolverKind
 from parl_evokit.noise._exact_sum import ExactSum, sum_of_squares
@@ -191,6 +201,47 @@ def test_samples_are_finite_where_rewards_grow_for_ever(kind: SolverKind, d: int
     again.load_state(search.state())
     infos = again.ask(4)
     assert again.candidates(infos).tobytes() == search.candidates(infos).tobytes()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SolverKind if kind is not SolverKind.GA])  # which takes any step
+def test_a_step_that_is_not_taken_changes_nothing(kind: SolverKind) -> None:
+    settings = {
+        "optimizer": {"type": "MOMENTUM", "base_lr": 3e37 if kind is SolverKind.ARS else 5.0},
+        "sampling": {"gaussian_sampling": {"std": 1e37}},
+        "cem": {"extra_std": 1e38},
+        "update": {"max_age": 0, "stale": "GROUPED"},
+    }
+    search = solver_class(kind)(np.ones(3, np.float32), {"solver": {"type": kind.name, **settings}})
+    for _ in range(300):
+        infos = search.ask(12)
+        before, mean = search.state(), search.mean.tobytes()
+        with np.errstate(over="ignore"):
+            rewards = np.nan_to_num(search.candidates(infos)).astype(np.float64)[:, 0] / 1e3
+        if search.tell(infos, rewards).rejected:
+            break
+    else:
+        pytest.fail("no step was too large")
+    after = search.state()
+    assert search.mean.tobytes() == mean
+    assert [name for name in after if after[name].tobytes() != before[name].tobytes()] == ["model_iter_id"]
+
+
+def test_own_candidates_wait_where_a_step_is_not_taken() -> None:
+    settings = {"keys": "COUNTER", "solver": {"type": "CMA_ES", "sampling": {"gaussian_sampling": {"std": 1e37}}}}
+    search, plain = (CMAES(np.ones(2, np.float32), settings) for _ in range(2))
+
+    def farther(es: CMAES) -> bool:
+        infos = es.ask(8)
+        return es.tell(infos, es.candidates(infos)[:, 0].astype(np.float64) / 10).rejected == ""
+
+    for es in (search, plain):
+        while farther(es):
+            pass
+    search.inject(search.mean[np.newaxis], [-3e38])
+    for es in (search, plain):
+        assert not farther(es)
+        assert es.tell(es.ask(8), [-(n**2.0) for n in range(8)]).rejected == ""
+    assert (search.mean != plain.mean).any()
 
 
 @pytest.mark.parametrize("kind", [SolverKind.CMA_ES, SolverKind.SEP_CMA_ES, SolverKind.CR_FM_NES])

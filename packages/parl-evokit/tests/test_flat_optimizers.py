@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parl_evokit.errors import EvolutionError, LayoutMismatch
-from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
+from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer, StepDiverged
 
 Make = Callable[[int], Optimizer]
 ALL: dict[str, Make] = {
@@ -89,6 +89,20 @@ def test_a_restored_optimizer_goes_on_to_the_same_bits(make: Make) -> None:
         middle = second.step(middle, gradient)
     assert (middle == straight).all()
     assert second.steps == 10
+
+
+@pytest.mark.parametrize("kind", [SGD, Momentum, Adam])
+@pytest.mark.parametrize(("lr", "gradient"), [(3e38, 10.0), (1e30, 1e20)])
+def test_a_step_that_is_not_finite_changes_nothing(kind: Callable[..., Optimizer], lr: float, gradient: float) -> None:
+    optimizer = kind(3, lr)
+    parameters = np.full(3, -3e38, np.float32)
+    optimizer.finite_step(parameters, np.zeros(3, np.float32), 0.0)
+    before = optimizer.state()
+    with pytest.raises(StepDiverged):
+        optimizer.finite_step(parameters, np.full(3, gradient, np.float32), gradient * math.sqrt(3))
+    assert {name: array.tolist() for name, array in optimizer.state().items()} == {
+        name: array.tolist() for name, array in before.items()
+    }
 
 
 @each

@@ -108,12 +108,17 @@ class AdaptiveStd(Strategy):
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         (group,) = intake.groups
-        with np.errstate(over="ignore", invalid="ignore"):
-            parameters, std, gradient_norm = self._step(group, sampler)
-            narrow = std.astype(np.float32)
-            farthest = np.abs(parameters) + np.float32(FARTHEST) * narrow
-        if not np.isfinite(farthest).all():
-            raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
+        state = self._own_state()
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                parameters, std, gradient_norm = self._step(group, sampler)
+                narrow = std.astype(np.float32)
+                farthest = np.abs(parameters) + np.float32(FARTHEST) * narrow
+            if not np.isfinite(farthest).all():
+                raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
+        except StepDiverged:
+            self._load_own_state(state)
+            raise
         self._std = std
         return Advance(parameters, narrow, gradient_norm)
 

@@ -135,7 +135,6 @@ class CMAES(CmaFamily):
             solutions, worth = self._injected
             injected = self._whitened(solutions - self.sampler.parameters)
             rewards, z = np.concatenate((rewards, worth)), np.concatenate((z, injected))
-            self._injected = None
         k, order = len(rewards), np.argsort(-rewards, kind="stable")
         rewards, z = rewards[order], z[order]
         if rewards[0] == rewards[-1]:  # nothing can be learnt from them
@@ -171,6 +170,12 @@ class CMAES(CmaFamily):
         if (self._steps - self._decomposed_at) * n * (rates.c_1 + rates.c_mu) >= PATIENCE:
             self._decompose()
         return mean, sqrt(float(y_w @ y_w))
+
+    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+        """See `Strategy._advance`; own candidates have counted once a step is taken."""
+        step = super()._advance(intake, sampler)
+        self._injected = None
+        return step
 
     def _kept_of_round(self, intake: Intake, left: Sampler) -> Matrix:
         """See `Strategy._kept_of_round`: how far samples were from their model, whose axes are forgotten with it."""

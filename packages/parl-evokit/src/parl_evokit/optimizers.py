@@ -9,7 +9,7 @@ Gradients point uphill on a loss: a step goes against them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ CHUNK = 2**15  # elements worked on at a time, so that intermediate results stay
 
 
 SAFE_NORM = 1e15  # of a gradient whose squares, decayed or not, float32 holds
+SAFE_CHANGE = 1e37  # of a parameter whose square float32 holds
 
 
 class StepDiverged(EvolutionError):
@@ -55,6 +56,7 @@ class Optimizer(ABC):
         self.steps = 0
         self._state: dict[str, FlatVector] = {name: np.zeros(size, np.float32) for name in self.moments}
         self._size = size
+        self._longest = 0.0  # gradient so far: no moment is larger
 
     def step(self, parameters: FlatVector, gradient: FlatVector, out: FlatVector | None = None) -> FlatVector:
         """Take one step.
@@ -92,21 +94,21 @@ class Optimizer(ABC):
             out: As for `step`.
 
         Raises:
-            StepDiverged: A parameter or a moment would not be finite; the moments are as before.
+            StepDiverged: A parameter or a moment would not be finite; steps and moments are as before.
         """
-        before = None if norm < SAFE_NORM else self.state()
+        longest = max(self._longest, norm)
         with np.errstate(over="ignore", invalid="ignore"):
+            # Where nothing can overflow, nothing has to be copied before and looked at afterwards.
+            safe = longest < SAFE_NORM and self._largest_change(max(1.0, longest)) < SAFE_CHANGE
+            before = None if safe and isfinite(float(np.dot(parameters, parameters))) else self.state()
             after = self.step(parameters, gradient, out)
-        finite = bool(np.isfinite(after).all())
-        if before is not None:
-            finite = finite and all(bool(np.isfinite(moment).all()) for moment in self._state.values())
-            if not finite:
-                self.load_state(before)
-        if not finite:
+        if before is not None and not all(np.isfinite(part).all() for part in (after, *self._state.values())):
+            self.load_state(before)
             raise StepDiverged(
                 f"a gradient of length {norm:.3g} leads to parameters or moments that are not finite: the learning "
                 "rate is too large"
             )
+        self._longest = longest
         return after
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -130,6 +132,7 @@ class Optimizer(ABC):
         self.steps = int(state["steps"])
         for name in self.moments:
             self._state[name] = state[name].copy()
+        self._longest = max((float(np.abs(moment).max()) for moment in self._state.values()), default=0.0)
 
     def _rate(self) -> np.float32:
         """Return the learning rate of the step that `steps` counts."""
@@ -137,6 +140,10 @@ class Optimizer(ABC):
 
     def _base_rate(self) -> float:
         return self.base_lr * self.schedule.factor(self.steps - 1)
+
+    def _largest_change(self, longest: float) -> float:
+        """Return what a step changes a parameter by at most, if no gradient has been longer than this."""
+        return self.base_lr * max(1.0, self.schedule.final) * longest
 
     @abstractmethod
     def _change(self, rate: np.float32, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
@@ -196,6 +203,9 @@ class Adam(Optimizer):
         self.beta1 = _decay("beta1", beta1)
         self.beta2 = _decay("beta2", beta2)
         self.epsilon = epsilon
+
+    def _largest_change(self, longest: float) -> float:
+        return super()._largest_change(longest) / self.epsilon
 
     def _rate(self) -> np.float32:
         correction = sqrt(1.0 - _power(self.beta2, self.steps)) / (1.0 - _power(self.beta1, self.steps))
