@@ -200,6 +200,38 @@ def test_what_was_read_then_can_be_read_once_more(tmp_path: Path) -> None:
     assert again.ledger == second.ledger
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_damaged_last_record_is_damage_once_its_writer_is_gone(tmp_path: Path, copies: int) -> None:
+    with LogWriter(tmp_path) as log:
+        for number in range(50):
+            log.reward(SamplingInfo([5, number + 1], 1, 9), 1.0)
+        (path,) = tmp_path.glob("*.evl")
+        whole = path.read_bytes()
+        with path.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([whole[-1] ^ 0xFF]))
+        first = read_log(tmp_path)
+        assert (len(first.samples), first.damaged_bytes, first.segments[0].unread) == (49, 0, 21)
+    for number in range(1, copies):
+        (tmp_path / f"copy-{number}.evl").write_bytes(path.read_bytes())
+    second = read_log(tmp_path, first.ledger, max_damage=1.0)
+    assert [(part.damage, part.unread) for part in second.segments] == [([(len(whole) - 21, len(whole))], 0)] * copies
+    third = read_log(tmp_path, second.ledger)
+    assert (len(third.samples), third.damaged_bytes) == (0, 0)
+
+
+def test_what_a_growing_copy_cuts_off_is_not_damage(tmp_path: Path) -> None:
+    whole, places = segment("f" * 32, range(3))
+    ledger: dict[str, int] = {}
+    rewards = 0
+    for size in range(places[0][1], len(whole) + 1):
+        (tmp_path / "1.evl").write_bytes(whole[:size])
+        contents = read_log(tmp_path, ledger)
+        ledger, rewards = contents.ledger, rewards + len(contents.samples)
+        assert contents.damaged_bytes == 0
+    assert rewards == 3
+
+
 def test_damaged_bytes_are_kept_once(tmp_path: Path) -> None:
     whole, places = segment("e" * 32, range(5))
     damaged = bytearray(whole)

@@ -3,7 +3,8 @@
     E5 4B | length, u16 | CRC-32 of length and payload, u32 | payload          (numbers with the low byte first)
 
 A frame that does not hold is skipped up to the next one that does. What is bad at the very end, with no good frame
-after it, counts as not yet written: its writer may still be at it.
+after it, counts as not yet written while its writer may still be at it; later, only the beginning of a frame does,
+since a copy of the file may have been made while that was written.
 """
 
 import struct
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from parl_evokit._records import BYTES, FIXED32, VARINT, read_fields, varint
 from parl_evokit.errors import LogError, RecordError
 
-__all__ = ["SYNC", "Frames", "Header", "Scan", "find_frames", "frame", "is_header", "scan"]
+__all__ = ["SYNC", "Frames", "Header", "Scan", "cut_off", "find_frames", "frame", "is_header", "scan"]
 
 
 FEW = 64  # frames of one length, below which each checksum is computed alone
@@ -84,6 +85,19 @@ def find_frames(data: bytes, start: int = 0) -> Frames:
         if place < 0:
             break
     return Frames(places, ends, damage, end)
+
+
+def cut_off(data: bytes) -> int:
+    """Return where a frame may begin that the end of the data cuts off; the length of the data if there is none."""
+    place = data.find(SYNC[:1])
+    while place >= 0:
+        head = data[place : place + HEAD.size]
+        if SYNC.startswith(head[: len(SYNC)]) and (
+            len(head) < HEAD.size or place + HEAD.size + HEAD.unpack(head)[1] > len(data)
+        ):
+            return place
+        place = data.find(SYNC[:1], place + 1)
+    return len(data)
 
 
 _SEEDS: dict[int, int] = {}  # checksums of lengths: pure numbers, few of which occur

@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import IO
@@ -37,7 +38,18 @@ from parl_core.atomic_write import atomic_write
 from parl_evokit._directories import try_lock
 from parl_evokit._samples import Decoded, Samples, decode_spans
 from parl_evokit.errors import LogError, RecordError, StorageError
-from parl_evokit.log._frames import FORMAT_TAG, HEAD, SUFFIX, Frames, Header, find_frames, frame, is_header, scan
+from parl_evokit.log._frames import (
+    FORMAT_TAG,
+    HEAD,
+    SUFFIX,
+    Frames,
+    Header,
+    cut_off,
+    find_frames,
+    frame,
+    is_header,
+    scan,
+)
 
 __all__ = [
     "QUARANTINE",
@@ -405,8 +417,10 @@ def read_segment(
                     origin,
                 )  # fmt: skip
             end = origin + found.end
-        report.unread = max(0, limit - end)
-        return [report], max(used, end)
+        stop = _end_of_damage(copies[0].path, end, limit)
+        report.damage += [(end, stop)] if stop > end else []
+        report.unread = max(0, limit - stop)
+        return [report], max(used, stop)
     reports: list[SegmentReport] = []
     whole: dict[int, int] = {}  # where good frames begin and end, in any copy
     ends = [used]
@@ -418,7 +432,7 @@ def read_segment(
         data = stretch_of(copy.path, used, limit)
         found = find_frames(data)
         damage = [(used + start, used + end) for start, end in found.damage]
-        report = SegmentReport(copy.path, header.segment, 0, damage, limit - used - found.end, size=copy.size)
+        report = SegmentReport(copy.path, header.segment, 0, damage, 0, size=copy.size)
         for place, end in zip(found.places, found.ends, strict=True):
             if used + place in whole:
                 continue
@@ -427,12 +441,22 @@ def read_segment(
             if not is_header(payload):
                 report.records += 1
                 batch.add(payload, [0], [len(payload)], header.fingerprint, report, used + place + HEAD.size)
+        stop = _end_of_damage(copy.path, used + found.end, limit)
+        report.damage += [(used + found.end, stop)] if stop > used + found.end else []
+        report.unread = limit - stop
         reports.append(report)
-        ends.append(used + found.end)
+        ends.append(stop)
     for report in reports:
         for start, end in report.damage:
             report.made_good += sum(stop - place for place, stop in whole.items() if start <= place < end)
     return reports, max(ends)
+
+
+def _end_of_damage(path: Path, end: int, limit: int) -> int:
+    """Return up to where what follows the last good frame is damage, and not a frame that is still to be written."""
+    if end >= limit or not _at_rest(path, inf, without_locks=False):
+        return end
+    return end + cut_off(stretch_of(path, end, limit))
 
 
 def _pieces(path: Path, start: int, limit: int) -> Iterator[tuple[bytes, int, Frames]]:
@@ -660,8 +684,14 @@ def _remove(path: Path) -> None:
         raise StorageError(f"{path} cannot be removed: {error}") from error
 
 
-def _at_rest(path: Path, latest: float) -> bool:
-    """Return whether a segment was not written to after that time, and no writer has it open."""
+def _at_rest(path: Path, latest: float, without_locks: bool = True) -> bool:
+    """Return whether a segment was not written to after that time, and no writer has it open.
+
+    Args:
+        path: Of the segment.
+        latest: The time, in seconds since 1970.
+        without_locks: What to return on a file system without locks.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -669,6 +699,6 @@ def _at_rest(path: Path, latest: float) -> bool:
     try:
         return os.fstat(descriptor).st_mtime <= latest and try_lock(descriptor)
     except OSError:  # a file system without locks
-        return True
+        return without_locks
     finally:
         os.close(descriptor)
