@@ -1,5 +1,6 @@
 """Odd input to searches, logs and agents: refused before anything changes, or taken for what it means."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from parl_evokit import (
     LMMAES,
     PGPE,
     SNES,
+    AsyncESAgent,
+    Config,
     ConfigError,
     ESAgent,
     EvolutionError,
@@ -26,13 +29,16 @@ from parl_evokit import (
     NothingToUpdate,
     RecordError,
     SamplingInfo,
-    SecretError,
     SepCMAES,
     SolverError,
     Tokens,
     mlp,
+    off_policy,
     read_log,
+    update_lock,
 )
+from parl_evokit.log import write_raw
+from parl_evokit.log._segments import compact, prune
 from parl_evokit.strategy import Strategy
 from parl_evokit.tokens import create_secret, rotate_secret
 
@@ -352,10 +358,54 @@ def test_what_is_no_decision_is_refused_by_name(tmp_path: Path, odd: dict[str, A
         log.sampled(SamplingInfo([5, 6], 1, 7), **odd)
 
 
-def test_a_secrets_path_with_a_nul_is_refused_by_name() -> None:
-    for verb in (Tokens.load, create_secret, rotate_secret):
-        with pytest.raises(SecretError, match="NUL"):
-            verb("a\0b")
+def agent() -> ESAgent:
+    return ESAgent({}, mlp([4, 2]))
+
+
+def without_solver() -> ESAgent:
+    agent = ESAgent({})
+    agent._model = mlp([4, 2])
+    return agent
+
+
+TAKE_A_PATH: dict[str, Callable[[str], object]] = {
+    "LogWriter": LogWriter,
+    "read_log": read_log,
+    "read_logs": lambda path: read_log([path]),
+    "read_decisions": off_policy.read_decisions,
+    "write_raw": lambda path: write_raw(path, [], []),
+    "prune": lambda path: prune([path], {}),
+    "compact": lambda path: compact([path], {}, "archive"),
+    "compact_into": lambda path: compact(["."], {}, path),
+    "Config.load": lambda path: Config.load(f"{path}.toml"),
+    "load_config": lambda path: ESAgent(f"{path}.toml"),
+    "load_inference_model": lambda path: ESAgent({}).load_inference_model(path, mlp([4, 2])),
+    "load_any_model": lambda path: ESAgent({}).load_inference_model(path),
+    "load_solver": lambda path: without_solver().load_solver(path),
+    "save": lambda path: agent().save(path),
+    "save_solver": lambda path: agent().save_solver(path),
+    "save_inference_model": lambda path: agent().save_inference_model(path),
+    "update_from_log": lambda path: agent().update_from_log(path),
+    "replay_log": lambda path: agent().replay_log(".", path),
+    "update_lock": lambda path: update_lock(path).__enter__(),
+    "warehouse": lambda path: AsyncESAgent(mlp([4, 2]), {"async_es": {"model_warehouse": path}}),
+    "Tokens.load": Tokens.load,
+    "create_secret": create_secret,
+    "rotate_secret": rotate_secret,
+    "NumpyModel.save": lambda path: mlp([4, 2]).save(path),
+    "NumpyModel.load": lambda path: mlp([4, 2]).load(path),
+}
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"], ids=["nul", "surrogate"])
+@pytest.mark.parametrize("verb", TAKE_A_PATH.values(), ids=TAKE_A_PATH)
+def test_what_is_no_path_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Callable[[str], object], path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EvolutionError, match="is no path: "):
+        verb(path)
+    assert not list(tmp_path.iterdir())
 
 
 @every

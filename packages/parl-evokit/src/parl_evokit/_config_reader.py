@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any, TypeVar
 
+from parl_evokit._directories import path_of
 from parl_evokit.errors import ConfigError
 
 __all__ = ["Block", "Field", "Quoted", "Value", "Word", "load_settings", "parse_prototxt", "quote", "to_prototxt"]
@@ -226,7 +226,7 @@ def load_settings(kind: type[T], source: T | Mapping[str, Any] | str | PathLike[
         raise ConfigError(
             f"settings are a path, a dictionary or a {kind.__name__}, not of type {type(source).__name__}"
         )
-    path = Path(fspath(source))
+    path = path_of(source, ConfigError)
     readers = {".prototxt": parse_prototxt, ".toml": _parse_toml, ".json": _parse_json}
     if path.suffix not in readers:
         raise ConfigError(f"{path}: a configuration's name ends in {', '.join(readers)}")

@@ -29,7 +29,7 @@ from socket import gethostname
 from typing import TypeVar
 
 from parl_core.atomic_write import sync
-from parl_evokit.errors import SolverError, StorageError, UpdateLocked
+from parl_evokit.errors import EvolutionError, SolverError, StorageError, UpdateLocked
 
 if sys.platform == "win32":
     import msvcrt
@@ -40,6 +40,7 @@ __all__ = [
     "clear_leftovers",
     "is_same_file",
     "open_directory",
+    "path_of",
     "read_unchanged",
     "removed",
     "replacing",
@@ -52,6 +53,20 @@ AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 LEFTOVER = re.compile(r"(?P<name>.+)\.tmp-[0-9a-f]{12}(?P<old>-old)?")
 T = TypeVar("T")
+
+
+def path_of(path: str | os.PathLike[str], error: type[EvolutionError]) -> Path:
+    """Return a path that a caller has given, where it is one that this system can have.
+
+    Raises:
+        EvolutionError: It has a NUL, or a character that is none; it is of the class `error`.
+    """
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError("it has a NUL")
+    except ValueError as reason:
+        raise error(f"{os.fspath(path)!r} is no path: {reason}") from reason
+    return Path(path)
 
 
 @contextlib.contextmanager
@@ -252,7 +267,7 @@ def update_lock(
         UpdateLocked: Another still holds it after `wait_s`; says who, where and since when.
         StorageError: The lock's file cannot be made.
     """
-    target = Path(os.path.realpath(directory))
+    target = Path(os.path.realpath(path_of(directory, StorageError)))
     path = target.with_name(target.name + ".lock")
     descriptor = _acquire(path, target, wait_s, waiting)
     try:

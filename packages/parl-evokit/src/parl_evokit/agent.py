@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import _solver_dir
-from parl_evokit._directories import replacing
+from parl_evokit._directories import path_of, replacing
 from parl_evokit._params import FlatVector
 from parl_evokit._records import SamplingInfo
 from parl_evokit._report import SetAside, UpdateReport
@@ -122,10 +122,11 @@ class ESAgent:
         """
         if self._strategy is not None:
             raise SolverError("the solver exists already, with its model: make a new agent for another")
-        adapter = (self._model or model_in(Path(model_dir))) if model is None else adapt(model)
+        directory = path_of(model_dir, SolverError)
+        adapter = (self._model or model_in(directory)) if model is None else adapt(model)
         if adapter is None:
             raise SolverError("load_inference_model() needs model=: files hold weights, the code comes from the caller")
-        adapter.load(Path(model_dir))
+        adapter.load(directory)
         self._model = adapter
 
     def init_solver(self) -> None:
@@ -244,7 +245,7 @@ class ESAgent:
         """
         self._ready("replay_log")
         with self._updating:
-            return self._tell_log(paths, max_damage, _solver_dir.read_summary(Path(until)))
+            return self._tell_log(paths, max_damage, _solver_dir.read_summary(path_of(until, SolverError)))
 
     def param_size(self) -> int:
         """Return how many numbers evolve."""
@@ -263,7 +264,7 @@ class ESAgent:
     def save_inference_model(self, model_dir: str | PathLike[str]) -> None:
         """Write the model's weights into a directory, whole or not at all; other files in it stay."""
         model = self._having_model("save_inference_model")
-        with replacing(Path(model_dir)) as directory:
+        with replacing(path_of(model_dir, SolverError)) as directory:
             model.save(directory)
 
     def save_solver(self, model_dir: str | PathLike[str]) -> None:
@@ -274,10 +275,11 @@ class ESAgent:
             StorageError: It cannot be written; it is as it was.
         """
         strategy, _ = self._ready("save_solver")
-        self._require_version(model_dir)
-        with replacing(Path(model_dir)) as directory:
+        target = path_of(model_dir, SolverError)
+        self._require_version(target)
+        with replacing(target) as directory:
             self._write_solver(directory, strategy)
-        self._note_version(model_dir)
+        self._note_version(target)
         self._settle()
 
     def save(self, model_dir: str | PathLike[str]) -> None:
@@ -289,11 +291,12 @@ class ESAgent:
             StorageError: It cannot be written; it is as it was.
         """
         strategy, model = self._ready("save")
-        self._require_version(model_dir)
-        with replacing(Path(model_dir)) as directory:
+        target = path_of(model_dir, SolverError)
+        self._require_version(target)
+        with replacing(target) as directory:
             model.save(directory)
             self._write_solver(directory, strategy)
-        self._note_version(model_dir)
+        self._note_version(target)
         self._settle()
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
@@ -302,10 +305,10 @@ class ESAgent:
         Raises:
             SolverError: A call is missing, or the files are damaged or not of this model.
         """
-        strategy = self._new_strategy("load_solver")
-        self._progress = _solver_dir.read(Path(model_dir), strategy)
-        self._history = read_history(Path(model_dir))
-        self._note_version(model_dir)
+        strategy, directory = self._new_strategy("load_solver"), path_of(model_dir, SolverError)
+        self._progress = _solver_dir.read(directory, strategy)
+        self._history = read_history(directory)
+        self._note_version(directory)
         self._strategy = strategy
         self._bind()
 
@@ -347,17 +350,17 @@ class ESAgent:
         _solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
         write_history(directory, self._history)
 
-    def _require_version(self, model_dir: str | PathLike[str]) -> None:
+    def _require_version(self, model_dir: Path) -> None:
         """Refuse to write over an update that this agent has not seen."""
-        known, found = self._versions.get(os.path.realpath(model_dir)), _solver_dir.version(Path(model_dir))
+        known, found = self._versions.get(os.path.realpath(model_dir)), _solver_dir.version(model_dir)
         if known and found and found != known:
             raise SolverError(
                 f"{model_dir} has been updated by another process since this agent loaded or saved it, and that update "
                 "would be lost: load it again, or save elsewhere (update_lock has processes take turns)"
             )
 
-    def _note_version(self, model_dir: str | PathLike[str]) -> None:
-        self._versions[os.path.realpath(model_dir)] = _solver_dir.version(Path(model_dir))
+    def _note_version(self, model_dir: Path) -> None:
+        self._versions[os.path.realpath(model_dir)] = _solver_dir.version(model_dir)
 
     def _source(self) -> SamplerSource:
         """Return where clones find the newest model."""

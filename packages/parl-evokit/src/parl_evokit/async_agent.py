@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from parl_core.atomic_write import atomic_write
 from parl_evokit import _solver_dir
-from parl_evokit._directories import clear_leftovers, read_unchanged, removed, update_lock
+from parl_evokit._directories import clear_leftovers, path_of, read_unchanged, removed, update_lock
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import Sampler
@@ -56,7 +56,7 @@ class Warehouse:
     """
 
     def __init__(self, path: str | os.PathLike[str], max_to_keep: int = 5) -> None:
-        self.path = Path(path)
+        self.path = path_of(path, SolverError)
         self._max_to_keep = max_to_keep
 
     def models(self) -> dict[int, Path]:
@@ -341,4 +341,4 @@ class _Newest:
 
 
 def _paths(logs: Logs) -> list[Path]:
-    return [Path(log) for log in ([logs] if isinstance(logs, str | PathLike) else logs)]
+    return [path_of(log, LogError) for log in ([logs] if isinstance(logs, str | PathLike) else logs)]

@@ -28,6 +28,7 @@ from os import PathLike
 from pathlib import Path
 
 from parl_core.atomic_write import atomic_write
+from parl_evokit._directories import path_of
 from parl_evokit._records import SamplingInfo
 from parl_evokit.errors import InvalidToken, RecordError, SecretError
 from parl_evokit.noise._keys import CONTROL_KEY, KEY_BITS
@@ -124,7 +125,7 @@ class Tokens:
         environment = os.environ if environment is None else environment
         path = path or environment.get(FILE_VARIABLE)
         if path is not None:
-            tokens = cls(_read(Path(path)), lifetime_s=lifetime_s)
+            tokens = cls(_read(path_of(path, SecretError)), lifetime_s=lifetime_s)
             tokens._file = Path(os.path.realpath(path))
             return tokens
         if VARIABLE not in environment:
@@ -213,7 +214,7 @@ def create_secret(path: str | PathLike[str]) -> Path:
     Raises:
         SecretError: There is a file of that name, the directory is a model's or a log's, or it cannot be written.
     """
-    target = Path(path)
+    target = path_of(path, SecretError)
     if os.path.lexists(target):
         raise SecretError(f"{target} is there already: rotate it, or give another name")
     return _write(target, [random.token_bytes(SECRET_BYTES)])
@@ -231,7 +232,7 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
     """
     if keep < 0:
         raise SecretError(f"keep must be 0 or more, not {keep}")
-    target = Path(path)
+    target = path_of(path, SecretError)
     return _write(target, [random.token_bytes(SECRET_BYTES), *_read(target)[:keep]])
 
 
@@ -283,8 +284,6 @@ def _parsed(text: str, where: str) -> list[bytes]:
 
 def _require_own_directory(path: Path) -> None:
     """Refuse a place from which secrets would travel along with models or logs."""
-    if "\0" in str(path):
-        raise SecretError(f"{str(path)!r} is not the path of a file: it has a NUL")
     directory = Path(os.path.realpath(path)).parent
     if (directory / "solver.json").exists() or next(directory.glob("*.evl"), None) is not None:
         raise SecretError(f"{directory} is the directory of a model or a log, which are copied about: choose another")

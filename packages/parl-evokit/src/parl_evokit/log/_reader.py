@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.atomic_write import atomic_write
+from parl_evokit._directories import path_of
 from parl_evokit._records import Record, SamplingInfo
 from parl_evokit._samples import NO_KEY, Decoded, Samples, decode
 from parl_evokit.errors import LogError, RecordError
@@ -339,9 +340,10 @@ def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards:
     """Write a whole file in the raw form, for programs that read nothing else.
 
     Raises:
+        LogError: It is no path.
         OSError: It cannot be written; a file of that name is as it was, as after any other error.
     """
-    with atomic_write(Path(path)) as file:
+    with atomic_write(path_of(path, LogError)) as file:
         for info, reward in zip(infos, rewards, strict=True):
             data = info.SerializeToString()
             file.write(HEAD.pack(reward, len(data)) + data)

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.atomic_write import atomic_write
-from parl_evokit._directories import try_lock
+from parl_evokit._directories import path_of, try_lock
 from parl_evokit._samples import Decoded, Samples, decode_spans
 from parl_evokit.errors import LogError, RecordError, StorageError
 from parl_evokit.log._frames import (
@@ -124,7 +124,7 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
         LogError: A path is neither a directory nor a file, or cannot be read.
     """
     files: list[LogFile] = []
-    for path in map(Path, paths):
+    for path in (path_of(path, LogError) for path in paths):
         try:
             if path.is_dir():
                 with os.scandir(path) as entries:
@@ -573,8 +573,8 @@ def compact(
         LogError: A log cannot be read, or the archive is one of them.
         StorageError: The archive cannot be written, or a file cannot be removed.
     """
-    logs = list(map(Path, paths))
-    target = Path(archive)
+    logs = [path_of(path, LogError) for path in paths]
+    target = path_of(archive, StorageError)
     if any(os.path.realpath(log) == os.path.realpath(target) for log in logs):
         raise LogError(f"{target} is the log itself: its records would be new again; choose another directory")
     result = Removed()

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from math import isfinite
 from operator import index
 from os import PathLike
-from pathlib import Path
 from socket import gethostname
 from types import TracebackType
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit._directories import try_lock
+from parl_evokit._directories import path_of, try_lock
 from parl_evokit._records import FLOAT, Record, SamplingInfo, decision, encode_sample
 from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError
 from parl_evokit.log._frames import SUFFIX, Header, frame
@@ -47,7 +46,7 @@ class LogWriter:
         tokens: With these, `sampled` returns a token, and `reward` takes nothing else.
 
     Raises:
-        LogError: A number is out of its range, or the directory is a file.
+        LogError: A number is out of its range, or the directory is a file or cannot be made.
         SecretError: The secret's file is in the log's directory.
     """
 
@@ -65,7 +64,7 @@ class LogWriter:
                 f"fsync_every must be 0 or more, max_bytes 1 or more and max_seconds above 0, not {fsync_every}, "
                 f"{max_bytes} and {max_seconds}"
             )
-        self._directory = Path(directory)
+        self._directory = path_of(directory, LogError)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:

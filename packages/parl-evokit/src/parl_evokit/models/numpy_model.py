@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit._directories import path_of
 from parl_evokit._params import FlatVector, ParameterLayout, read_arrays, write_arrays
-from parl_evokit.errors import LayoutMismatch, StorageError
+from parl_evokit.errors import LayoutMismatch, SolverError, StorageError
 from parl_evokit.noise._gaussian import GaussianNoise
 from parl_evokit.noise._spec import NoiseSpec
 
@@ -99,15 +99,16 @@ class NumpyModel:
         Raises:
             StorageError: It cannot be written.
         """
+        target = path_of(directory, StorageError)
         try:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            write_arrays(Path(directory) / WEIGHTS, self._views)
+            target.mkdir(parents=True, exist_ok=True)
+            write_arrays(target / WEIGHTS, self._views)
         except OSError as error:
             raise StorageError(f"{directory} cannot be written: {error}") from error
 
     def load(self, directory: str | PathLike[str]) -> None:
         """See `ModelAdapter`."""
-        path = Path(directory) / WEIGHTS
+        path = path_of(directory, SolverError) / WEIGHTS
         try:
             self.bind(self._layout.flatten(read_arrays(path)))
         except LayoutMismatch as error:

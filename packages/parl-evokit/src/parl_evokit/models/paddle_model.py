@@ -15,6 +15,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from parl_evokit._directories import path_of
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError, StorageError
 
@@ -115,7 +116,7 @@ class PaddleModel:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        path = directory / WEIGHTS
+        path = path_of(directory, StorageError) / WEIGHTS
         arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in self._layer.state_dict().items()}
         try:
             path.unlink(missing_ok=True)  # it may be a link to a file that others read
@@ -128,7 +129,7 @@ class PaddleModel:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        path = directory / WEIGHTS
+        path = path_of(directory, SolverError) / WEIGHTS
         try:
             arrays = load_file(path)
         except (OSError, SafetensorError) as error:

@@ -16,6 +16,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from parl_evokit._directories import path_of
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import LayoutMismatch, SolverError, StorageError
 
@@ -40,7 +41,7 @@ class PaddleProgram:
     samples_in_threads = False  # see `PaddleModel`
 
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
-        self._graph, self._weights = find_program(Path(directory), name)
+        self._graph, self._weights = find_program(path_of(directory, SolverError), name)
         self._scope = paddle.static.Scope()
         with _static(self._scope):
             self._executor = paddle.static.Executor(paddle.CPUPlace())

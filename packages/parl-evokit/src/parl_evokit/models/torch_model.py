@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from parl_evokit._directories import path_of
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError, StorageError
 
@@ -132,7 +133,7 @@ class TorchModel:
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
-        path = directory / WEIGHTS
+        path = path_of(directory, StorageError) / WEIGHTS
         tensors = {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
         try:
             path.unlink(missing_ok=True)  # it may be a link to a file that others read
@@ -145,7 +146,7 @@ class TorchModel:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        path = directory / WEIGHTS
+        path = path_of(directory, SolverError) / WEIGHTS
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
