@@ -115,6 +115,20 @@ def test_samples_whose_reward_does_not_come_count_as_the_settings_say(
     assert contents.pending == waiting
 
 
+def test_the_worst_reward_is_one_that_counts(tmp_path: Path) -> None:
+    agent = agent_of(censoring="WORST")
+    foreign, twice, good, waiting = (agent.clone().add_noise() for _ in range(4))
+    head = frame(Header("c" * 32, good.fingerprint).encode())
+    rewarded = [(twice, 2.0, 10**9), (twice, -50.0, 10**9 + 1), (good, 3.0, 10**9)]
+    records = [Record(waiting, None, 10**6), *(Record(info, reward, at, token=True) for info, reward, at in rewarded)]
+    foreign.fingerprint ^= 1  # of another product in the same log
+    records.append(Record(foreign, -1000.0, 10**9))
+    (tmp_path / "c.evl").write_bytes(head + head + b"".join(frame(record.encode()) for record in records))
+    report, _ = agent.update_from_log(tmp_path)
+    assert (report.used, report.timed_out, report.set_aside.foreign, report.repeated) == (3, 1, 1, 1)
+    assert report.mean_reward == pytest.approx((2.0 + 3.0 + 2.0) / 3)
+
+
 def test_a_reward_that_comes_after_the_timeout_changes_nothing(tmp_path: Path) -> None:
     agent = agent_of()
     clone = agent.clone()

@@ -431,8 +431,8 @@ class ESAgent:
 
         They are not waited for any more.
         """
-        update = self._ready("update")[0].config.solver.update
-        waiting = contents.waiting
+        strategy, _ = self._ready("update")
+        update, waiting = strategy.config.solver.update, contents.waiting
         if not update.reward_timeout_s or not len(waiting):
             return samples, 0
         late = (waiting.times > 0) & (waiting.times <= now_us - int(update.reward_timeout_s * 1e6))
@@ -444,8 +444,8 @@ class ESAgent:
             return samples, 0
         default = update.default_reward
         if update.censoring is CensorKind.WORST:
-            finite = samples.rewards[np.isfinite(samples.rewards)]
-            default = float(finite.min()) if len(finite) else default
+            intake = strategy.sorted(samples)
+            default = min([*intake.control, *(float(group.rewards.min()) for group in intake.groups)], default=default)
         censored = waiting.where(late)
         censored = replace(censored, rewards=np.full(len(censored), default, np.float32))
         return Samples.concatenated([samples, censored]), len(censored)

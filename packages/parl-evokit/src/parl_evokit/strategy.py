@@ -193,14 +193,7 @@ class Strategy(ABC):
             samples: Of this model or of older ones.
             aside: Of samples that were set aside before; the report has them too.
         """
-        before = self._sampler
-        intake = sort_samples(
-            samples,
-            model_iter_id=before.model_iter_id,
-            fingerprint=before.fingerprint,
-            max_age=self._max_age,
-            trusted=None if before.trusted is None else before.trusted[0],
-        )
+        before, intake = self._sampler, self.sorted(samples)
         if aside is not None:
             intake.set_aside.add(aside)
         arms = self._arms(intake, before)
@@ -227,6 +220,17 @@ class Strategy(ABC):
         self._note_best(intake, before)
         report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
         return self._with_comparison(report, compared, arms[1])
+
+    def sorted(self, samples: Samples) -> Intake:
+        """Return samples as an update of the present model would take them."""
+        present = self._sampler
+        return sort_samples(
+            samples,
+            model_iter_id=present.model_iter_id,
+            fingerprint=present.fingerprint,
+            max_age=self._max_age,
+            trusted=None if present.trusted is None else present.trusted[0],
+        )
 
     def _take(self, step: Advance, before: Sampler, guard: Guard, state: Mapping[str, NDArray[Any]]) -> FlatVector:
         """Put the model after a step in the place of the one before, and return its parameters.
