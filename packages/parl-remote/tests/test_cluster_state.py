@@ -13,8 +13,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient, ToNode
-from parl_remote._master.events import History, NodeRecord, Past
+from parl_remote._master.events import DrainRecord, History, NodeRecord, Past
 from parl_remote._messages import (
+    Bye,
     Heartbeat,
     LeaseAssigned,
     LeaseGranted,
@@ -33,9 +34,11 @@ from parl_remote._messages.overview import (
     ActorPhase,
     ClusterEvent,
     DrainNode,
+    EndActor,
     ForgetUnstarted,
     ListEvents,
     ListNodes,
+    NodePhase,
     NodesAcknowledged,
 )
 from parl_remote._resources import Resources
@@ -141,10 +144,12 @@ class Kept(History):
     def __init__(self) -> None:
         self.events: list[ClusterEvent] = []
         self.nodes: dict[str, NodeRecord] = {}
+        self.drains: dict[str, DrainRecord] = {}
 
     def past(self) -> Past:
         since = 900.0 if self.events else None
-        return Past(since, tuple(self.events[2:]), {"node_joined": 2}, tuple(self.nodes.values()))
+        kept = tuple(self.nodes.values()), tuple(self.drains.values())
+        return Past(since, tuple(self.events[2:]), {"node_joined": 2}, *kept)
 
     def happened(self, event: ClusterEvent) -> None:
         self.events.append(event)
@@ -152,8 +157,12 @@ class Kept(History):
     def noted(self, node: NodeRecord) -> None:
         self.nodes[node.joined.node_id] = node
 
+    def draining(self, drain: DrainRecord) -> None:
+        self.drains[drain.node_id] = drain
+
     def gone(self, node_id: str) -> None:
         self.nodes.pop(node_id, None)
+        self.drains.pop(node_id, None)
 
 
 def again(kept: Kept, epoch: float) -> ClusterState:
@@ -201,6 +210,31 @@ def test_events_and_lost_nodes_survive_the_master() -> None:
 
     state = again(kept, 3000.0)
     assert not state.status(1, 1.0, detail=True, dropped=0).lost
+
+
+def test_drains_survive_the_master() -> None:
+    kept = Kept()
+    state = again(kept, 1000.0)
+    for name in "abc":
+        state.node_joined(node(name, ONE, RunningLease(f"on {name}", "c", ONE, "Actor")), 0.0)
+    state.drain_requested("d", DrainNode(1, "a", 50.0, "new disk"), 10.0)
+    state.drain_requested("d", DrainNode(2, "b"), 10.0)
+    state = again(kept, 1040.0)
+    for name in "ab":
+        state.node_joined(node(name, ONE, RunningLease(f"on {name}", "c", ONE, "Actor")), 0.0)
+    assert [one.phase for one in state.view.nodes(ListNodes(1), 1.0, "").nodes] == [NodePhase.DRAINING] * 2
+    for name in "ab":
+        state.node_alive(name, Heartbeat(1), 14.0)
+    assert state.next_deadline() == 20.0, "50 s after it was asked for"
+    (asked,) = state.tick(20.0)
+    assert isinstance(asked, ToNode)
+    assert isinstance(asked.message, EndActor)
+    assert (asked.node_id, asked.message.lease_id, asked.message.detail) == ("a", "on a", "new disk")
+    for name in "ab":
+        assert ToNode(name, Bye("it was drained" + ": new disk" * (name == "a"))) in state.lease_ended(
+            name, f"on {name}", EXITED
+        )
+    assert not kept.drains
 
 
 def test_lost_nodes_that_are_no_longer_listed_are_no_longer_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote._master.events import EVENTS_KEPT, NodeRecord, Past
+from parl_remote._master.events import EVENTS_KEPT, DrainRecord, NodeRecord, Past
 from parl_remote._messages import NodeJoin
-from parl_remote._messages.overview import ClusterEvent, EventKind
+from parl_remote._messages.overview import ClusterEvent, DrainNode, EventKind
 from parl_remote._node.history import FILE_NAME, HistoryFile
 from parl_remote._resources import Resources
 
@@ -45,6 +45,24 @@ def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
+def test_drains_are_kept_until_their_node_has_left(tmp_path: Path) -> None:
+    history, _ = opened(tmp_path)
+    endless, timed, gone = DrainRecord("a", DrainNode(4, "a"), None), DrainRecord("a", DrainNode(5, "a"), 70.0), "b"
+    for one in (endless, timed, DrainRecord(gone, DrainNode(6, gone), 80.0)):
+        history.draining(one)
+    history.gone(gone)
+    for _ in range(2):
+        assert opened(tmp_path)[1].drains == (timed,)
+
+
+def test_nodes_are_read_in_the_order_of_their_losses(tmp_path: Path) -> None:
+    history, _ = opened(tmp_path)
+    for one in (node("a"), node("b"), node("b", lost_at=8.0), node("a", lost_at=9.0)):
+        history.noted(one)
+    for _ in range(2):
+        assert opened(tmp_path)[1].nodes == (node("b", lost_at=8.0), node("a", lost_at=9.0))
+
+
 def test_what_another_cluster_has_left_is_dropped(tmp_path: Path) -> None:
     opened(tmp_path)[0].happened(event(1))
     assert opened(tmp_path, "another", 8.0)[1] == Past(8.0)
@@ -72,6 +90,8 @@ def test_the_latest_events_are_kept_and_all_are_counted(tmp_path: Path) -> None:
         b"[1]\n",
         b"\xff\xfe\n",
         b'{"gone": []}\n',
+        b'{"drain": 4}\n',
+        b'{"drain": {"node_id": "a"}}\n',
     ],
 )
 def test_a_damaged_line_is_passed_over(tmp_path: Path, damage: bytes) -> None:

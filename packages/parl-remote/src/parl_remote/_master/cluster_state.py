@@ -100,6 +100,7 @@ class ClusterState:
         self._nodes.restore(past.nodes, until=started + _LIMITS_TO_COME_BACK * liveness_limit_s)
         self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
         self._draining = Draining(tables, own_node_id)
+        self._draining.restore(past.drains)
         self._finders = ActorFinders(tables)
 
     # -- nodes ---------------------------------------------------------------------------------------------------

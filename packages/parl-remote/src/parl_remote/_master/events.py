@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from parl_remote._master.placing import Node
 from parl_remote._messages import NodeJoin
-from parl_remote._messages.overview import ClusterEvent, DeathRecord, EventKind
+from parl_remote._messages.overview import ClusterEvent, DeathRecord, DrainNode, EventKind
 from parl_remote.errors import DeathKind
 
 __all__ = [
     "EVENTS_KEPT",
     "ActorNamed",
+    "DrainRecord",
     "EventLog",
     "History",
     "LostNode",
@@ -62,6 +63,21 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainRecord:
+    """A drain that holds for a node, whichever master it comes back to.
+
+    Attributes:
+        node_id: The node.
+        request: The latest request for it.
+        until: When its actors are asked to end, Unix time; None for never.
+    """
+
+    node_id: str
+    request: DrainNode
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """What happened before the master was started again.
 
@@ -69,13 +85,15 @@ class Past:
         since: When the first master began to count, Unix time; None if this is the first.
         events: The latest events.
         counts: The number of events by kind that are no longer kept.
-        nodes: The nodes that were there, and those that were lost.
+        nodes: The nodes that were there, and those that were lost in the order of their losses.
+        drains: The drains of these nodes.
     """
 
     since: float | None = None
     events: tuple[ClusterEvent, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     nodes: tuple[NodeRecord, ...] = ()
+    drains: tuple[DrainRecord, ...] = ()
 
 
 class History:
@@ -91,8 +109,11 @@ class History:
     def noted(self, node: NodeRecord) -> None:
         """Keep the record of a node instead of an earlier one."""
 
+    def draining(self, drain: DrainRecord) -> None:
+        """Keep the drain of a node instead of an earlier one."""
+
     def gone(self, node_id: str) -> None:
-        """Drop the record of a node that has left, or is no longer listed as lost."""
+        """Drop the records of a node that has left, or is no longer listed as lost."""
 
 
 class ActorNamed(NamedTuple):

@@ -13,7 +13,8 @@
 A node that rejoins keeps its leases, except those already revoked or reported as lost. Orders to end actors are
 repeated, because they may have been lost with its connection. Actors of a drained node that are restarted
 (`max_restarts`) are asked to end at once: they begin anew on other nodes. A drain holds as long as the node's process,
-which alone has its id: a node that was lost or released and comes back is drained again.
+which alone has its id: a node that was lost or released and comes back is drained again, also by a master that was
+killed and started again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from parl_remote._master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
-from parl_remote._master.events import LostNode, NodeRecord, record_of
+from parl_remote._master.events import DrainRecord, LostNode, NodeRecord, record_of
 from parl_remote._master.leases import LeaseEnds, LeaseGrants
 from parl_remote._master.placing import Node
 from parl_remote._messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
@@ -356,6 +357,12 @@ class Draining:
         self._drains: dict[str, _Drain] = {}  # of nodes that are there
         self._absent: dict[str, _Drain] = {}  # of nodes that may come back
 
+    def restore(self, drains: Iterable[DrainRecord]) -> None:
+        """Take up the drains that another master has kept."""
+        for one in drains:
+            deadline = None if one.until is None else self._tables.events.on_the_clock(one.until)
+            self._absent[one.node_id] = _Drain(one.request, deadline)
+
     def requested(self, client_id: str, request: DrainNode, now: float) -> list[Instruction]:
         """Close a node; a second request for it sets a new deadline.
 
@@ -368,6 +375,8 @@ class Draining:
         node = self._node_called(request.node)
         deadline = None if request.timeout_s is None else now + request.timeout_s
         self._drains[node.node_id] = _Drain(request, deadline)
+        until = None if deadline is None else self._tables.events.unix(deadline)
+        self._tables.history.draining(DrainRecord(node.node_id, request, until))
         self._tables.pool.close(node)
         why = f": {request.reason}" if request.reason else ""
         self._tables.events.node(EventKind.NODE_DRAINING, node, f"is being drained{_with_actors(node)}{why}", now)

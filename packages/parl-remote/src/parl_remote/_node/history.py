@@ -1,8 +1,8 @@
-"""What a master keeps of nodes and events in a file, for the one that is started after it was killed.
+"""What a master keeps of nodes, their drains and events in a file, for the one that is started after it was killed.
 
     <run directory>/<host>-<port>/events.jsonl
         {"cluster": id, "since": time, "counts": {kind: number}}      of events that are no longer in the file
-        {"event": ClusterEvent} | {"node": NodeRecord} | {"gone": node id}
+        {"event": ClusterEvent} | {"node": NodeRecord} | {"drain": DrainRecord} | {"gone": node id}
 
 A line is appended in one step, and the file is written anew, atomically, when the master starts and whenever it has
 become long. A line that a full disk or a kill has damaged is passed over.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from parl_remote._codec import from_json, to_json
-from parl_remote._master.events import EVENTS_KEPT, History, NodeRecord, Past
+from parl_remote._master.events import EVENTS_KEPT, DrainRecord, History, NodeRecord, Past
 from parl_remote._messages.overview import ClusterEvent
 from parl_remote._security import read_private_file, write_private_file
 from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
@@ -51,13 +51,14 @@ class HistoryFile(History):
 
     def past(self) -> Past:
         """See `History.past`."""
-        head, events, nodes = self._read()
-        self._write(head, events, nodes)
+        head, events, nodes, drains = self._read()
+        self._write(head, events, nodes, drains)
         return Past(
             head["since"],
             tuple(one for line in events if (one := _as(ClusterEvent, line)) is not None),
             head["counts"],
             tuple(one for line in nodes.values() if (one := _as(NodeRecord, line)) is not None),
+            tuple(one for line in drains.values() if (one := _as(DrainRecord, line)) is not None),
         )
 
     def happened(self, event: ClusterEvent) -> None:
@@ -67,6 +68,10 @@ class HistoryFile(History):
     def noted(self, node: NodeRecord) -> None:
         """See `History.noted`."""
         self._append({"node": to_json(node)})
+
+    def draining(self, drain: DrainRecord) -> None:
+        """See `History.draining`."""
+        self._append({"drain": to_json(drain)})
 
     def gone(self, node_id: str) -> None:
         """See `History.gone`."""
@@ -88,22 +93,23 @@ class HistoryFile(History):
         if self._lines > _LONG:
             self._write(*self._read())
 
-    def _read(self) -> tuple[dict[str, Any], deque[Any], dict[str, Any]]:
-        """Return the file's first line, events and nodes; those of a new file if it is another cluster's."""
+    def _read(self) -> tuple[dict[str, Any], deque[Any], dict[str, Any], dict[str, Any]]:
+        """Return the file's first line, events, nodes and drains; those of a new file if it is another cluster's."""
         head: dict[str, Any] = {"cluster": self._cluster_id, "since": self._since, "counts": {}}
         events: deque[Any] = deque()
         nodes: dict[str, Any] = {}
+        drains: dict[str, Any] = {}
         try:
             lines = read_private_file(self._path, max_bytes=os.stat(self._path).st_size).splitlines()
         except (OSError, AuthenticationFailed):  # there is none
-            return head, events, nodes
+            return head, events, nodes, drains
         counts: Counter[str] = Counter()
         for number, text in enumerate(lines):
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
                 line = json.loads(text)
                 if not number:
                     if line["cluster"] != self._cluster_id:
-                        return head, events, nodes
+                        return head, events, nodes, drains
                     counts.update({str(kind): int(times) for kind, times in line["counts"].items()})
                     head["since"] = float(line["since"])
                 elif "event" in line:
@@ -111,14 +117,24 @@ class HistoryFile(History):
                     if len(events) > EVENTS_KEPT:
                         counts[str(events.popleft()["kind"])] += 1
                 elif "node" in line:
-                    nodes[line["node"]["joined"]["node_id"]] = line["node"]
+                    node_id = line["node"]["joined"]["node_id"]
+                    nodes.pop(node_id, None)  # the latest last: lost nodes are read in the order of their losses
+                    nodes[node_id] = line["node"]
+                elif "drain" in line:
+                    drains[line["drain"]["node_id"]] = line["drain"]
                 else:
                     nodes.pop(line["gone"], None)
+                    drains.pop(line["gone"], None)
         head["counts"] = dict(counts)
-        return head, events, nodes
+        return head, events, nodes, drains
 
-    def _write(self, head: dict[str, Any], events: deque[Any], nodes: dict[str, Any]) -> None:
-        lines = [head, *({"event": one} for one in events), *({"node": one} for one in nodes.values())]
+    def _write(self, head: dict[str, Any], events: deque[Any], nodes: dict[str, Any], drains: dict[str, Any]) -> None:
+        lines = [
+            head,
+            *({"event": one} for one in events),
+            *({"node": one} for one in nodes.values()),
+            *({"drain": one} for one in drains.values()),
+        ]
         try:
             write_private_file(self._path, "".join(json.dumps(line) + "\n" for line in lines))
         except OSError as error:
