@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import select
@@ -83,6 +84,13 @@ class Victim:
     def grow_and_sleep(self, mib: int) -> None:
         self.grow(mib)
         time.sleep(PATIENCE_S)
+
+
+@parl_remote.remote_class
+class Patient:
+    async def sleep(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "slept"
 
 
 def ask(make: Callable[[int], Message], kind: type[M]) -> M:
@@ -274,6 +282,21 @@ def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
     eventually(lambda: not left.process.alive)
     record = next(one for one in master.ask(ListDeaths, Deaths).deaths if one.node_id == leaving.node_id)
     assert record.cause.kind is DeathKind.DRAINED
+
+
+def test_running_calls_of_threads_and_coroutines_are_finished_when_a_node_is_drained() -> None:
+    with LoopbackCluster(1, cpus=2) as cluster:
+        cluster.connect()
+        on_it: list[Any] = [with_options(Victim, max_concurrency=3)(), Patient()]
+        sent = [submit(victim.sleep, 1.0) for victim in on_it for _ in range(2)]
+        assert [victim.sleep(0.0) for victim in on_it] == ["slept", "slept"], "those before it have begun"
+        (node,) = ask(ListNodes, NodeList).nodes
+        ask(lambda number: DrainNode(number, node.node_id, 0.0), DrainStarted)
+        assert [future.result(PATIENCE_S) for future in sent] == ["slept"] * len(sent)
+        assert {one.cause.kind for one in eventually(lambda: len(deaths()) == len(on_it) and deaths())} == {
+            DeathKind.DRAINED
+        }
+        parl_remote.disconnect()
 
 
 @pytest.mark.slow

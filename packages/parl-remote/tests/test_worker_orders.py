@@ -17,7 +17,7 @@ from parl_remote._messages.overview import EndActor
 from parl_remote._resources import Resources
 from parl_remote._worker.actors import ActorProcess
 from parl_remote._worker.worker import Worker
-from parl_remote.errors import ChannelClosed, DeathKind
+from parl_remote.errors import ChannelClosed, DeathKind, ResultTimeout
 
 
 class Host:
@@ -84,7 +84,17 @@ def test_an_order_without_grace_ends_an_actor_that_was_asked_to_end(host: Host) 
     assert host.is_killed_at(100.0)
 
 
-def test_an_actor_that_cannot_be_asked_is_killed(host: Host) -> None:
-    host.channel.send.side_effect = ChannelClosed("it has gone")
+@pytest.mark.parametrize("why", [ChannelClosed("it has closed it"), ResultTimeout("its last call still runs")])
+def test_an_actor_that_cannot_be_asked_has_its_time_all_the_same(host: Host, why: Exception) -> None:
+    host.channel.send.side_effect = why
     host.order(10.0)
-    assert host.is_killed_at(100.0)
+    assert not host.is_killed_at(109.9)
+    assert host.is_killed_at(110.0)
+
+
+def test_an_actor_that_could_not_be_asked_is_asked_by_the_next_order(host: Host) -> None:
+    host.channel.send.side_effect = ResultTimeout("it does not read now")
+    host.order(10.0)
+    host.channel.send.side_effect = None
+    host.order(10.0)
+    assert host.channel.send.call_count == 2

@@ -285,7 +285,7 @@ class LoopServing:
         return True
 
     def serve(self) -> None:
-        """Serve until the end; calls that still run then are cancelled after a moment."""
+        """Serve until the end; calls that still run then are cancelled after a moment, unless they have time."""
         self._loop.add_reader(self._process.poller.fileno(), self._turn)
         self._loop.call_soon(self._turn)
         run_forever(self._loop, lambda: self._process.over and not self._calls.busy)
@@ -301,7 +301,7 @@ class LoopServing:
             return
         if not self._calls.busy:
             self._loop.stop()
-        elif not self._parting:
+        elif not self._parting and not self._process.has_time:
             self._parting = True
             self._loop.call_later(_PARTING_S, self._calls.cancel_all)
 

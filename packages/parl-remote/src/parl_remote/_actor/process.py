@@ -293,6 +293,7 @@ class ActorProcess:
         self._room: Waker | None = None  # woken when a caller takes answers again
         self._leaving = False  # this loop, for good or for another one
         self.over = False
+        self.has_time = False
         abandoned_in_children(self)
 
     def abandon(self) -> None:
@@ -501,8 +502,10 @@ class ActorProcess:
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Release a caller that needs the actor no more; its calls are done, and no answer to it is pending."""
-        if header_of(frames[0])[2] and caller is self._owner:  # he takes it along
-            self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
+        if header_of(frames[0])[2] and caller in {self._owner, self._worker}:  # whoever else holds it
+            if caller is self._owner:
+                self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
+            self.has_time = caller is self._worker
             self._end()
             return
         self.flush_all()

@@ -220,6 +220,10 @@ class Process(Protocol):
     def over(self) -> bool:
         """Return whether the process is to end."""
 
+    @property
+    def has_time(self) -> bool:
+        """Return whether calls that run then may take as long as they need, because the worker limits that."""
+
     def take_in(self, timeout_s: float | None) -> None:
         """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
 

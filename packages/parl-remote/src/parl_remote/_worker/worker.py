@@ -214,7 +214,8 @@ class Worker:
         match message:
             case EndActor(lease_id=lease_id) if lease := self._leases.get(lease_id):
                 cause = DeathCause(message.kind, detail=message.detail)
-                if message.grace_s and self._ask_to_end(lease, cause):
+                if message.grace_s and lease.actor is not None:
+                    self._ask_to_end(lease, lease.actor, cause)
                     self._loop.call_later(message.grace_s, lambda: self._end(lease, cause))
                 else:
                     self._end(lease, cause)
@@ -374,20 +375,15 @@ class Worker:
         elif lease.actor.number in self._in_use:
             self._processes.kill(lease.actor, cause)
 
-    def _ask_to_end(self, lease: WorkerLease, cause: DeathCause) -> bool:
-        """Ask an actor once to finish its calls and then end; return False if it cannot be asked."""
-        if lease.is_ending:
-            return True
-        if lease.actor is None or lease.channel is None:
-            return False
-        try:
+    def _ask_to_end(self, lease: WorkerLease, actor: ActorProcess, cause: DeathCause) -> None:
+        """Ask an actor once to finish its calls and then end; one that ends already, or does not read, is not asked."""
+        if lease.is_ending or lease.channel is None:
+            return
+        with contextlib.suppress(ChannelClosed, ResultTimeout):
             lease.channel.send(pack(Kind.CLOSE, 0, 1, 0), 0.0)
-        except (ChannelClosed, ResultTimeout):
-            return False
-        lease.is_ending = True
-        self._processes.note(lease.actor, cause)
-        self._numbers.soon()
-        return True
+            lease.is_ending = True
+            self._processes.note(actor, cause)
+            self._numbers.soon()
 
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
         """End a lease, and tell master, client and borrowers."""
