@@ -20,10 +20,11 @@ import pytest
 from click.testing import CliRunner
 
 from parl_remote._config import Limits, environment
-from parl_remote._node.run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
+from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, write_record
+from parl_remote._transport.addresses import Address
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
-from parl_remote.cli._stop import stop_all
+from parl_remote.cli._stop import _is_at, stop_all
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
@@ -366,6 +367,40 @@ def test_stop_of_all_on_a_port_leaves_other_ports(xparl: Xparl) -> None:
         assert [running[f"{name}:8037"].wait(60) for name in ("first", "second")] == [-signal.SIGTERM] * 2
         assert running["third:8038"].poll() is None
         running["third:8038"].communicate()
+
+
+def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> None:
+    run_files = RunFiles(environment().run_dir)
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for name, master in (("a", "127.0.0.1:8037"), ("b", "localhost:8037"), ("c", "127.0.0.2:8037")):
+            command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+            process = running[name] = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+            record = WorkerRecord(name, master, ProcessRecord.of(process.pid), cluster_id="c" if name == "c" else "ab")
+            write_record(run_files.worker_directory(name), record)
+        assert "no cluster at 127.0.0.3:8037" in xparl("stop", "--address", "127.0.0.3:8037").stdout
+        assert xparl("stop", "--address", "8037").returncode == 2
+        assert xparl("stop", "--port", "8037", "--address", "localhost:8037").returncode == 2
+        done = xparl("stop", "--address", "localhost:8037")
+        assert done.returncode == 0, done.stderr
+        assert [running[name].wait(60) for name in "ab"] == [-signal.SIGTERM] * 2
+        assert running["c"].poll() is None
+        running["c"].communicate()
+
+
+@pytest.mark.parametrize(
+    ("listens", "address", "is_it"),
+    [
+        ("0.0.0.0", "localhost:8037", True),
+        ("0.0.0.0", "127.0.0.9:8037", True),
+        ("127.0.0.1", "127.0.0.9:8037", False),
+        ("::1", "[::1]:8037", True),
+        ("127.0.0.1", "localhost:8038", False),
+    ],
+)
+def test_an_address_names_the_cluster_that_listens_there(listens: str, address: str, is_it: bool) -> None:
+    record = ClusterRecord("it", listens, 8037, "here", ProcessRecord.of(os.getpid()))
+    assert _is_at(record, Address.parse(address)) is is_it
 
 
 def answered(answer: str) -> int:

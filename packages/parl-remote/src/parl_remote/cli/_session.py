@@ -50,6 +50,7 @@ __all__ = [
     "nodes_of",
     "only_target",
     "open_session",
+    "parsed",
     "port_option",
     "short_id",
     "targets",
@@ -85,7 +86,7 @@ class Target:
 def targets(found: Environment, port: int | None, address: str | None, key_file: Path | None) -> list[Target]:
     """Return the clusters of a command; without an address those started on this host, else those joined."""
     if address is not None:
-        return [Target(_checked(address), key_file)]
+        return [Target(str(parsed(address)), key_file)]
     started = [
         Target(str(address_here(record.host, record.port)), where / "key")
         for where, record in RunFiles(found.run_dir).clusters()
@@ -122,9 +123,14 @@ def _joined(found: Environment) -> Iterator[Target]:
             yield Target(record.master, where / "key")
 
 
-def _checked(address: str) -> str:
+def parsed(address: str) -> Address:
+    """Return the address that an option names.
+
+    Raises:
+        click.UsageError: It is none.
+    """
     try:
-        return str(Address.parse(address))
+        return Address.parse(address)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

@@ -29,7 +29,8 @@ from parl_remote._node.run_files import (
     signal_process,
 )
 from parl_remote._system import processes
-from parl_remote._transport.addresses import Address
+from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_this_host
+from parl_remote.cli._session import parsed
 
 __all__ = ["stop_all", "stop_command"]
 
@@ -39,19 +40,22 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process eit
 _LAST_WORK_S = 0.5  # a zygote whose node was killed detects that and ends its actors by itself
 
 
-def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> list[str]:
+def stop_all(
+    run_files: RunFiles, ports: Collection[int], limits: Limits, addresses: Collection[Address] = ()
+) -> list[str]:
     """Stop this user's nodes and monitors on this host.
 
     Args:
         run_files: The records of the processes.
-        ports: Only the clusters on these ports and their workers here; none stops all.
+        ports: Only the clusters on these ports and their workers here; none, without addresses, stops all.
         limits: The grace time before SIGKILL.
+        addresses: Only the clusters at these addresses and their workers here.
 
     Returns:
         A line for each process on how it ended; monitors that ended with their cluster are not listed.
     """
 
-    nodes = [(where, one) for where, one in _on_record(run_files) if not ports or _port_of(one) in ports]
+    nodes = _on_record(run_files, ports, addresses)
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     family = list(_descendants(node.process for _, node in nodes))
     for _, node in nodes:
@@ -77,8 +81,25 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
     return [_line(node, killed) for node in told]
 
 
-def _on_record(run_files: RunFiles) -> list[tuple[Path, _Record]]:
-    return [*run_files.clusters(), *run_files.workers(), *run_files.monitors()]
+def _on_record(
+    run_files: RunFiles, ports: Collection[int], addresses: Collection[Address]
+) -> list[tuple[Path, _Record]]:
+    known: list[tuple[Path, _Record]] = [*run_files.clusters(), *run_files.workers(), *run_files.monitors()]
+    if not ports and not addresses:
+        return known
+    at = [one for _, one in known if any(_is_at(one, address) for address in addresses)]
+    clusters = {one.cluster_id for one in at} - {""}
+    return [(where, one) for where, one in known if _port_of(one) in ports or one in at or one.cluster_id in clusters]
+
+
+def _is_at(node: _Record, address: Address) -> bool:
+    """Return whether the cluster that a process belongs to is known here by this address."""
+    asked = address_here(address.host, address.port)
+    if not isinstance(node, ClusterRecord):
+        master = Address.parse(node.master)
+        return asked == address_here(master.host, master.port)
+    on_all = node.host in EVERY_INTERFACE and node.port == address.port
+    return asked == address_here(node.host, node.port) or (on_all and is_this_host(address.host))
 
 
 def _port_of(node: _Record) -> int:
@@ -91,9 +112,9 @@ def _cluster_of(node: _Record) -> str:
     return node.cluster_id or str(_port_of(node))
 
 
-def _running(run_files: RunFiles) -> list[_Record]:
-    """Return what runs here, without monitors that end with their cluster."""
-    alive = [(where, one) for where, one in _on_record(run_files) if one.process.alive()]
+def _running(run_files: RunFiles, ports: Collection[int], addresses: Collection[Address]) -> list[_Record]:
+    """Return what of it runs here, without monitors that end with their cluster."""
+    alive = [(where, one) for where, one in _on_record(run_files, ports, addresses) if one.process.alive()]
     clusters = {where for where, one in alive if isinstance(one, ClusterRecord)}
     return [one for where, one in alive if not (isinstance(one, MonitorRecord) and where in clusters)]
 
@@ -149,14 +170,22 @@ _UNANSWERED = 2  # the exit status where no user can be asked
     help="Your cluster on this port of this host; may be repeated.",
 )
 @click.option(
+    "--address",
+    "addresses",
+    metavar="HOST:PORT",
+    multiple=True,
+    callback=lambda _context, _option, given: [parsed(text) for text in given],
+    help="The cluster at this address, yours of this host or another one with workers here; may be repeated.",
+)
+@click.option(
     "--all", "everything", is_flag=True, help="Stop all your clusters, or all on the given ports, without asking."
 )
-def stop_command(ports: tuple[int, ...], everything: bool) -> None:
-    r"""Stop your clusters and workers on this host: those of the given ports, or all.
+def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: bool) -> None:
+    r"""Stop your clusters and workers on this host: those of the given ports or addresses, or all.
 
-    Without --port it lists what it stops. If there is more than one cluster, or more than one on a port (of other
-    hosts, with workers here), it asks; if it cannot ask because there is no terminal, it stops nothing and exits with
-    2. With --all it does not ask.
+    Without --port and --address it lists what it stops. If there is more than one cluster, or more than one on a port
+    (of other hosts, with workers here), it asks; if it cannot ask because there is no terminal, it stops nothing and
+    exits with 2. With --all it does not ask.
 
     Each node gets a moment to end its actors and to disconnect; then its remaining processes are killed. Processes
     are found by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
@@ -165,21 +194,25 @@ def stop_command(ports: tuple[int, ...], everything: bool) -> None:
     Examples:
       xparl stop --port 8037
       xparl stop --port 8037 --port 8038
+      xparl stop --address first:8037
       xparl stop
       xparl stop --all
       xparl stop --all --port 8037
     """
     found = environment()
     run_files = RunFiles(found.run_dir)
-    running = [one for one in _running(run_files) if not ports or _port_of(one) in ports]
+    if ports and addresses:
+        raise click.UsageError("--port and --address both name clusters; use one of them")
+    running = _running(run_files, ports, addresses)
     several = len({_cluster_of(one) for one in running}) > max(1, len({_port_of(one) for one in running} & set(ports)))
-    if several or not ports:
+    if not addresses and (several or not ports):
         _announce(running, asks=several and not everything)
-    stopped = stop_all(run_files, ports, found.limits)
+    stopped = stop_all(run_files, ports, found.limits, addresses)
     for line in stopped:
         click.echo(line)
     if not stopped:
         which = f"on port {' or '.join(map(str, ports))}" if ports else "of yours"
+        which = f"at {' or '.join(map(str, addresses))}" if addresses else which
         click.echo(f"There is no cluster {which} on this host; nothing was stopped.")
 
 
@@ -193,8 +226,8 @@ def _announce(running: Sequence[_Record], *, asks: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         click.echo(
-            "Several would stop, and this is not a terminal; name one by --port, or pass --all, which stops all on a "
-            "port if --port is there.",
+            "Several would stop, and this is not a terminal; name one by --port or --address, or pass --all, which "
+            "stops all on a port if --port is there.",
             err=True,
         )
         raise SystemExit(_UNANSWERED)
