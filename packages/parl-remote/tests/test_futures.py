@@ -528,3 +528,25 @@ def test_a_future_without_a_carrier_is_settled_by_its_maker() -> None:
     assert other.cancel()
     with pytest.raises(concurrent.futures.CancelledError):
         other.result()
+
+
+class _Hesitant:
+    """A carrier whose waits end early, as when a call leaves for a connection and comes back."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
+        self.woken += 1
+        if self.woken > 2 and timeout_s is None:
+            future.settle(3)
+
+
+def test_a_waiter_that_wakes_early_goes_on_waiting() -> None:
+    future: RemoteFuture[int] = RemoteFuture(None)
+    future._carrier = carrier = _Hesitant()  # type: ignore[assignment]
+    with pytest.raises(ResultTimeout, match=r"did not answer within 0.01 s"):
+        future.result(0.01)
+    carrier.woken = 0
+    assert future.result() == 3
+    assert carrier.woken == 3

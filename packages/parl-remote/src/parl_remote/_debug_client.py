@@ -117,14 +117,13 @@ class LocalCalls:
 
     # -- future.Carrier --------------------------------------------------------------------------------------------
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """Wait for the thread that settles the future; see `Carrier.wait_for`."""
         waiter = Waiter()
         future.block(waiter)
         if not future.settled:  # looked at now that the thread that settles it can see us
             waiter.sleep(timeout_s)
         future.unblock(waiter)
-        return future.settled
 
     def look(self) -> None:
         """Do nothing: no answer has to be read. See `Carrier.look`."""

@@ -111,10 +111,9 @@ class _LeftToParent:
     def __init__(self, error: Callable[[], BaseException]) -> None:
         self._error = error
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:  # noqa: ARG002
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:  # noqa: ARG002
         """Fail the future. See `Carrier.wait_for`."""
         self.watch(future)
-        return True
 
     def look(self) -> None:
         """Do nothing: no answer comes. See `Carrier.look`."""
@@ -215,8 +214,8 @@ class _Awaiting:
 class Carrier(Protocol):
     """The source of results: the connection that a call was sent on."""
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """Wait until the future is settled; return False once the time has passed."""
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
+        """Wait until the future is settled, another one carries it, or the time has passed; may return earlier."""
 
     def look(self) -> None:
         """Settle the futures whose answers have arrived, without waiting."""
@@ -439,21 +438,19 @@ class RemoteFuture(concurrent.futures.Future[T]):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             carrier = self._carrier
             if carrier is None:
-                in_time = self._wait_on_condition(left)
+                self._wait_on_condition(left)
             else:
-                in_time = carrier.wait_for(self, left)
-            if not in_time and not self.settled:
+                carrier.wait_for(self, left)
+            if deadline is not None and not self.settled and time.monotonic() >= deadline:
                 who = f"{self.method}()" if self._carrier is not None else self.method or "the call"
                 raise ResultTimeout(f"{who} did not answer within {timeout} s; it goes on")
         if self._state in _CANCELLED:
             raise concurrent.futures.CancelledError
 
-    def _wait_on_condition(self, timeout: float | None) -> bool:
+    def _wait_on_condition(self, timeout: float | None) -> None:
         condition = self._condition_of()
         with condition:
-            return condition.wait_for(
-                lambda: self.settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-            )
+            condition.wait_for(lambda: self.settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
         """Set the outcome and wake all waiters; called once, by the carrier."""

@@ -98,7 +98,7 @@ class AnswerReader(ABC):
     def write(self) -> None:
         """Write what the channel takes of what it did not take before."""
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """See `Carrier.wait_for`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         me = get_ident()
@@ -112,15 +112,14 @@ class AnswerReader(ABC):
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
                     if not self._lead(future, deadline):
-                        return False
+                        return
                 elif not self._follow(future, deadline):
-                    return future.settled
+                    return
         finally:
             if leads:
                 self._hand_over()
             else:
                 self.leave()
-        return True
 
     def look(self) -> None:
         """See `Carrier.look`."""

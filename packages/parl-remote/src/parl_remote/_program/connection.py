@@ -482,7 +482,7 @@ class Connection(AnswerReader):
 class OwnConnection(Connection):
     """A connection whose `wait_for` refuses to wait for a call that cannot start."""
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """See `Carrier.wait_for`.
 
         Raises:
@@ -494,4 +494,4 @@ class OwnConnection(Connection):
                 f"an actor waits in a method for its own {future.method}(), which starts when that method has ended: "
                 "call the method of `self`, do not wait for the result, or give the class max_concurrency=2"
             )
-        return super().wait_for(future, timeout_s)
+        super().wait_for(future, timeout_s)

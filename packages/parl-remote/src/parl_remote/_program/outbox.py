@@ -270,7 +270,7 @@ class Outbox:
 
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """Wait until the call has left for a connection, or is settled; see `Carrier.wait_for`.
 
         Raises:
@@ -286,7 +286,6 @@ class Outbox:
                 waiter.sleep(timeout_s)
         finally:
             future.unblock(waiter)
-        return future.settled or future._carrier is not self
 
     def look(self) -> None:
         """Do nothing: what can leave leaves by itself. See `Carrier.look`."""

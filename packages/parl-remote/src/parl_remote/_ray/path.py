@@ -263,11 +263,12 @@ class RayPath(OpenPath):
 
     # -- future.Carrier ----------------------------------------------------------------------------------------------
 
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """See `Carrier.wait_for`."""
         result = self._results.get(future)
         if result is not None and not future.settled:
-            return self._read(future, result, timeout_s)
+            self._read(future, result, timeout_s)
+            return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not future.settled:  # what waits for any of the answers, see `actor_ref`
             with self._lock:
@@ -276,7 +277,6 @@ class RayPath(OpenPath):
             if not results or not ray().wait(results, timeout=left_s)[0]:
                 break
             self.look()
-        return future.settled
 
     def look(self) -> None:
         """See `Carrier.look`."""
@@ -327,12 +327,12 @@ class RayPath(OpenPath):
         """Settle a future whose result is available."""
         self._read(future, result, None)
 
-    def _read(self, future: RemoteFuture[Any], result: Any, timeout_s: float | None) -> bool:
+    def _read(self, future: RemoteFuture[Any], result: Any, timeout_s: float | None) -> None:
         """Wait for a result and settle its future."""
         try:
             wire = ray().get(result, timeout=timeout_s)
         except ray().exceptions.GetTimeoutError:
-            return future.settled
+            return
         except Exception as error:
             answer = self._failed(error, future.method)
         else:
@@ -340,13 +340,12 @@ class RayPath(OpenPath):
                 answer = read_answer(opened(wire), future.method)
         with self._lock:
             if future.settled:
-                return True
+                return
             if self._results.pop(future, None) is not None:
                 self._unread -= 1
             if answer.names is not None:
                 self._names.set(answer.names)
             future.settle(answer.value, answer.error, cancelled=answer.cancelled)
-        return True
 
     def _failed(self, error: Exception, method: str) -> Answer:
         if isinstance(error, ray().exceptions.TaskCancelledError):
