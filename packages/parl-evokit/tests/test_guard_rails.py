@@ -139,6 +139,32 @@ def test_the_step_after_a_rollback_is_that_of_the_rounds_noise_around_the_truste
     assert step[2] > 1.5 * np.abs(np.delete(step, 2)).max()
 
 
+def test_samples_that_a_rollback_makes_too_old_are_reported_as_such() -> None:
+    config = settings(rollback=True, min_control=3)
+    config["solver"]["update"] = {"max_age": 1}
+    es = ES(np.ones(6), config)
+    update(es, [])
+    late = es.ask(3)
+    update(es, [])
+    infos = [*es.ask(8), *late, *(control(es) for _ in range(30)), *(control(es, 0) for _ in range(30))]
+    report = es.tell(infos, [*range(11), *rewards_of(1.0, 30, 1), *rewards_of(10.0, 30, 2)])
+    assert report.rolled_back
+    assert (report.used, report.set_aside.too_old, report.stale) == (8, 3, {1: 8})
+
+
+def test_clones_leave_the_old_trusted_model_also_where_the_step_is_not_taken() -> None:
+    config = settings(rollback=True, min_control=3)
+    config["solver"]["update"] = {"shaping": "CENTERED"}
+    es = ES(np.ones(6), config)
+    update(es, [])
+    infos = [*es.ask(4), *(control(es) for _ in range(30)), *(control(es, 0) for _ in range(30))]
+    rewards = [3e38, -3e38, 3e38, 1.0, *rewards_of(10.0, 30, 1), *rewards_of(1.0, 30, 2)]
+    assert es.sampler.trusted is not None
+    assert es.tell(infos, rewards).rejected
+    assert es.guard.comparison.number == 2
+    assert es.guard.trusted is es.sampler.trusted is None
+
+
 def test_the_hour_does_not_count_only_the_arms_of_the_same_hours_do() -> None:
     es = ES(np.ones(6), settings(rollback=True, min_control=3))
     update(es, [10.0, 10.1, 9.9])

@@ -291,6 +291,7 @@ class Strategy(ABC):
         self._revert()
         reverted = self._sampler
         if self.takes_stale_samples:
+            intake.set_aside.too_old += sum(len(group.keys) for group in intake.groups if group.age == self._max_age)
             intake.groups = [replace(group, age=group.age + 1) for group in intake.groups if group.age < self._max_age]
         if intake.used < self._min_samples:
             norm = _distance(reverted.parameters, before.parameters)
@@ -322,7 +323,7 @@ class Strategy(ABC):
     ) -> UpdateReport:
         """Continue with the present parameters under the next number, and report the samples as set aside."""
         self._rejected = reason
-        self._sampler = replace(before, model_iter_id=before.model_iter_id + 1)
+        self._sampler = replace(before, model_iter_id=before.model_iter_id + 1, trusted=guard.trusted)
         self.guard = guard
         self.keys.start_pair()
         report = _report(intake, before, used=0, parameters=before.parameters, rejected=reason, rolled_back=rolled_back)
