@@ -205,7 +205,7 @@ class Adam(Optimizer):
         self.epsilon = epsilon
 
     def _largest_change(self, longest: float) -> float:
-        return super()._largest_change(longest) / self.epsilon
+        return super()._largest_change(longest) / ((1.0 - self.beta1) * min(1.0, self.epsilon))
 
     def _rate(self) -> np.float32:
         correction = sqrt(1.0 - _power(self.beta2, self.steps)) / (1.0 - _power(self.beta1, self.steps))
