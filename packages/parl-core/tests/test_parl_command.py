@@ -242,6 +242,17 @@ def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_ste
     assert asked.total_steps == total
 
 
+@pytest.mark.parametrize(
+    ("given", "num_envs", "n_steps", "total"),
+    [({"n_steps": 32}, 8, 32, 50), ({"num_envs": "16"}, 16, 3, 48), ({"num_envs": 64}, 64, 1, 64)],
+)
+def test_a_rollout_of_a_given_size_is_completed(
+    given: dict[str, Any], num_envs: int, n_steps: int, total: int
+) -> None:
+    recipe = RecipeRun("PPO", "MountainCar-v0", "torch", steps=50, given=given).recipe
+    assert (recipe.num_envs, recipe.loop.n_steps, recipe.loop.total_steps) == (num_envs, n_steps, total)
+
+
 @pytest.mark.parametrize("goal", ["nan", "inf"])
 def test_a_goal_that_is_no_number_is_refused_with_the_usage(goal: str, tmp_path: Path) -> None:
     result = run("train", "ppo", "CartPole-v1", "--goal", goal, "--runs", str(tmp_path / "runs"))

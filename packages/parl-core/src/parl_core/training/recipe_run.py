@@ -12,7 +12,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -75,8 +75,8 @@ class RecipeRun:
         env: registered id of the environment.
         backend: `torch` or `paddle`.
         seed: of weights, environments and sampling.
-        steps: environment steps (of logged data: updates); None: the recipe's. Rollouts of more are shortened, the last
-            of several is completed.
+        steps: environment steps (of logged data: updates); None: the recipe's. The recipe's rollouts of more are
+            shortened; those of a size that was given, and the last of several, are completed.
         goal: stop when two evaluations in a row reach it; None: the recipe's.
         checkpoint_every: steps between two checkpoints.
         extended_to: environment steps at most since it was resumed with more; None: `steps`.
@@ -124,7 +124,7 @@ class RecipeRun:
             recipe = recipe.with_steps(self.steps)
         recipe = with_settings(self.algorithm, recipe, self.given)
         if self.steps is not None and isinstance(recipe.loop, OnPolicySettings):
-            recipe = _within(recipe, self.steps)
+            recipe = _within(recipe, self.steps, self.given)
         return recipe
 
     @property
@@ -546,9 +546,9 @@ def _versions(backend: str) -> dict[str, str]:
     return found
 
 
-def _within(recipe: Recipe, steps: int) -> Recipe:
-    """Return the recipe with another budget, which one rollout does not exceed; the last of several is completed."""
-    num_envs = min(recipe.num_envs, steps)
-    n_steps = min(recipe.loop.n_steps, steps // num_envs)
+def _within(recipe: Recipe, steps: int, given: Collection[str]) -> Recipe:
+    """Return the recipe with another budget, which one rollout exceeds only where its size was given."""
+    num_envs = recipe.num_envs if "num_envs" in given else min(recipe.num_envs, steps)
+    n_steps = recipe.loop.n_steps if "n_steps" in given else min(recipe.loop.n_steps, max(steps // num_envs, 1))
     total = n_steps * num_envs if n_steps < recipe.loop.n_steps else steps
     return replace(recipe, num_envs=num_envs, loop=replace(recipe.loop, n_steps=n_steps, total_steps=total))
