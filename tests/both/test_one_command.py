@@ -206,6 +206,8 @@ def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: 
     assert [RecipeRun.read(group / f"seed-{seed}").seed for seed in (5, 6)] == [5, 6]
     resumed = run("resume", str(group)).output
     assert resumed.count("128 steps were taken") == 2
+    assert run("resume", str(group), "--steps", "192").output.count("192 steps were taken") == 2
+    assert run("resume", str(group), "--json").output.count("192 steps were taken") >= 2
 
 
 def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:

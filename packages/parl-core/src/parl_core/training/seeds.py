@@ -17,6 +17,7 @@ from typing import Any
 from parl_core import backends
 from parl_core.actors import ActorFuture, ActorHandle, open_actors, usable_cores, wait_any
 from parl_core.atomic_write import write_json
+from parl_core.checkpoint import CheckpointStore
 from parl_core.errors import CheckpointError, ParlError
 from parl_core.training.callbacks import Progress
 from parl_core.training.curves import Comparison, RunGroup, draw_comparison, read_run
@@ -46,7 +47,8 @@ class RunInActor:
         backends.set_backend(request.backend)
         path = Path(folder)
         tracked = options.pop("track", ())
-        if (path / JsonLines.NAME).exists() and (done := read_run(path)).stop == Stop.BUDGET.name.lower():
+        taken = max(CheckpointStore(path / "checkpoints").steps(), default=0)
+        if taken >= request.total_steps and (done := read_run(path)).stop == Stop.BUDGET.name.lower():
             return done.ended
         with Run.resume(path) if path.exists() else Run.at(path) as run:
             watching = [tracker(name, run, request) for name in tracked]
