@@ -246,9 +246,7 @@ def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_ste
     ("given", "num_envs", "n_steps", "total"),
     [({"n_steps": 32}, 8, 32, 50), ({"num_envs": "16"}, 16, 3, 48), ({"num_envs": 64}, 64, 1, 64)],
 )
-def test_a_rollout_of_a_given_size_is_completed(
-    given: dict[str, Any], num_envs: int, n_steps: int, total: int
-) -> None:
+def test_a_rollout_of_a_given_size_is_completed(given: dict[str, Any], num_envs: int, n_steps: int, total: int) -> None:
     recipe = RecipeRun("PPO", "MountainCar-v0", "torch", steps=50, given=given).recipe
     assert (recipe.num_envs, recipe.loop.n_steps, recipe.loop.total_steps) == (num_envs, n_steps, total)
 
@@ -323,6 +321,10 @@ def test_the_listed_settings_of_every_algorithm_are_a_file_that_changes_nothing(
         ("algorithm = ", "is not a TOML file"),
         ('algorithm = "ppo"\nenv = "CartPole-v1"\nstepss = 3', "stepss"),
         ('env = "CartPole-v1"', "ALGORITHM is missing"),
+        ("algorithm = 3", "algorithm is a text, got 3"),
+        ('steps = "many"', "steps is a whole number, got 'many'"),
+        ("seed = true", "seed is a whole number, got True"),
+        ("settings = 3", "settings is a table, got 3"),
     ],
 )
 def test_a_wrong_configuration_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -162,11 +162,31 @@ def _actors_as_settings(values: Mapping[str, Any], actors: int, given: Mapping[s
     return {**groups, "n_actors": actors}
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "a text": (str,),
+    "a whole number": (int,),
+    "a number": (int, float),
+    "a table": (dict,),
+}
+_IN_A_CONFIG = {
+    "algorithm": "a text",
+    "env": "a text",
+    "seed": "a whole number",
+    "steps": "a whole number",
+    "goal": "a number",
+    "backend": "a text",
+    "env_module": "a text",
+    "env_options": "a table",
+    "data": "a text",
+    "settings": "a table",
+}
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     """Return the values of a configuration by the names of `RecipeRun`.
 
     Raises:
-        HyperparameterError: it is not TOML, or has another key.
+        HyperparameterError: it is not TOML, has another key, or a value of another type.
     """
     if path.is_dir():
         asked = RecipeRun.read(path)
@@ -179,8 +199,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HyperparameterError(f"{path} is not a TOML file: {error}") from error
-    known = ("algorithm", "env", "seed", "steps", "goal", "backend", "env_module", "env_options", "data", "settings")
-    check_all_known(str(path), values, known)
+    check_all_known(str(path), values, tuple(_IN_A_CONFIG))
+    for name, value in values.items():
+        if type(value) not in _TYPES[_IN_A_CONFIG[name]]:
+            raise HyperparameterError(f"{path}: {name} is {_IN_A_CONFIG[name]}, got {value!r}")
     found = {
         ("module" if name == "env_module" else name): value for name, value in values.items() if name != "settings"
     }
