@@ -119,6 +119,18 @@ def test_the_transformer_that_remembers_has_options_and_the_blocks_of_layers_kee
     assert (listed["network.memory_options.reach"].value, listed["network.memory_options.heads"].value) == (32, 2)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env"), [("SAC", "Pendulum-v1"), ("C51", "CartPole-v1"), ("OfflineQ", "CartPole-v1")]
+)
+def test_algorithms_that_learn_from_single_steps_list_no_settings_of_memories(algorithm: str, env: str) -> None:
+    found = settings_of(algorithm, preset(algorithm, env))
+    assert not [name for name in found if "network.memory" in name or name in ("burn_in", "sequence_length")]
+    for name in ("memory", "network.memory"):
+        with pytest.raises(HyperparameterError, match=f"networks of {algorithm} have no memory; .*ppo.* learn with"):
+            changed(algorithm, env, **{name: "gru"})
+    assert {"burn_in", "sequence_length"} <= settings_of("DQN", preset("DQN", "CartPole-v1")).keys()
+
+
 def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
     asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)", "decay": False})
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)

@@ -120,7 +120,7 @@ def for_spaces(
         hidden: sizes of the hidden layers; default (64, 64) of actor-critics and policies, (128, 128) of action values,
             (256, 256) of the others; none where actor-critics and action values see one image and nothing else, or
             remember.
-        activation: after each; default tanh of actor-critics and policies, else relu.
+        activation: function behind each hidden layer; default tanh of actor-critics and policies, else relu.
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
@@ -134,7 +134,7 @@ def for_spaces(
             head, by which they explore without epsilon; 0.5 in Fortunato et al. 2018. Encoders, memories and SimBa's
             blocks have none.
         memory: of "actor-critic" and "q", the layer that remembers earlier steps: "gru", "lstm", or "transformer" for
-            attention to the last steps. It is behind the encoder and the `hidden` layers, of which there are none by
+            attention to the last steps; it is behind the encoder and the `hidden` layers, of which there are none by
             default, and in front of the heads. `parl_core.recurrent` says what such a model takes and gives.
         memory_size: units of the memory, and of the layer in front of it.
         memory_options: further arguments of the memory: `reach` (steps that it sees, 16), `blocks` (1) and `heads` (2)

@@ -31,13 +31,13 @@ from parl_core.recurrent import CausalTransformer
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import for_spaces
-from parl_core.team_networks import WITHOUT_MEMORY, for_team
+from parl_core.team_networks import for_team
 from parl_core.training.actor_learner import ActorLearnerSettings
 from parl_core.training.novelty import NoveltyReward
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 from parl_core.training.on_policy import OnPolicySettings
-from parl_core.training.recipes import Recipe
+from parl_core.training.recipes import NETWORKS, Recipe
 from parl_core.training.trained import model_kind
 
 __all__ = [
@@ -218,6 +218,8 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
         paths = both[0].paths + both[1].paths
         found["lr"] = replace(both[0], name="lr", value=value, text="actor_lr and critic_lr together.", paths=paths)
     found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # a program's own
+    if not contract.LEARNS_SEQUENCES:
+        found = {name: one for name, one in found.items() if not _is_of_a_memory(name)}
     return dict(sorted(found.items(), key=lambda item: ("." in item[0], item[0])))
 
 
@@ -243,6 +245,9 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
         if given in ("network.width", "network.depth") and "network.hidden" in known:
             name, value = "network.hidden", _shape(hidden or (64, 64), given, value)
             hidden = value
+        if name in ("memory", "network.memory") and "network.memory" not in known:
+            able = ", ".join(one.lower() for one in NETWORKS if contract_of(one).LEARNS_SEQUENCES)
+            raise HyperparameterError(f"networks of {algorithm} have no memory; {able} learn with one")
         setting = known[_meant(name, known)]
         checked = setting.checked(_whole_way(value, recipe, setting))
         for path in setting.paths:
@@ -410,6 +415,10 @@ def _meant(name: str, known: Mapping[str, Setting]) -> str:
 # Where settings come from
 
 
+def _is_of_a_memory(name: str) -> bool:
+    return name.startswith("network.memory") or name in ("burn_in", "sequence_length")
+
+
 def _recipe_fields(recipe: Recipe) -> Iterator[Setting]:
     texts = _texts(Recipe, "Attributes")
     stepped = isinstance(recipe.loop, (OnPolicySettings, OffPolicySettings))
@@ -488,11 +497,10 @@ def _arguments(contract: type[Algorithm], recipe: Recipe) -> Iterator[tuple[str,
 
 def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
     kind = model_kind(algorithm)
-    if team := contract_of(algorithm).TEAM:
+    if contract_of(algorithm).TEAM:
         texts = _texts(for_team, "Args")
         for name, parameter in inspect.signature(for_team).parameters.items():
-            forgets = name.startswith("memory") and team in WITHOUT_MEMORY
-            if parameter.kind is parameter.KEYWORD_ONLY and name != "networks" and not forgets:
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "networks":
                 kinds, choices = _kinds(parameter.annotation)
                 value = recipe.sizes.get(name, parameter.default)
                 yield Setting(f"network.{name}", value, kinds, choices, texts.get(name, ""), (("sizes", name),))
