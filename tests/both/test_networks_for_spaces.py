@@ -354,6 +354,13 @@ def test_options_that_mean_nothing_are_refused() -> None:
         ({"hidden": (0,)}, r"hidden\[0\] must be"),
         ({"blocks": "simba", "hidden": (16, 32)}, "one width for all blocks"),
         ({"activation": "softsign"}, "no activation 'softsign'"),
+        ({"dueling": True}, "dueling=True is for networks of the kind 'q' or 'categorical', got 'actor-critic'"),
+        ({"kind": "q", "shared": True}, "shared=True is for networks of the kind 'actor-critic', got 'q'"),
+        ({"kind": "q", "atoms": 21}, "atoms=21 is for networks of the kind 'categorical', got 'q'"),
+        ({"kind": "q", "quantiles": 8}, "quantiles=8 is for networks of the kind 'quantile' or"),
+        ({"kind": "quantile", "quantiles": 0}, "quantiles must be at least 1, got 0"),
+        ({"noisy": 0.5}, "noisy=0.5 is for networks of the kind 'q' or"),
+        ({"kind": "quantile", "memory": "gru"}, "memory='gru' is for networks of the kind 'actor-critic' or 'q'"),
     ):
         with pytest.raises(HyperparameterError, match=words):
             parl.networks.for_spaces(VECTOR, ACTIONS["choice"], **options)  # type: ignore[arg-type]  # as users write it

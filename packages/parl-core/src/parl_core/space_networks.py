@@ -72,11 +72,21 @@ _CONTINUOUS = {
     "batch-normalised": "BatchNormActorCritic",
     "implicit": "ImplicitActorCritic",
 }
-_OPTIONS = {
-    "quantile": ("quantiles",),
-    "quantile-critics": ("quantiles", "critics"),
-    "ensemble": ("critics", "dropout"),
-}
+KINDS_OF_OPTIONS: Mapping[str, tuple[Kind, ...]] = MappingProxyType(
+    {
+        "shared": ("actor-critic",),
+        "dueling": ("q", "categorical"),
+        "quantiles": ("quantile", "quantile-critics"),
+        "critics": ("quantile-critics", "ensemble"),
+        "dropout": ("ensemble",),
+        "atoms": ("categorical",),
+        "noisy": ("q", "quantile", "categorical"),
+        "memory": ("actor-critic", "q"),
+    }
+)
+"""Options of `for_spaces` that only some kinds have."""
+
+_ATOMS = 51
 _ON_POLICY = ("actor-critic", "policy")
 _VALUES = ("q", "quantile", "categorical")
 _CHOOSING = (*_VALUES, "discrete-twin")
@@ -96,7 +106,7 @@ def for_spaces(
     quantiles: int | None = None,
     critics: int | None = None,
     dropout: float | None = None,
-    atoms: int = 51,
+    atoms: int = _ATOMS,
     noisy: float | None = None,
     memory: MemoryKind | None = None,
     memory_size: int = 128,
@@ -158,21 +168,19 @@ def for_spaces(
     ):
         if given not in allowed:
             raise HyperparameterError(f"{name} must be one of {allowed}, got {given!r}")
-    if memory is not None and kind not in ("actor-critic", "q"):
-        raise HyperparameterError(
-            f"memory={memory!r} is for networks of the kinds 'actor-critic' (PPO, A2C, A3C, IMPALA) and 'q' (DQN, "
-            f"DDQN), got {kind!r}"
-        )
+    options = {"quantiles": quantiles, "critics": critics, "dropout": dropout}
+    options = {name: value for name, value in options.items() if value is not None}
+    of_some = {**options, "shared": shared, "dueling": dueling or None, "noisy": noisy, "memory": memory}
+    of_some["atoms"] = None if atoms == _ATOMS else atoms
+    for name, value in of_some.items():
+        if value is not None and kind not in (kinds := KINDS_OF_OPTIONS[name]):
+            raise HyperparameterError(
+                f"{name}={value!r} is for networks of the kind {' or '.join(map(repr, kinds))}, got {kind!r}"
+            )
     if memory is not None and shared is False:
         raise HyperparameterError(
             "policy and value of a network with a memory share it, so shared=False is not possible"
         )
-    if noisy is not None and kind not in _VALUES:
-        raise HyperparameterError(
-            f"noisy={noisy} is for networks of action values (DQN and its variants), got {kind!r}"
-        )
-    options = {"quantiles": quantiles, "critics": critics, "dropout": dropout}
-    _own(kind, options)
     require_one_agent(f"a network of the kind {kind!r}", observation_space)
     action_kind = _checked_kind(kind, action_space)
     numbers, choices = action_size(action_space) if action_kind.continuous else 0, _choices(action_kind, action_space)
@@ -190,7 +198,7 @@ def for_spaces(
     }
     body = replace(body, **{name: value for name, value in changes.items() if value is not None})
     if kind in _CONTINUOUS:
-        model = getattr(networks, _CONTINUOUS[kind])(numbers, **_own(kind, options), body=body)
+        model = getattr(networks, _CONTINUOUS[kind])(numbers, **options, body=body)
     elif memory is not None and kind == "q":
         model = networks.RecurrentQNetwork(
             choices, memory, memory_size, dueling=dueling, memory_options=memory_options, body=body
@@ -207,7 +215,7 @@ def for_spaces(
             choices + numbers, continuous=action_kind.continuous, nvec=action_kind.nvec, body=body
         )
     elif kind == "quantile":
-        model = networks.QuantileNetwork(choices, quantiles or 200, body=body)
+        model = networks.QuantileNetwork(choices, **options, body=body)
     elif kind == "discrete-twin":
         model = networks.DiscreteActorCritic(choices, body=body)
     elif kind == "categorical":
@@ -216,19 +224,6 @@ def for_spaces(
         model = networks.QNetwork(choices, dueling=dueling, body=body)
     model.action_kind, model.obs_ndim = action_kind, dimensions_of(observation_space)
     return model
-
-
-def _own(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given of those that only some kinds have.
-
-    Raises:
-        HyperparameterError: this kind has none of such.
-    """
-    found = {name: value for name, value in options.items() if value is not None}
-    unknown = [name for name in found if name not in _OPTIONS.get(kind, ())]
-    if unknown:
-        raise HyperparameterError(f"networks of the kind {kind!r} have no {', '.join(unknown)}: leave it out")
-    return found
 
 
 def _default_body(kind: str, *, without_layers: bool) -> Body:

@@ -30,7 +30,7 @@ from parl_core.networks import NoveltyNetwork
 from parl_core.recurrent import CausalTransformer
 from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
-from parl_core.space_networks import for_spaces
+from parl_core.space_networks import KINDS_OF_OPTIONS, for_spaces
 from parl_core.team_networks import for_team
 from parl_core.training.actor_learner import ActorLearnerSettings
 from parl_core.training.novelty import NoveltyReward
@@ -59,15 +59,6 @@ _BY_FORM = ("qmixer_model", "agent_index")  # which the command makes, or has no
 _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
-_NETWORK_KINDS = {
-    "dueling": ("q", "categorical"),
-    "quantiles": ("quantile", "quantile-critics"),
-    "critics": ("quantile-critics", "ensemble"),
-    "dropout": ("ensemble",),
-    "atoms": ("categorical",),
-    "noisy": ("q", "quantile", "categorical"),
-    "shared": ("actor-critic",),
-}
 _SCHEDULES: dict[str, Any] = {"linear": linear, "constant": constant, "piecewise": piecewise}
 _NOVELTY = {
     NoveltyReward: tuple(inspect.signature(NoveltyReward).parameters)[1:],
@@ -514,7 +505,7 @@ def _network(algorithm: str, recipe: Recipe) -> Iterator[Setting]:
     for name, parameter in inspect.signature(for_spaces).parameters.items():
         if parameter.kind is not parameter.KEYWORD_ONLY or name == "networks":
             continue
-        if kind not in _NETWORK_KINDS.get(name, (kind,)):
+        if kind not in KINDS_OF_OPTIONS.get(name, (kind,)):
             continue
         if name == "memory_options":
             yield from _memory_options(recipe)
