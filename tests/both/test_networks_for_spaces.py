@@ -14,8 +14,10 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Transitions
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
+from parl_core.export import frozen
 from parl_core.seeding import seed_everything
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
+from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.evaluation import evaluate
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
@@ -364,6 +366,27 @@ def test_options_that_mean_nothing_are_refused() -> None:
     ):
         with pytest.raises(HyperparameterError, match=words):
             parl.networks.for_spaces(VECTOR, ACTIONS["choice"], **options)  # type: ignore[arg-type]  # as users write it
+
+
+@pytest.mark.parametrize("algorithm", ["IMPALA", "ApeX"])
+def test_loops_of_actors_take_observed_choices_that_do_not_begin_at_0(algorithm: str) -> None:
+    impala = algorithm == "IMPALA"
+
+    def make() -> Any:
+        steps = {"sample_batch_steps": 3} if impala else {}
+        model = made("choice", "choice", "actor-critic" if impala else "q")
+        return parl.Agent(getattr(parl.algorithms, algorithm)(model, **steps))
+
+    train, common = (train_actor_learner, ActorLearnerSettings) if impala else (train_apex, ApexSettings)
+    settings = common(total_steps=24, n_actors=1, groups=2, envs_per_group=2, n_steps=3)
+    kwargs = {"observation": "choice", "action": "choice"}
+    assert train(make(), make, Anything, settings, actors=InProcessActors(), env_kwargs=kwargs, seed=0).step >= 24
+
+
+def test_networks_that_have_acted_on_nothing_become_policies_of_any_observation() -> None:
+    for observation, space in OBSERVATIONS.items():
+        agent = parl.Agent(parl.algorithms.DQN(made(observation, "choice", "q")))
+        frozen(agent, space, ACTIONS["choice"])
 
 
 @pytest.mark.parametrize("inference", ["actors", "learner"])

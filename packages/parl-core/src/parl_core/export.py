@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import create_empty_array
 from numpy.typing import NDArray
 
 from parl_core import _agent_file, backends
@@ -32,7 +31,7 @@ from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, make_env
 from parl_core.errors import HyperparameterError, ModelContractError, ParlError
 from parl_core.policy import Policy, pack
-from parl_core.spaces import dimensions_of, named
+from parl_core.spaces import blank_observations, dimensions_of, named
 from parl_core.stats import statistics_of
 from parl_core.training.acting import into_space
 from parl_core.training.trained import Trained
@@ -264,7 +263,7 @@ def frozen(agent: Any, observation_space: gymnasium.Space[Any], action_space: gy
             f"{type(agent.alg.model).__name__} has a memory, which numpy policies do not support yet"
         )
     if agent.alg.model._waiting():  # its layers take their shapes from the first observation
-        agent.predict(create_empty_array(observation_space, 1, fn=np.ones))
+        agent.predict(blank_observations(observation_space, 1))
     return Policy(*describe(Pipeline(agent.alg, observation_space, action_space)))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorWrapper
+from gymnasium.vector.utils import create_empty_array
 from numpy.typing import NDArray
 
 from parl_core._nested import GOAL_KEYS
@@ -33,6 +34,7 @@ __all__ = [
     "NamedParts",
     "NamedPartsVector",
     "action_size",
+    "blank_observations",
     "dimensions_of",
     "has_agents",
     "has_goals",
@@ -141,6 +143,20 @@ def one_each(space: Any, actions: Any) -> list[Any]:
         parts = [one_each(part, found) for part, found in zip(space.spaces, actions, strict=True)]
         return list(zip(*parts, strict=True))
     return list(actions)
+
+
+def blank_observations(space: Any, n: int) -> Any:
+    """Return `n` equal observations of which networks take the shapes: zeros, first choices, all actions possible."""
+    return _begun(space, create_empty_array(space, n, fn=np.zeros))
+
+
+def _begun(space: Any, zeros: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        found = {key: _begun(part, zeros[key]) for key, part in space.spaces.items()}
+        return {key: np.ones_like(part) if key == "action_mask" else part for key, part in found.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_begun(part, array) for part, array in zip(space.spaces, zeros, strict=True))
+    return zeros + np.asarray(getattr(space, "start", 0), zeros.dtype)
 
 
 def dimensions_of(space: Any) -> Any:

@@ -643,7 +643,7 @@ class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic
 
 TeamKind = Literal["q", "actor-critic", "central", "independent", "counterfactual"]
 
-WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG"})
+_WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG"})
 """Kinds whose networks have no memory, and what trains them."""
 
 
@@ -680,9 +680,9 @@ def for_team(
     """
     networks = networks or backends.current().networks
     require_several_agents(f"a network of the kind {kind!r}", observation_space)
-    if memory is not None and kind in WITHOUT_MEMORY:
+    if memory is not None and kind in _WITHOUT_MEMORY:
         raise HyperparameterError(
-            f"networks of the kind {kind!r} ({WITHOUT_MEMORY[kind]}) have no memory: leave it out"
+            f"networks of the kind {kind!r} ({_WITHOUT_MEMORY[kind]}) have no memory: leave it out"
         )
     parts = observation_space.spaces
     agents, found = int(parts["obs"].shape[0]), kind_of(action_space)

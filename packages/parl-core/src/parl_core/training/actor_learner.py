@@ -36,7 +36,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from gymnasium.vector.utils import create_empty_array
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
@@ -45,6 +44,7 @@ from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
+from parl_core.spaces import blank_observations
 from parl_core.training._central_inference import CentralInference
 from parl_core.training._fragment_source import (
     ActorEnvironments,
@@ -441,5 +441,5 @@ def _source(
     try:
         agent.get_weights()
     except ModelContractError:  # of a model whose layers take their shapes from the first batch
-        experience.warm_up(create_empty_array(spaces.observation, n=1, fn=np.zeros))
+        experience.warm_up(blank_observations(spaces.observation, 1))
     return CollectedByActors(workers, order, agent.get_weights, store)

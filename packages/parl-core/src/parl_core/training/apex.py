@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.vector.utils import create_empty_array
 from numpy.typing import NDArray
 
 from parl_core._nested import Observations, map_nested
@@ -38,6 +37,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
+from parl_core.spaces import blank_observations
 from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors, EnvironmentWorkers
 from parl_core.training._group_actor import Choice, CollectingActor
 from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
@@ -372,7 +372,7 @@ def train_apex(
             tell_dimensions(agent, spaces.observation)
             require_agents(agent, spaces.observation)
             warn_of_unseen_masks(spaces.observation, spaces.metadata, {})
-            try_out(agent, _no_observations(spaces), spaces.action, into_space(spaces.action))
+            try_out(agent, blank_observations(spaces.observation, 1), spaces.action, into_space(spaces.action))
             seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
             memory = make_memory(agent, seen, learning, rng) if memory is None else memory
             order = order_of(acting)
@@ -462,14 +462,6 @@ def _workers(
         )
 
     return EnvironmentWorkers(spawn, shares_of(acting), settings.timeout_s, settings.max_failures)
-
-
-def _no_observations(spaces: GroupSpaces) -> Any:
-    """Return a row of observations, zeros, with all actions possible."""
-    empty: Any = create_empty_array(spaces.observation, n=1, fn=np.zeros)
-    if isinstance(empty, dict) and "action_mask" in empty:
-        empty["action_mask"][:] = 1
-    return empty
 
 
 def _remember(memory: Any, fragment: FragmentSteps) -> int:

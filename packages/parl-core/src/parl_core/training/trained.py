@@ -29,7 +29,6 @@ from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import create_empty_array
 
 from parl_core import backends
 from parl_core.atomic_write import write_json
@@ -43,7 +42,7 @@ from parl_core.env.wrappers import PreviousStep
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 from parl_core.space_networks import Kind
-from parl_core.spaces import has_goals, kind_of
+from parl_core.spaces import blank_observations, has_goals, kind_of
 from parl_core.training.recipes import NETWORKS, Recipe, find_recipe, plain, read_plain
 
 __all__ = [
@@ -245,7 +244,7 @@ class Trained:
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
         agent = backend.Agent(algorithm, seed=self.seed)
         if self.algorithm == "BC":  # never asks its network for a value, whose layers could not be saved without shapes
-            agent.run(model.value, create_empty_array(spaces[0], n=1, fn=np.zeros))
+            agent.run(model.value, blank_observations(spaces[0], 1))
         return agent
 
     @staticmethod
