@@ -1,13 +1,14 @@
 """Searches for settings: their ranges, their end, and what they leave; trials are tested with each backend."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training.recipe_run import RecipeRun
-from parl_core.training.tuning import Range, default_ranges, read_range, toml_of
+from parl_core.training.tuning import Range, default_ranges, read_range, toml_of, tune
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,27 @@ def test_a_part_that_is_searched_in_and_a_choice_of_none_are_in_the_file() -> No
 def test_a_search_without_optuna_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from parl_core.training.tuning import tune
-
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r'pip install "parl-core\[tune\]"'):
         tune(RecipeRun("PPO", "CartPole-v1", "torch"), tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1)
     assert not (tmp_path / "study").exists()
+
+
+def test_a_search_of_another_request_is_not_continued(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    study, asked = tmp_path / "study", RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
+    ranges = {"lr": Range(1e-4, 1e-2), "n_steps": Range(choices=(16, 32))}
+    with pytest.raises(ParlError, match="processes must be"):  # of no trials
+        tune(asked, study, ranges, 0)
+    wider = {"lr": Range(1e-5, 1e-1), "n_steps": Range(choices=(16, 64))}
+    for other, searched, told in (
+        (RecipeRun("A2C", "CartPole-v1", "torch", steps=1000), ranges, "algorithm was PPO and is A2C"),
+        (RecipeRun("PPO", "Acrobot-v1", "torch", steps=1000), ranges, "env was CartPole-v1 and is Acrobot-v1"),
+        (RecipeRun("PPO", "CartPole-v1", "torch", steps=2000), ranges, "total_steps was 1000 and is 2000"),
+        (replace(asked, given={"gamma": 0.9}), ranges, "gamma was 0.98 and is 0.9"),
+        (asked, wider, r"--search n_steps was \[16, 32\] and is \[16, 64\]"),
+    ):
+        with pytest.raises(HyperparameterError, match=f"has another search: .*{told}.*--study"):
+            tune(other, study, searched, 1)
+    with pytest.raises(ParlError, match="processes must be"):
+        tune(replace(asked, seed=3), study, {"lr": Range(1e-5, 1e-1)}, 0)

@@ -435,5 +435,5 @@ def tune_settings(
         click.echo(json.dumps({**counts, "best": dict(found.best), "score": found.value, "file": str(found.file)}))
         return
     best = ", ".join(f"{name}={as_text(value)}" for name, value in found.best.items())
-    click.echo(f"{found.trials} trials, {found.pruned} pruned, {found.failed} failed; best {found.value:.2f}: {best}")
+    click.echo(f"{found.trials} trial{'s' * (found.trials != 1)}, {found.pruned} pruned, {found.failed} failed; best {found.value:.2f}: {best}")
     click.echo(f"parl train --config {found.file}")

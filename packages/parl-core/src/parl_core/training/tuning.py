@@ -23,6 +23,7 @@ from parl_core.training.curves import RunCurve, read_run
 from parl_core.training.events import Callback, Evaluation
 from parl_core.training.logs import JsonLines
 from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.recipes import plain
 from parl_core.training.run import Run
 from parl_core.training.settings import as_text, read_setting, settings_of, toml_lines
 
@@ -185,7 +186,7 @@ def tune(
 
     Raises:
         ImportError: optuna is not installed.
-        HyperparameterError: a setting is unknown, or nothing is searched.
+        HyperparameterError: a setting is unknown, nothing is searched, or the folder has the search of another request.
         ParlError: every trial failed.
     """
     try:
@@ -210,6 +211,7 @@ def tune(
         pruner=optuna.pruners.MedianPruner(n_startup_trials=4) if prune else optuna.pruners.NopPruner(),
     )
     states = optuna.trial.TrialState
+    _require_same(study, asked, ranges, folder)
     for left in study.get_trials(deepcopy=False, states=[states.RUNNING]):  # of a search that was killed
         study.tell(left.number, state=states.FAIL)
     count = min(workers or (trials if cluster else usable_cores()), trials)
@@ -252,6 +254,24 @@ def tune(
         text.write(toml_of(asked, best.params, f"trial {best.number} of {len(done)}, score {best.value:.2f}"))
     pruned, failed = ends.count(states.PRUNED), ends.count(states.FAIL)
     return Tuned(len(done), pruned, failed, dict(best.params), float(best.value), file)
+
+
+def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], folder: Path) -> None:
+    """Refuse to continue a search whose scores say nothing about this request, or whose choices were others.
+
+    Raises:
+        HyperparameterError: it names what differs.
+    """
+    settings = {name: one for name, one in asked.settings().items() if name not in ("source", "deviations")}
+    request = {**settings, "arguments": settings["algorithm"], "algorithm": asked.algorithm, "env": asked.env}
+    request |= {"data": asked.data, "env_options": asked.env_options}
+    request |= {f"--search {name}": plain(one.choices) for name, one in ranges.items() if one.choices}
+    now = json.loads(json.dumps(request))
+    before = {**now, **study.user_attrs.get("request", {})}
+    changed = [f"{name} was {before[name]} and is {one}" for name, one in now.items() if one != before[name]]
+    if changed:
+        raise HyperparameterError(f"{folder} has another search: {', '.join(changed)}. Give another --study")
+    study.set_user_attr("request", before)
 
 
 def _drawn_first(one: Range) -> Any:
