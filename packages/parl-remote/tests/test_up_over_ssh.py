@@ -18,6 +18,7 @@ from typing import Any
 import click
 import pytest
 
+from parl_remote._node.run_files import ProcessRecord, RunFiles, WorkerRecord, write_record
 from parl_remote.cli._up import ClusterFile
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -251,10 +252,20 @@ def test_a_host_that_fails_is_named_and_can_be_added_later(site: Site) -> None:
     hosts = site.hosts(workers=1)
     assert "the master runs already" in site.xparl("up", hosts)
     assert "It runs already" in site.xparl("up", hosts, "--worker", "127.0.0.1")
+    moved = hosts.with_name("moved.toml")
+    shutil.copy(hosts, moved)
+    assert "runs with another key than the given one" in site.xparl("up", moved, status=1)
     where = ("--address", f"127.0.0.1:{site.port}", "--key_file", site.folder / "hosts.key")
     assert len(json.loads(site.xparl("list", "nodes", "--json", *where))["nodes"]) == 2
     assert "has no worker on 'else'" in site.xparl("up", hosts, "--worker", "else", status=2)
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    directory = RunFiles(site.folder / "run-worker0").worker_directory("stranger")
+    record = WorkerRecord("stranger", f"127.0.0.2:{site.port}", ProcessRecord.of(stranger.pid), cluster_id="another")
+    write_record(directory, record)
     site.xparl("down", hosts)
+    site.xparl("down", hosts)
+    assert stranger.poll() is None, "a worker of another cluster on that port"
+    stranger.communicate(b"\n")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 
 from parl_remote._config import Limits, environment
 from parl_remote._node.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, write_record
+from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
@@ -367,6 +369,27 @@ def test_stop_of_all_on_a_port_leaves_other_ports(xparl: Xparl) -> None:
         assert [running[f"{name}:8037"].wait(60) for name in ("first", "second")] == [-signal.SIGTERM] * 2
         assert running["third:8038"].poll() is None
         running["third:8038"].communicate()
+
+
+def test_what_runs_with_another_key_is_not_what_was_asked_for(xparl: Xparl, tmp_path: Path) -> None:
+    run_files = RunFiles(environment().run_dir)
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    for path in (right, wrong):
+        write_private_file(path, ClusterKey.generate().to_text())
+    cluster, worker = run_files.cluster_directory(8037), run_files.worker_directory("w")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as node:
+        process = ProcessRecord.of(node.pid)
+        write_record(cluster, ClusterRecord("it", "127.0.0.1", 8037, "here", process))
+        write_record(worker, WorkerRecord("w", "first:8037", process, once="a"))
+        for directory in (cluster, worker):
+            shutil.copy(right, directory / "key")
+        for command in (["start", "--port", "8037", "--once"], ["connect", "--address", "first:8037", "--once", "a"]):
+            assert "It runs already" in xparl(*command).stdout
+            assert "It runs already" in xparl(*command, "--key_file", right).stdout
+            done = xparl(*command, "--key_file", wrong)
+            assert done.returncode == 1
+            assert "runs with another key than the given one" in done.stderr
+        node.communicate(b"\n")
 
 
 def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from parl_remote._config import Limits, environment
+from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.reach import explained, explained_here
 from parl_remote._links.identity import host_name, new_id
 from parl_remote._links.requests import Inquiry
@@ -232,9 +232,9 @@ def start_command(
     run_files = RunFiles(found.run_dir)
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
-    for _, record in run_files.clusters() if once else ():
+    for where, record in run_files.clusters() if once else ():
         if record.port == port and record.process.alive():
-            click.echo(f"{RUNS_ALREADY}: your cluster at port {port} (process {record.process.pid}).")
+            _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
             return
     check_port(host, port, run_files)
     monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
@@ -261,6 +261,24 @@ def start_command(
     launch(
         settings, foreground, found, lambda address: _say_started(address, settings, resources, monitor.start(settings))
     )
+
+
+def _say_it_runs(what: str, directory: Path, found: Environment, key_file: Path | None) -> None:
+    """Say that a node of this name runs.
+
+    Raises:
+        click.ClickException: It has another key than the given one, which is of no use there.
+    """
+    try:
+        given = given_key(found, key_file)
+        if given not in {None, ClusterKey.from_file(directory / "key")}:
+            raise click.ClickException(
+                f"{what} runs with another key than the given one: give it that of {directory / 'key'}, or stop it "
+                "first (xparl stop)"
+            )
+    except RemoteError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{RUNS_ALREADY}: {what}.")
 
 
 def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str | None = None) -> None:
@@ -362,9 +380,9 @@ def connect_command(
         raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
     try:
         master = Address.parse(address)
-        for _, record in RunFiles(found.run_dir).workers() if once else ():
+        for where, record in RunFiles(found.run_dir).workers() if once else ():
             if (record.once, record.master) == (once, str(master)) and record.process.alive():
-                click.echo(f"{RUNS_ALREADY}: the worker {record.node_id} (process {record.process.pid}).")
+                _say_it_runs(f"the worker {record.node_id} (process {record.process.pid})", where, found, key_file)
                 return
         cluster = ClusterAddress(str(master), found, key_file)
         Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused

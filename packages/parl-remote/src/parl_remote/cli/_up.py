@@ -2,7 +2,7 @@
 
     hosts.toml --ClusterFile--> ssh master: xparl start --once     the key goes through stdin, never on a command line
                             `-> ssh worker: xparl connect --once   all workers at once, when the master is up
-                            `-> ssh every host: xparl stop
+                            `-> ssh every host: xparl stop, of this cluster alone
 
 The OpenSSH client does the rest: names, ports, users, jump hosts and keys are its configuration's.
 """
@@ -242,7 +242,7 @@ def _run(job: _Job) -> _Outcome:
         return _Outcome(to, done.stdout.strip())
     said = done.stderr.strip() or done.stdout.strip() or f"the exit status was {done.returncode}"
     if done.returncode == _SSH_FAILED:
-        said = f"ssh: {said}"
+        said = f"ssh: {said.removeprefix('ssh: ')}"
     elif done.returncode == _NOT_FOUND:
         said += '; name the command there: xparl = "/path/to/xparl" in its table, or in [cluster]'
     return _Outcome(to, "", said)
@@ -338,16 +338,16 @@ def _worker_jobs(file: ClusterFile, key: str, timeout_s: float) -> Iterator[_Job
 @_file_argument
 @_timeout_option
 def down_command(hosts: Path, timeout: float) -> None:
-    r"""Stop the cluster that xparl up has started: on every host of the file, the processes of its port.
+    r"""Stop the cluster that xparl up has started: its master's processes, and its workers on every host of the file.
 
     \b
     Examples:
       xparl down hosts.toml
     """
     file = ClusterFile.read(hosts)
-    every = dict.fromkeys(
-        (host.destination, host.shell("stop", "--port", str(file.port))) for host in (file.master, *file.workers)
-    )
+    # The master by its port: the address that others have for it may not be one of its host's.
+    every = {(file.master.destination, file.master.shell("stop", "--port", str(file.port))): None}
+    every |= {(worker.destination, worker.shell("stop", "--address", file.address)): None for worker in file.workers}
     outcomes = list(_everywhere([_Job(file, destination, line, "", timeout) for destination, line in every]))
     for outcome in outcomes:
         _say(outcome)
