@@ -195,7 +195,7 @@ def test_a_wrapper_that_resets_all_or_none_is_named_with_what_to_use_in_its_plac
     envs.reset(seed=0)
     for _ in range(2):
         envs.step(np.zeros(3, int))
-    with pytest.raises(ValueError, match="does not support partial resets") as caught:
+    with pytest.raises((AssertionError, ValueError)) as caught:  # of Gymnasium: the first to 1.3, with no word
         envs.step(np.zeros(3, int))
     assert re.search(
         r"NormalizeObservation was asked to reset environments \[0\] alone.*NormalizeVector", caught.value.__notes__[0]
