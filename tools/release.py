@@ -155,14 +155,16 @@ class Release:
         """Run the tests with the siblings' last releases; those that exclude this version have to say so."""
         said = []
         fitting = []
+        released = {name: tag.rpartition("-v")[2] for name, tag in tags.items()}
         for name, tag in tags.items():
             project = _toml(_git(self.clone, "show", f"{tag}:packages/{name}/pyproject.toml"))
             known = requirements(project)
+            fits = all(known[one].contains(released[one], prereleases=True) for one in released.keys() & known.keys())
             if self.package in known and not known[self.package].contains(self.version, prereleases=True):
                 if self.package in requirements(project, extras=False):  # what only an extra needs is not imported
                     self._see_refusal(name, tag)
                     said.append(f"{tag} refuses it in one line")
-            elif name in self._siblings:
+            elif name in self._siblings and fits:  # beside the others' last releases, too
                 fitting.append(name)
         if fitting:
             wheels = self._of_commit(name for name in self._siblings if name not in fitting)
