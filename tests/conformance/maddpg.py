@@ -164,9 +164,9 @@ class MADDPGConformance(Conformance):
                 return total
 
             expected_critic = np.real(critic_loss(weights))
-            weights = critics.update(weights, gradient(critic_loss, weights, names["critic"]))
+            weights = critics.update(weights, clip_by_global_norm(gradient(critic_loss, weights, names["critic"]), 0.5))
             expected_actor = np.real(actor_loss(weights))
-            weights = actors.update(weights, gradient(actor_loss, weights, names["actor"]))
+            weights = actors.update(weights, clip_by_global_norm(gradient(actor_loss, weights, names["actor"]), 0.5))
             target = {name: (1 - _TAU) * target[name] + _TAU * weights[name] for name in target}
             ignored = rng.normal(size=_BATCH).astype(precision.dtype)  # the team's reward
             found = agent.learn(obs, stored, ignored, after, terminal)

@@ -647,7 +647,11 @@ class Algorithm:
         return self._adapted(given, max_grad_norm, None if part is None else part())
 
     def _optimizers_of_parts(
-        self, given: Any, parts: Mapping[str, Callable[[], Iterable[Any]]], rates: Mapping[str, float]
+        self,
+        given: Any,
+        parts: Mapping[str, Callable[[], Iterable[Any]]],
+        rates: Mapping[str, float],
+        max_grad_norm: float | None = None,
     ) -> list[Any]:
         """Return the optimizer of each part of the model, in their order: what was given for it, else Adam.
 
@@ -655,6 +659,7 @@ class Algorithm:
             given: None, or optimizers of `parl.optim` or of the framework by part.
             parts: functions that list the parameters, by part.
             rates: learning rates of Adam, by part.
+            max_grad_norm: limit of each part's gradients' norm.
 
         Raises:
             HyperparameterError: `given` is no such dictionary, or an optimizer does not fit its part.
@@ -666,7 +671,10 @@ class Algorithm:
                 f"{type(self).__name__} updates its networks apart, so optimizer= takes a dictionary, "
                 f"{{{wanted}}}, of which any may be left out; got {given!r}"
             )
-        return [self._given_or_adam(found.get(part), rates[part], part=listed) for part, listed in parts.items()]
+        return [
+            self._given_or_adam(found.get(part), rates[part], max_grad_norm=max_grad_norm, part=listed)
+            for part, listed in parts.items()
+        ]
 
     def _learns_with_memory(self, model: Model) -> bool:
         """Return whether the model has a memory.

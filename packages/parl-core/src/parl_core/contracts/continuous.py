@@ -60,6 +60,9 @@ class ContinuousActorCritic(CountingUpdates):
     policy_freq: int = 1
     """Updates of the critic for one of the actor."""
 
+    max_grad_norm: float | None = None
+    """Limit of the norm of each optimizer's gradients."""
+
     _model_checked: bool = False
 
     def __init__(
@@ -94,7 +97,9 @@ class ContinuousActorCritic(CountingUpdates):
             "critic": lambda: self._listed("get_critic_params"),
         }
         rates = {"actor": self._at_start(self.actor_lr), "critic": self._at_start(self.critic_lr)}
-        self.actor_optimizer, self.critic_optimizer = self._optimizers_of_parts(optimizer, parts, rates)
+        self.actor_optimizer, self.critic_optimizer = self._optimizers_of_parts(
+            optimizer, parts, rates, self.max_grad_norm
+        )
         own = optimizer or {}
         asked = {**given, **(gamma if isinstance(gamma, Mapping) else hyperparas or {})}
         self.actor_lr = self._own_rate(own.get("actor"), asked["actor_lr"], self.actor_lr)

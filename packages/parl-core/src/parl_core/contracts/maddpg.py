@@ -1,5 +1,6 @@
 """The contract of MADDPG: each agent acts by what it observes, and its critic sees what all observe and do."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -36,8 +37,8 @@ class MADDPG(ContinuousActorCritic):
     bootstrapped from its last observation.
 
     Deviations from the paper: a Gaussian instead of an Ornstein-Uhlenbeck process explores with numbers; the decay of
-    the policy's outputs is of the authors' code, whose clipped gradients are left out; neither ensembles of policies
-    nor inferred policies of others.
+    the policy's outputs and the limit of the gradients are of the authors' code, which limits each variable's norm, not
+    that of all actors or critics; neither ensembles of policies nor inferred policies of others.
 
     The model has `policy(obs)`, logits `[batch, agents, act_dim]` or actions in [-1, 1] of joint observations;
     `value(obs, action, agent)`, one agent's values `[batch]` or `[batch, 1]` of joint observations and actions
@@ -59,6 +60,8 @@ class MADDPG(ContinuousActorCritic):
         continuous: actions are numbers; default: what the model says (`action_kind`), else False.
         temperature: of the Gumbel-softmax, above 0; default 1 (authors' code).
         policy_decay: weight of the mean square of the policy's outputs, at least 0; default 1e-3 (authors' code).
+        max_grad_norm: limit of the norm of all actors' gradients, and of all critics', `math.inf` for none; default
+            0.5 (authors' code).
         optimizer: `{"actor": ..., "critic": ...}`, see `DDPG`; default Adam.
         device: see `parl.Algorithm`.
 
@@ -92,6 +95,7 @@ class MADDPG(ContinuousActorCritic):
         continuous: bool | None = None,
         temperature: float = 1.0,
         policy_decay: float = 1e-3,
+        max_grad_norm: float = _CLIP,
         optimizer: Mapping[str, Any] | None = None,
         device: str = "auto",
     ) -> None:
@@ -102,6 +106,7 @@ class MADDPG(ContinuousActorCritic):
             )
         self.temperature = check_positive("temperature", temperature)
         self.policy_decay = check_non_negative("policy_decay", policy_decay)
+        self.max_grad_norm = None if max_grad_norm == math.inf else check_positive("max_grad_norm", max_grad_norm)
         kind = getattr(model, "action_kind", None)
         own = kind.continuous and kind.nvec is None if isinstance(kind, ActionKind) else False
         self.continuous = bool(own if continuous is None else continuous)

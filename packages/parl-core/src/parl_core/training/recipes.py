@@ -580,7 +580,10 @@ _MADDPG = Recipe(
     num_envs=5,
     evaluate_every=50_000,
     source="Lowe et al. 2017, appendix, and the authors' code",
-    deviations=("one-hot actions, straight through the Gumbel-softmax", "gradients are not clipped"),
+    deviations=(
+        "one-hot actions, straight through the Gumbel-softmax",
+        "gradients are clipped by the norm of all actors' or all critics', not of each variable's",
+    ),
 )
 _PIXEL_PPO = OnPolicySettings(
     total_steps=10_000_000,
