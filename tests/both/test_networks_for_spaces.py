@@ -377,8 +377,10 @@ def test_loops_of_actors_take_observed_choices_that_do_not_begin_at_0(algorithm:
         model = made("choice", "choice", "actor-critic" if impala else "q")
         return parl.Agent(getattr(parl.algorithms, algorithm)(model, **steps))
 
-    train, common = (train_actor_learner, ActorLearnerSettings) if impala else (train_apex, ApexSettings)
-    settings = common(total_steps=24, n_actors=1, groups=2, envs_per_group=2, n_steps=3)
+    train: Any = train_actor_learner if impala else train_apex
+    settings = (ActorLearnerSettings if impala else ApexSettings)(
+        total_steps=24, n_actors=1, groups=2, envs_per_group=2, n_steps=3
+    )
     kwargs = {"observation": "choice", "action": "choice"}
     assert train(make(), make, Anything, settings, actors=InProcessActors(), env_kwargs=kwargs, seed=0).step >= 24
 

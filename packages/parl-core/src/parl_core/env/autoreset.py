@@ -151,7 +151,7 @@ class SameStep(VectorWrapper):
             final_obs[index] = before[index]
         try:
             observations, reset_infos = self._envs.reset(options={"reset_mask": ended.copy()})
-        except (AssertionError, TypeError, ValueError) as error:  # such as Gymnasium's NormalizeObservation, which resets all or none
+        except (AssertionError, TypeError, ValueError) as error:  # NormalizeObservation resets all or none
             error.add_note(
                 f"{type(self._envs).__name__} was asked to reset environments {np.flatnonzero(ended).tolist()} alone, "
                 f"because it does not reset them in the step that ends an episode. {_REMEDY}"
