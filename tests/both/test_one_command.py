@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from parl_core import backends
 from parl_core.cli._commands import parl
 from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.seeds import RunInActor
 from parl_core.training.trained import Trained
 from parl_remote.testing import LoopbackCluster
 
@@ -208,6 +209,17 @@ def test_seeds_are_trained_side_by_side_and_a_group_is_taken_up_again(tmp_path: 
     assert resumed.count("128 steps were taken") == 2
     assert run("resume", str(group), "--steps", "192").output.count("192 steps were taken") == 2
     assert run("resume", str(group), "--json").output.count("192 steps were taken") >= 2
+
+
+def test_a_run_of_a_group_goes_on_from_its_checkpoint_and_without_one_begins_anew(tmp_path: Path) -> None:
+    folder, given = tmp_path / "seed-0", {"num_envs": 2, "n_steps": 8, "network.width": 4}
+    asked = RecipeRun("PPO", "CartPole-v1", BACKEND, steps=32, given=given)
+    folder.mkdir()
+    asked.write(folder)  # and then it was killed
+    values = {name: value for name, value in vars(asked).items() if name != "recipe"}
+    for more, total in (({}, 32), ({}, 32), ({"extended_to": 64}, 64)):
+        assert RunInActor().train({**values, **more}, str(folder), {}) == f"{total} steps were taken"
+    assert len((folder / "updates.csv").read_text().splitlines()) == 1 + 64 // 16
 
 
 def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ folder must be one that all of them see.
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ class RunInActor:
     """Trains runs in a process of its own, one after another."""
 
     def train(self, asked: Mapping[str, Any], folder: str, how: Mapping[str, Any]) -> str:
-        """Train a run, or continue it if its folder exists, and return why it ended.
+        """Train a run, or continue it if its folder has a checkpoint, and return why it ended.
 
         Args:
             asked: the fields of its `RecipeRun`.
@@ -50,6 +51,8 @@ class RunInActor:
         taken = max(CheckpointStore(path / "checkpoints").steps(), default=0)
         if taken >= request.total_steps and (done := read_run(path)).stop == Stop.BUDGET.name.lower():
             return done.ended
+        if not taken and not list((path / "checkpoints").glob("damaged-*")):
+            shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and begins anew
         with Run.resume(path) if path.exists() else Run.at(path) as run:
             watching = [tracker(name, run, request) for name in tracked]
             return request.train(run, callbacks=watching, progress=False, **options).reason
