@@ -181,6 +181,7 @@ def test_a_change_from_a_browser_needs_the_csrf_token_too(monitor: Any) -> None:
     assert client.post(KILL).status_code == 403
     assert client.post(KILL, headers={"X-CSRF-Token": "guess"}).status_code == 403
     assert client.post(KILL, headers=headers | {"Origin": "http://evil.example"}).status_code == 403
+    assert client.post(KILL, headers=headers | {"Origin": "http://["}).status_code == 403
     assert monitor.cluster.killed == []
     assert client.post(KILL, headers=headers | {"Origin": "http://localhost"}).status_code == 200
     assert len(monitor.cluster.killed) == 1
@@ -233,6 +234,7 @@ def test_a_login_from_a_page_elsewhere_is_refused(monitor: Any, token: str) -> N
     "target",
     [
         "//evil.example",
+        "//[",
         "https://evil.example",
         "/\\evil.example",
         "\\\\evil",
