@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -390,6 +392,20 @@ def test_what_runs_with_another_key_is_not_what_was_asked_for(xparl: Xparl, tmp_
             assert done.returncode == 1
             assert "runs with another key than the given one" in done.stderr
         node.communicate(b"\n")
+
+
+def test_stop_says_what_has_ended_although_its_records_cannot_be_removed(
+    xparl: Xparl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_files = RunFiles(environment().run_dir)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as node:
+        record = WorkerRecord("w", "first:8037", ProcessRecord.of(node.pid))
+        write_record(run_files.worker_directory("w"), record)
+        read_only = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
+        monkeypatch.setattr("parl_remote.cli._stop.forget", read_only)
+        (said,) = stop_all(run_files, (), Limits())
+        assert "has ended" in said
+        read_only.assert_called_once()
 
 
 def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> None:

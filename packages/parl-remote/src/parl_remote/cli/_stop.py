@@ -71,11 +71,8 @@ def stop_all(
     _end_the_rest(family)
     for where, node in nodes:
         if not node.process.alive() and _is_from_here(node.process):
-            if isinstance(node, MonitorRecord):
-                forget_monitor(where)
-            else:
-                forget(where)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # not empty, or a read-only disk: records that stay name no process
+                (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
     told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
     return [_line(node, killed) for node in told]
