@@ -148,7 +148,7 @@ class InboxChannel(ABC):
     def _take(self, into: deque[list[memoryview]], timeout_s: float | None, most: int | None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._inbox or self._over, timeout_s):
-                raise ResultTimeout(f"nothing arrived within {timeout_s} s")
+                raise ResultTimeout(f"nothing arrived within {timeout_s:.3g} s")
             if not self._inbox:
                 raise ChannelClosed(self._over)
             for _ in range(most or len(self._inbox)):

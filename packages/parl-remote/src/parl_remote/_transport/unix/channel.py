@@ -356,7 +356,7 @@ class UnixChannel:
         except BlockingIOError:
             pass  # waiting here would show it in the traceback of Ctrl-C
         if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
-            raise ResultTimeout(f"nothing arrived within {timeout_s} s")
+            raise ResultTimeout(f"nothing arrived within {timeout_s:.3g} s")
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""

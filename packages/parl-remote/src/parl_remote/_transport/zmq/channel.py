@@ -148,7 +148,7 @@ class ZmqChannel:
                         self._check_open()  # as in `post`
                         raise
             if deadline is not None and time.monotonic() >= deadline:
-                raise ResultTimeout(f"{self._address} did not take a message within {timeout_s} s")
+                raise ResultTimeout(f"{self._address} did not take a message within {timeout_s:.3g} s")
             time.sleep(_FULL_QUEUE_POLL_S)
         if tracker is not None:
             self._await_encrypted(tracker, deadline)
@@ -191,7 +191,7 @@ class ZmqChannel:
             while (frames := self._look()) is None:
                 remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not self._wait(remaining_s) and deadline is not None and time.monotonic() >= deadline:
-                    raise ResultTimeout(f"nothing arrived from {self._address} within {timeout_s} s")
+                    raise ResultTimeout(f"nothing arrived from {self._address} within {timeout_s:.3g} s")
         return frames
 
     def fileno(self) -> int:
