@@ -9,20 +9,24 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
+from click.testing import CliRunner
 
 from parl_remote._actor import reports
 from parl_remote._actor.host import ActorHost
 from parl_remote._actor.reports import CallMeter, SharedCallMeter
+from parl_remote._messages import Done
 from parl_remote._messages.overview import ClusterEvent, EventKind
-from parl_remote._messages.parts import CallSpan, RecordCalls
+from parl_remote._messages.parts import CallSpan, RecordCalls, RecordedCalls
 from parl_remote._worker.actors import CallRecorder
-from parl_remote.cli._recordings import ActorCalls, trace_of
+from parl_remote.cli._recordings import ActorCalls, timeline_command, trace_of
+from parl_remote.errors import ChannelClosed
 
 PATIENCE_S = 60.0
 
@@ -137,6 +141,32 @@ def test_calls_that_overlap_lie_in_lanes_of_their_own() -> None:
     (instant,) = [row for row in trace["traceEvents"] if row["ph"] == "i"]
     assert (instant["name"], instant["ts"]) == ("node_lost", 2e6)
     json.dumps(trace)
+
+
+def test_a_node_that_is_lost_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def worker(name: str, lost_at: type[Any] | None) -> Any:
+        def ask(make: Any, kind: Any, _: float) -> Any:
+            if kind is lost_at:
+                raise ChannelClosed("it was lost")
+            span = CallSpan("step", time.time(), time.time())
+            return RecordedCalls(1, 1, f"lease-{name}", name, "", 7, (span,), -1) if kind is RecordedCalls else None
+
+        connection = MagicMock(ask=ask)
+        connection.__enter__.return_value = connection
+        return connection
+
+    reached = {f"{name}:1": worker(name, lost) for name, lost in (("a", Done), ("b", RecordedCalls), ("c", None))}
+    session = Mock(worker=lambda addresses, _: reached[addresses[0]])
+    session.master.ask.side_effect = ChannelClosed("the master, too")
+    nodes = [SimpleNamespace(name="node", addresses=(address,)) for address in reached]
+    monkeypatch.setattr("parl_remote.cli._recordings.open_session", Mock(return_value=nullcontext(session)))
+    monkeypatch.setattr("parl_remote.cli._recordings.nodes_of", lambda _: nodes)
+    output = tmp_path / "trace.json"
+    done = CliRunner().invoke(timeline_command, ["--seconds", "0.1", "-o", str(output)])
+    assert (done.exit_code, done.output.count("is left out: it was lost")) == (0, 2)
+    assert "the record of events is left out: the master, too" in done.output
+    rows = json.loads(output.read_text())["traceEvents"]
+    assert [row["args"]["name"] for row in rows if row["name"] == "process_name"] == ["c c on node:1"]
 
 
 PROGRAM = """

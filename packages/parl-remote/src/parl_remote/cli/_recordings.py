@@ -222,18 +222,35 @@ def timeline_command(
     with open_session("xparl timeline", port, address, key_file) as session, contextlib.ExitStack() as opened:
         workers = _workers(session, opened)
         began = time.time()
-        for _, worker in workers:
-            worker.ask(lambda number: RecordCalls(number, seconds), Done, _ANSWER_S)
-        click.echo(f"Recording {count(len(workers), 'node')} for {seconds:g} s.", err=True)
+        recording: list[tuple[NodeDetail, Inquiry]] = []
+        for node, worker in workers:
+            with _or_left_out(_label(node)):
+                worker.ask(lambda number: RecordCalls(number, seconds), Done, _ANSWER_S)
+                recording.append((node, worker))
+        click.echo(f"Recording {count(len(recording), 'node')} for {seconds:g} s.", err=True)
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(seconds)
         ended = time.time()
-        actors = [one for node, worker in workers for one in _recorded(node, worker, began)]
-        events = [event for event in _events(session.master) if began <= event.at <= ended]
+        actors: list[ActorCalls] = []
+        for node, worker in recording:
+            with _or_left_out(_label(node)):
+                actors += _recorded(node, worker, began)
+        events: list[ClusterEvent] = []
+        with _or_left_out("the record of events"):
+            events += (event for event in _events(session.master) if began <= event.at <= ended)
         with atomic_write(output, "w", encoding="utf-8") as file:
             json.dump(trace_of(actors, events, began, ended), file, separators=(",", ":"))
         calls = sum(len(actor.calls) for actor in actors)
         click.echo(f"{output}: {count(calls, 'call')} of {count(len(actors), 'actor')}")
+
+
+@contextlib.contextmanager
+def _or_left_out(what: str) -> Iterator[None]:
+    """Go on without what cannot be asked, for example a node that was lost meanwhile, and say so."""
+    try:
+        yield
+    except RemoteError as error:
+        click.echo(f"{what} is left out: {error}", err=True)
 
 
 def _workers(session: Session, opened: contextlib.ExitStack) -> list[tuple[NodeDetail, Inquiry]]:
