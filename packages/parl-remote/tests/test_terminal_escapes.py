@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import parl_remote
+from parl_remote._messages.overview import DeathRecord
 from parl_remote._system.processes import tail
 from parl_remote._system.texts import visible
+from parl_remote.cli._show import _death_table
+from parl_remote.errors import DeathCause, DeathKind
 from parl_remote.testing import LoopbackCluster
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -42,6 +46,12 @@ def test_every_character_that_a_terminal_may_obey_is_shown(number: int) -> None:
     shown = visible(f"a{chr(number)}b")
     assert shown == f"a{ascii(chr(number))[1:-1]}b"
     assert shown.isprintable()
+
+
+def test_no_name_of_a_lost_actor_makes_a_line_of_its_own() -> None:
+    names = ("A\nlease-2  B", "a\r", "c", "its.py\n")
+    death = DeathRecord("lease-1", *names, "n", 0, DeathCause(DeathKind.EXIT, node="host\n"), ":1")
+    assert len("\n".join(_death_table(Mock(), [death])).splitlines()) == 3, "who, why, and how many"
 
 
 def test_what_actors_write_is_shown_in_the_program(run_program: Run) -> None:

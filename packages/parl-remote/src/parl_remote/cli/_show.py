@@ -340,7 +340,8 @@ def _death_table(_: Session, deaths: Sequence[Any]) -> list[str]:
     for death in deaths:
         name = f" {death.name}" if death.name else ""
         where = f" on {node_label(death.cause.node, death.node_address)}" if death.cause.node else ""
-        lines.append(f"{short_id(death.lease_id)}  {death.class_name}{name} of {death.owner or death.client_id}{where}")
+        owner = death.owner or death.client_id
+        lines.append(plain(f"{short_id(death.lease_id)}  {death.class_name}{name} of {owner}{where}"))
         lines.append(f"          {death.cause.describe()}")
     return [*lines, f"{count(len(deaths), 'death')}; xparl logs ID shows what an actor wrote"]
 
