@@ -385,6 +385,12 @@ def test_the_needs_of_a_window_are_reported_before_anything_is_loaded(
     assert "there is no display for a window (DISPLAY is not set): use --video FILE.mp4" in result.output
 
 
+def test_a_video_has_the_name_of_what_it_is(still: Path, tmp_path: Path) -> None:
+    result = run("play", str(still), "--video", str(tmp_path / "agent.gif"))
+    assert result.exit_code == 2
+    assert "its name must end in .mp4" in result.output
+
+
 def test_the_needs_of_videos_are_reported_before_anything_is_loaded(
     still: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,9 +83,15 @@ def evaluate_run(
         click.echo(f"{trained.env}: mean return {result.mean:.2f}, deviation {result.std:.2f}, {episodes} episodes")
 
 
+def _mp4(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
+    if value is not None and value.suffix.lower() != ".mp4":
+        raise click.BadParameter(f"{value} is no video: its name must end in .mp4.")
+    return value
+
+
 @parl.command("play")
 @click.argument("run", type=_FOLDER)
-@click.option("--video", type=FILE, help="Write FILE.mp4 instead of opening a window.")
+@click.option("--video", type=FILE, callback=_mp4, help="Write FILE.mp4 instead of opening a window.")
 @click.option("--episodes", default=1, type=click.IntRange(1), help="Number of episodes; each has a separate video.")
 @click.option("--seed", default=0, type=SEED, help="Seed of the episodes.")
 @click.option(
