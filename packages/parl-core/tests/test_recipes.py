@@ -34,6 +34,7 @@ def test_an_environment_has_its_own_recipe_or_that_of_all_or_of_its_kind() -> No
         raise AssertionError
 
     assert find_recipe("DQN", "CartPole-v1", never) is RECIPES["DQN", "CartPole-v1"]
+    assert find_recipe("DQN", "CartPole", never) is RECIPES["DQN", "CartPole-v1"]
     assert find_recipe("SAC", "Hopper-v5", never) is RECIPES["SAC", "*"]
     assert find_recipe("PPO", "Hopper-v5", lambda: "continuous") is RECIPES["PPO", "continuous"]
     with pytest.raises(HyperparameterError, match=r"no recipe of DQN for Hopper-v5 \(continuous\); there are some for"):

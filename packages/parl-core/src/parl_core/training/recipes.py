@@ -217,13 +217,14 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
 
     Args:
         algorithm: name of its class.
-        env: registered id.
+        env: registered id; without a version, as Gymnasium takes it, that of which there is a recipe.
         kind: says of which kind the environment is; asked only where that decides.
 
     Raises:
         HyperparameterError: there is none for this algorithm, or this kind of environment.
     """
-    for key in (env, "*"):
+    of_a_version = (key for name, key in RECIPES if name == algorithm and key.rpartition("-v")[0] == env)
+    for key in (env, *of_a_version, "*"):
         if (algorithm, key) in RECIPES:
             return RECIPES[algorithm, key]
     found = kind()
