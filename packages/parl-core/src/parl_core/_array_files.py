@@ -54,7 +54,9 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise CheckpointError(f"{source} does not exist: check the path given to load()") from error
-    except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:  # TypeError: a lone .npy array
+    except ValueError as error:  # NumPy's words advise to unpickle it
+        raise CheckpointError(f"{source} is not a readable .npz file: it does not hold plain arrays alone") from error
+    except (OSError, TypeError, EOFError, BadZipFile, zlib.error) as error:  # TypeError: a lone .npy array
         raise CheckpointError(f"{source} is not a readable .npz file: {error}") from error
     if missing := sorted(needed - arrays.keys()):
         raise CheckpointError(f"{source} has no {missing}: it holds {sorted(arrays)}, another kind of memory wrote it")
