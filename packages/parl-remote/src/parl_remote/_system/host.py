@@ -95,8 +95,11 @@ class OutOfMemoryHint:
 
 
 def _counters(root: Path) -> list[Path]:
-    """Return the files with a line `oom_kill <count>`: of the host, and of this process's control group."""
-    found = [root / "proc/vmstat"]
+    """Return the files with a line `oom_kill <count>`: of this process's control group, without one of the host.
+
+    The host's count has those of all its groups, such as other containers; a group's has the host's own in it.
+    """
+    found = []
     with contextlib.suppress(OSError), open(root / "proc/self/cgroup", encoding="utf-8") as file:
         for line in file:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -105,7 +108,7 @@ def _counters(root: Path) -> list[Path]:
                 found.append(root / "sys/fs/cgroup" / group / "memory.events")
             elif "memory" in controllers.split(","):
                 found.append(root / "sys/fs/cgroup/memory" / group / "memory.oom_control")
-    return [path for path in found if _oom_kills(path) is not None]
+    return [path for path in found if _oom_kills(path) is not None] or [root / "proc/vmstat"]
 
 
 def _oom_kills(path: Path) -> int | None:
