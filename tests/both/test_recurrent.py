@@ -169,7 +169,7 @@ def test_what_does_not_learn_from_sequences_is_refused() -> None:
     model = parl.networks.for_spaces(VECTOR, CHOICES, memory="gru")
     with pytest.raises(HyperparameterError, match="PolicyGradient learns from single steps"):
         parl.algorithms.PolicyGradient(model)
-    with pytest.raises(HyperparameterError, match="of the kinds 'actor-critic'"):
+    with pytest.raises(HyperparameterError, match="of the kind 'actor-critic'"):
         parl.networks.for_spaces(VECTOR, spaces.Box(-1.0, 1.0, (2,)), "squashed", memory="gru")
     with pytest.raises(HyperparameterError, match="memory must be one of"):
         parl.networks.for_spaces(VECTOR, CHOICES, memory="elephant")  # type: ignore[arg-type]  # which is wrong
