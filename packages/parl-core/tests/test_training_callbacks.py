@@ -2,10 +2,14 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
 import re
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +256,38 @@ def test_tensorboard_files_hold_the_scalars_at_their_steps(tmp_path: Path) -> No
     assert scalars["train/return", 100] == 10.0
     assert scalars["loss/policy_loss", 100] == 0.25
     assert scalars["evaluation/return", 200] == 40.0
+
+
+def interrupted_at(place: int, action: Callable[[], None]) -> bool:
+    """Raise KeyboardInterrupt at one of the calls and returns within an action; return False if it has fewer."""
+    places = itertools.count()
+
+    def interrupt(*_: object) -> None:
+        if next(places) == place:
+            raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(interrupt)
+        action()
+        sys.setprofile(None)
+    except KeyboardInterrupt:  # Python has unset the function that raised
+        return True
+    return False
+
+
+def test_the_tensorboard_log_ends_wherever_ctrl_c_fell_into_it(tmp_path: Path) -> None:
+    place = 0
+    while True:
+        board = TensorBoard(Run.at(tmp_path / str(place)))
+        board.on_update(update(100, 10.0))
+        interrupted = interrupted_at(place, lambda: board.on_update(update(200, 20.0)))  # noqa: B023  # called at once
+        end = threading.Thread(target=board.on_end, args=(ended(Stop.INTERRUPTED),), daemon=True)
+        end.start()
+        end.join(60)
+        assert not end.is_alive(), f"waits for ever after an interruption at place {place}"
+        if not interrupted:
+            return
+        place += 1
 
 
 def test_the_learning_curve_is_a_picture_of_the_promised_size(tmp_path: Path) -> None:

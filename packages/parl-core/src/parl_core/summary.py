@@ -6,23 +6,22 @@
 
 The first call opens an event file in the logger's directory (`logger.set_dir`), or in a new one below
 `train_log/<script>` where none was set. Needs tensorboardX, which `parl-core[train]` brings. All functions can be
-called from any thread; what was added reaches the disk with `flush`, `close`, at the end of the program, and with the
-next call after ten seconds.
+called from any thread. What is added is in the file at once; `flush` waits until the disk has it.
 """
 
 import atexit
-import itertools
 import os
 import threading
-import time
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core import logger
+from parl_core._event_file import EventFile
 
 __all__ = [
     "add_histogram",
@@ -35,73 +34,49 @@ __all__ = [
     "get_dir",
 ]
 
-FLUSH_SECONDS = 10.0  # often enough to watch a run; each flush waits for the disk, which takes milliseconds
 
-
-class _EventFile:
-    """The event file of this process; it follows the logger's directory.
-
-    It is written by the calling thread. (tensorboardX's own writer has a thread and a queue, which its `flush` does
-    not wait for, and gives two files that are begun in the same second the same name.)
-    """
+class _CurrentFile:
+    """The event file of this process; it follows the logger's directory."""
 
     def __init__(self) -> None:
         self.directory: str | None = None
         self._lock = threading.RLock()
-        self._writer: Any = None
-        self._numbers = itertools.count()
+        self._file: EventFile | None = None
         self._process = 0
-        self._next_flush = 0.0
 
     def add(self, summary: Any, global_step: int | None) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-
-        now = time.time()
-        event = Event(wall_time=now, summary=summary)
-        if global_step is not None:
-            event.step = int(global_step)
         with self._lock:
-            self._open()
-            self._writer.write_event(event)
-            if now >= self._next_flush:
-                self._writer.flush()
-                self._next_flush = now + FLUSH_SECONDS
+            self._open().add(summary, None if global_step is None else int(global_step))
 
     def flush(self) -> None:
         with self._lock:
-            if self._writer is not None:
-                self._writer.flush()
-
-    def _hold_flushed(self) -> None:
-        self._lock.acquire()
-        self.flush()
+            if self._file is not None:
+                self._file.sync()
 
     def close(self) -> None:
         with self._lock:
-            writer, self._writer, self.directory = self._writer, None, None
-            if writer is not None:
-                writer.close()
+            file, self._file, self.directory = self._file, None, None
+            if file is not None:
+                file.close()
 
-    def _open(self) -> None:
-        from tensorboardX.event_file_writer import EventsWriter
-
+    def _open(self) -> EventFile:
         wanted = logger.get_dir()
         process = os.getpid()  # a forked child writes a file of its own
-        if self._writer is not None and process == self._process and wanted in (None, self.directory):
-            return
+        if self._file is not None and process == self._process and wanted in (None, self.directory):
+            return self._file
         self.close()
         directory = wanted or logger.auto_set_dir()
-        self._writer = EventsWriter(os.path.join(directory, "events"), f".{process}.{next(self._numbers)}")
+        self._file = EventFile(Path(directory))
         self.directory = directory
         if not self._process:
             atexit.register(self.close)
-            # What is still in the buffer would be written by the child as well.
             release = self._lock.release
-            os.register_at_fork(before=self._hold_flushed, after_in_parent=release, after_in_child=release)
+            os.register_at_fork(before=self._lock.acquire, after_in_parent=release, after_in_child=release)
         self._process = process
+        return self._file
 
 
-_file = _EventFile()
+_file = _CurrentFile()
 
 
 def add_scalar(tag: str, scalar_value: Any, global_step: int | None = None) -> None:
@@ -193,12 +168,12 @@ def get_dir() -> str | None:
 
 
 def flush() -> None:
-    """Write what was added so far to disk."""
+    """Wait until the disk has what was added so far."""
     _file.flush()
 
 
 def close() -> None:
-    """Write everything to disk and close the event file; a later call opens a new one."""
+    """Close the event file; a later call opens a new one."""
     _file.close()
 
 

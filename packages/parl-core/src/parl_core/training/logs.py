@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from parl_core._event_file import EventFile
 from parl_core.atomic_write import atomic_write, sync
 from parl_core.csv_log import CSVLogger
 from parl_core.errors import HyperparameterError
@@ -93,7 +94,7 @@ class TensorBoard(Callback):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._writer: Any = None
+        self._file: EventFile | None = None
         self._resumed_at: int | None = None
         self._step = 0
 
@@ -104,13 +105,11 @@ class TensorBoard(Callback):
         self._write(evaluation)
 
     def on_end(self, ended: Ended) -> None:  # noqa: ARG002  # the name belongs to the interface
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
     def get_state(self) -> int:
         """Return the state for a checkpoint."""
-        if self._writer is not None:
-            self._writer.flush()
         return self._step
 
     def set_state(self, state: Any) -> None:
@@ -118,16 +117,17 @@ class TensorBoard(Callback):
         self._resumed_at = self._step = int(state)
 
     def _write(self, event: Update | Evaluation) -> None:
-        if self._writer is None:
-            from tensorboardX import SummaryWriter
+        from tensorboardX.summary import scalar
 
+        if self._file is None:
             folder = self._run.path / "tensorboard"
-            hidden_from = None if self._resumed_at is None else self._resumed_at + 1
-            self._writer = SummaryWriter(str(folder), purge_step=hidden_from)
+            self._file = EventFile(folder)
+            if self._resumed_at is not None:
+                self._file.hide_earlier_from(self._resumed_at + 1)
             self._run.saved(folder, f"TensorBoard log, to be seen with: tensorboard --logdir {folder}")
         self._step = event.step
         for name, value in figures(event).items():
-            self._writer.add_scalar(name, value, event.step)
+            self._file.add(scalar(name, value), event.step)
 
 
 class CsvTables(Callback):

@@ -1,0 +1,74 @@
+"""A file of events that tensorboard reads.
+
+Each event is written by the thread that adds it, at once. (tensorboardX's own writer hands events to a thread. Ctrl-C
+within their queue leaves a lock locked, and `close` then waits for ever; its `flush` does not wait for the queue; two
+files that are begun in the same second have the same name.)
+
+    record:  length, 8 bytes | its checksum, 4 | Event | its checksum, 4
+"""
+
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["EventFile"]
+
+
+class EventFile:
+    """A new event file; threads may share it.
+
+    Args:
+        directory: of the file; made if it is missing.
+
+    Raises:
+        ImportError: tensorboardX is not installed.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        directory.mkdir(parents=True, exist_ok=True)
+        self._file = _new(directory)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def add(self, summary: Any, step: int | None = None) -> None:
+        """Write a summary of tensorboardX, of a step if there is one."""
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._write(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def hide_earlier_from(self, step: int) -> None:
+        """Hide what earlier files of the directory have of this step and of later ones."""
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._write(Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START)))
+
+    def sync(self) -> None:
+        """Wait until the disk has what was added."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, event: Any) -> None:
+        from tensorboardX.record_writer import masked_crc32c
+
+        content = event.SerializeToString()
+        length = struct.pack("<Q", len(content))
+        checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, content)]
+        self._file.write(length + checksums[0] + content + checksums[1])
+        self._file.flush()  # a forked child must not write it once more
+
+
+def _new(directory: Path) -> BinaryIO:
+    stem = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+    number = 0
+    while True:
+        try:
+            return (directory / f"{stem}.{number}").open("xb")
+        except FileExistsError:
+            number += 1
