@@ -233,12 +233,10 @@ class FrameReader:
         """
         if self._counts:  # of a read that was interrupted
             self._note()
-        elif self._missing:
+            return
+        if self._missing:
             self._fill_missing(source, flags)
-        else:
-            self._fill_buffer(source, flags)
-
-    def _fill_buffer(self, source: socket.socket, flags: int) -> None:
+            return
         if self._start and len(self._buffer) - self._end < len(self._buffer) // 4:
             self._make_room(0)
         into = self._view[self._end :] if self._end else self._buffer
