@@ -13,14 +13,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 
 __all__ = ["Placement", "Resources"]
 
 
 _DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
 _OWN_KINDS = ("cpu", "gpu", "memory")
-_NO_LABELS: Mapping[str, float] = MappingProxyType({})
+_NO_LABELS: Mapping[str, float] = {}
 _LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
 
 
@@ -52,14 +51,10 @@ class Resources:
             _check_amount(name, amount)
         if clash := labels.keys() & set(_OWN_KINDS):
             raise ValueError(f"{min(clash)!r} cannot be the name of a label, because it is an option of its own")
-        kept = MappingProxyType({k: v for k, v in sorted(labels.items()) if v}) if labels else _NO_LABELS
-        object.__setattr__(self, "labels", kept)
+        object.__setattr__(self, "labels", {k: v for k, v in sorted(labels.items()) if v})
 
     def __hash__(self) -> int:
         return hash((self.cpu, self.gpu, self.memory, tuple(self.labels.items())))
-
-    def __reduce__(self) -> tuple[type[Resources], tuple[float, float, int, dict[str, float]]]:
-        return Resources, (self.cpu, self.gpu, self.memory, dict(self.labels))
 
     def amount(self, kind: str) -> float:
         """Return the amount of "cpu", "gpu", "memory" or a label."""
