@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import select
 import subprocess
@@ -18,6 +19,13 @@ from faults.small_disk import small_disk as small_disk
 from parl_remote import _current
 from parl_remote._program.client import Client
 from parl_remote._program.private_cluster import PrivateCluster
+
+if importlib.util.find_spec("hypothesis") is not None:  # the suites of the backends have none
+    from hypothesis import HealthCheck, settings
+
+    # How long examples take says how busy the machine is, and nothing about what is tested.
+    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy machine")
 
 GONE_WITHIN_S = 60.0
 
