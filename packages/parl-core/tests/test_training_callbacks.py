@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -237,25 +237,44 @@ def test_tables_have_a_row_an_event_that_can_be_read_before_the_end(tmp_path: Pa
     assert evaluations[0]["evaluation/deviation"] == "1.0"
 
 
-def test_tensorboard_files_hold_the_scalars_at_their_steps(tmp_path: Path) -> None:
+def events_of(file: Path) -> Iterator[Any]:
+    """Yield the events of a TensorBoard file."""
     from tensorboardX.proto.event_pb2 import Event
 
+    content = file.read_bytes()
+    while content:  # a record: length (8 bytes), its checksum (4), the event, its checksum (4)
+        length = int.from_bytes(content[:8], "little")
+        yield Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
+
+
+def test_tensorboard_files_hold_the_scalars_at_their_steps(tmp_path: Path) -> None:
     run = Run("r", tmp_path)
     board = TensorBoard(run)
     board.on_update(update(100, 10.0))
     board.on_evaluation(evaluation(200, 40.0))
     board.on_end(ended())
     (file,) = (run.path / "tensorboard").iterdir()
-    content = file.read_bytes()
-    scalars = {}
-    while content:  # a record: length (8 bytes), its checksum (4), the event, its checksum (4)
-        length = int.from_bytes(content[:8], "little")
-        event = Event.FromString(content[12 : 12 + length])
-        content = content[16 + length :]
-        scalars.update({(value.tag, event.step): value.simple_value for value in event.summary.value})
+    scalars = {
+        (value.tag, event.step): value.simple_value for event in events_of(file) for value in event.summary.value
+    }
     assert scalars["train/return", 100] == 10.0
     assert scalars["loss/policy_loss", 100] == 0.25
     assert scalars["evaluation/return", 200] == 40.0
+
+
+def test_a_resumed_tensorboard_log_hides_what_comes_after_its_checkpoint(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    killed, resumed = TensorBoard(run), TensorBoard(run)
+    killed.on_update(update(100, 10.0))
+    resumed.set_state(killed.get_state())
+    killed.on_update(update(200, 20.0))
+    resumed.on_update(update(200, 30.0))
+    killed.on_end(ended())
+    resumed.on_end(ended())
+    first, second = sorted((run.path / "tensorboard").iterdir())
+    starts = [[event.step for event in events_of(file) if event.session_log.status] for file in (first, second)]
+    assert starts == [[], [101]]
 
 
 def interrupted_at(place: int, action: Callable[[], None]) -> bool:
