@@ -29,23 +29,20 @@ class EventFile:
     """
 
     def __init__(self, directory: Path) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-
+        first = _record(file_version="brain.Event:2")
         directory.mkdir(parents=True, exist_ok=True)
         self._file = _new(directory)
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._write(first)
 
     def add(self, summary: Any, step: int | None = None) -> None:
         """Write a summary of tensorboardX, of a step if there is one."""
-        from tensorboardX.proto.event_pb2 import Event
-
-        self._write(Event(wall_time=time.time(), step=step, summary=summary))
+        self._write(_record(step=step, summary=summary))
 
     def hide_earlier_from(self, step: int) -> None:
         """Hide what earlier files of the directory have of this step and of later ones."""
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto.event_pb2 import SessionLog
 
-        self._write(Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START)))
+        self._write(_record(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def sync(self) -> None:
         """Wait until the disk has what was added."""
@@ -54,14 +51,20 @@ class EventFile:
     def close(self) -> None:
         self._file.close()
 
-    def _write(self, event: Any) -> None:
-        from tensorboardX.record_writer import masked_crc32c
-
-        content = event.SerializeToString()
-        length = struct.pack("<Q", len(content))
-        checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, content)]
-        self._file.write(length + checksums[0] + content + checksums[1])
+    def _write(self, record: bytes) -> None:
+        self._file.write(record)
         self._file.flush()  # a forked child must not write it once more
+
+
+def _record(**fields: Any) -> bytes:
+    """Return an Event of now, with its length and checksums."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    content: bytes = Event(wall_time=time.time(), **fields).SerializeToString()
+    length = struct.pack("<Q", len(content))
+    checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, content)]
+    return length + checksums[0] + content + checksums[1]
 
 
 def _new(directory: Path) -> BinaryIO:
