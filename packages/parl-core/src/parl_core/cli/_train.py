@@ -431,10 +431,10 @@ def tune_settings(
 
     found = tune(asked, folder, ranges, trials, workers=workers, cluster=cluster, prune=not no_prune, told=told)
     if as_json:
-        found_all = {"trials": found.trials, "pruned": found.pruned, "failed": found.failed}
-        click.echo(json.dumps({**found_all, "best": dict(found.best), "score": found.value, "file": str(found.file)}))
+        counts = {"trials": found.trials, "pruned": found.pruned, "failed": found.failed}
+        click.echo(json.dumps({**counts, "best": dict(found.best), "score": found.value, "file": str(found.file)}))
         return
     best = ", ".join(f"{name}={as_text(value)}" for name, value in found.best.items())
-    counts = f"{found.trials} trial{'s' * (found.trials != 1)}, {found.pruned} pruned, {found.failed} failed"
-    click.echo(f"{counts}; best {found.value:.2f}: {best}")
+    counted = f"{found.trials} trial{'s' * (found.trials != 1)}, {found.pruned} pruned, {found.failed} failed"
+    click.echo(f"{counted}; best {found.value:.2f}: {best}")
     click.echo(f"parl train --config {found.file}")
