@@ -19,7 +19,6 @@ __all__ = ["Placement", "Resources"]
 
 _DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
 _OWN_KINDS = ("cpu", "gpu", "memory")
-_NO_LABELS: Mapping[str, float] = {}
 _LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
 
 
@@ -40,12 +39,12 @@ class Resources:
     cpu: float = 0.0
     gpu: float = 0.0
     memory: int = 0
-    labels: Mapping[str, float] = field(default_factory=lambda: _NO_LABELS)
+    labels: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         labels = self.labels
         if not labels and _are_sound(self.cpu, self.gpu, self.memory):
-            object.__setattr__(self, "labels", _NO_LABELS)
+            object.__setattr__(self, "labels", {})
             return
         for name, amount in (("cpu", self.cpu), ("gpu", self.gpu), ("memory", self.memory), *labels.items()):
             _check_amount(name, amount)
