@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 from parl_evokit import (
     CMAES,
@@ -213,55 +214,49 @@ def test_false_alarms_are_as_rare_as_promised_and_worse_models_are_found() -> No
     assert all(hour is not None and hour < 48 for hour in found)
 
 
+Arms = tuple[NDArray[Any], NDArray[Any]]
+
+
+def verdict_of(seed: int, draw: Callable[[np.random.Generator], Arms], rounds: int) -> tuple[Verdict, int]:
+    """Return the verdict on the rewards of the present model and the holdout, and after how many rounds it came."""
+    random, guard = np.random.default_rng(seed), Guard(GuardConfig(rollback=True))
+    guard.updated(0, np.ones(2, np.float32), {})
+    for number in range(1, rounds + 1):
+        present, holdout = draw(random)
+        guard = guard.noting(present.tolist(), holdout.tolist())
+        if guard.verdict() is not Verdict.OPEN:
+            return guard.verdict(), number
+    return Verdict.OPEN, rounds
+
+
 def test_rewards_with_heavy_tails_raise_no_more_false_alarms_than_others() -> None:
-    alarms = 0
-    for seed in range(60):
-        random = np.random.default_rng(seed)
-        guard = Guard(GuardConfig(rollback=True))
-        guard.updated(0, np.ones(2, np.float32), {})
-        for _ in range(120):
-            arms = random.lognormal(0.0, 2.0, (2, 30))  # such as times on a page: most are short, and a few very long
-            guard = guard.noting(arms[0].tolist(), arms[1].tolist())
-            alarms += guard.verdict() is Verdict.WORSE
-            if guard.verdict() is not Verdict.OPEN:
-                break
-    assert alarms <= 2
+    def draw(random: np.random.Generator) -> Arms:
+        present, holdout = random.lognormal(0.0, 2.0, (2, 30))  # such as times on a page: a few are very long
+        return present, holdout
+
+    assert [verdict_of(seed, draw, 120)[0] for seed in range(60)].count(Verdict.WORSE) <= 2
 
 
 @pytest.mark.parametrize("small", ["present", "holdout"])
 @pytest.mark.parametrize("rewards", ["rare clicks", "times on a page"])
 def test_unequal_arms_raise_no_more_false_alarms_than_equal_ones(rewards: str, small: str) -> None:
     """Two hundred comparisons of equal models."""
-    alarms = 0
-    for seed in range(200):
-        random = np.random.default_rng(seed)
-        guard = Guard(GuardConfig(rollback=True))
-        guard.updated(0, np.ones(2, np.float32), {})
-        for _ in range(150):
-            both = random.random(600) < 0.002 if rewards == "rare clicks" else random.lognormal(0.0, 2.0, 600)
-            arms = both[:30].tolist(), both[30:].tolist()
-            guard = guard.noting(*(arms if small == "present" else arms[::-1]))
-            alarms += guard.verdict() is Verdict.WORSE
-            if guard.verdict() is not Verdict.OPEN:
-                break
-    assert alarms <= 2
+
+    def draw(random: np.random.Generator) -> Arms:
+        both = random.random(600) < 0.002 if rewards == "rare clicks" else random.lognormal(0.0, 2.0, 600)
+        return (both[:30], both[30:]) if small == "present" else (both[30:], both[:30])
+
+    assert [verdict_of(seed, draw, 150)[0] for seed in range(200)].count(Verdict.WORSE) <= 2
 
 
 @pytest.mark.parametrize(("present", "holdout"), [(30, 570), (570, 30)])
 def test_worse_models_are_found_as_soon_in_unequal_arms(present: int, holdout: int) -> None:
-    hours = []
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        guard = Guard(GuardConfig(rollback=True))
-        guard.updated(0, np.ones(2, np.float32), {})
-        for hour in range(1, 100):
-            arms = random.standard_normal(present) - 0.3, random.standard_normal(holdout)
-            guard = guard.noting(arms[0].tolist(), arms[1].tolist())
-            if guard.verdict() is Verdict.WORSE:
-                hours.append(hour)
-                break
-    assert len(hours) == 20
-    assert np.mean(hours) < 8
+    def draw(random: np.random.Generator) -> Arms:
+        return random.standard_normal(present) - 0.3, random.standard_normal(holdout)
+
+    found = [verdict_of(seed, draw, 99) for seed in range(20)]
+    assert {verdict for verdict, _ in found} == {Verdict.WORSE}
+    assert np.mean([hours for _, hours in found]) < 8
 
 
 def test_an_update_that_fails_counts_no_control_rewards() -> None:
