@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import select
 import subprocess
@@ -14,18 +13,12 @@ from typing import Any
 
 import pytest
 
+import faults.slow_examples  # noqa: F401  # a profile of Hypothesis
 import parl_remote
 from faults.small_disk import small_disk as small_disk
 from parl_remote import _current
 from parl_remote._program.client import Client
 from parl_remote._program.private_cluster import PrivateCluster
-
-if importlib.util.find_spec("hypothesis") is not None:  # the suites of the backends have none
-    from hypothesis import HealthCheck, settings
-
-    # How long examples take says how busy the machine is, and nothing about what is tested.
-    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("busy machine")
 
 GONE_WITHIN_S = 60.0
 
