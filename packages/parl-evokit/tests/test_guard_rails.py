@@ -101,6 +101,9 @@ def rolled_back(kind: str) -> tuple[Any, Any, Any, int]:
 def test_models_that_are_worse_than_the_trusted_one_are_left_and_their_samples_count(kind: str) -> None:
     es, report, good, number = rolled_back(kind)
     assert "rewards without noise since model 0 are -0." in report.rolled_back
+    assert (report.holdout, report.holdout_mean) == (10, pytest.approx(10.0, abs=0.2))
+    assert report.advantage is not None
+    assert report.advantage[1] < 0.0
     count = max(8, getattr(es, "population", 0))
     assert (report.used, report.model_iter_id, es.sampler.model_iter_id) == (count, number + 2, number + 2)
     assert es.guard.trusted is not None

@@ -29,7 +29,7 @@ from parl_evokit._sampler import Advance, Best, Sampler, Transform
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
-from parl_evokit.guard import Guard, Verdict, shortened
+from parl_evokit.guard import Comparison, Guard, Verdict, shortened
 from parl_evokit.noise._gaussian import GaussianNoise, Prepared
 from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
 from parl_evokit.optimizers import StepDiverged
@@ -197,10 +197,10 @@ class Strategy(ABC):
         if aside is not None:
             intake.set_aside.add(aside)
         arms = self._arms(intake, before)
-        compared = guard = copy.copy(self.guard.noting(*arms))
-        verdict = guard.verdict()
+        guard = copy.copy(self.guard.noting(*arms))
+        comparison, verdict = guard.comparison, guard.verdict()
         if verdict is Verdict.WORSE:
-            return self._roll_back(intake, before, guard)
+            return self._with_comparison(self._roll_back(intake, before, guard), comparison, arms[1])
         if verdict is Verdict.TRUSTED:
             guard = guard.trust_present()
         if (used := intake.used) < self._min_samples:
@@ -212,14 +212,15 @@ class Strategy(ABC):
         try:
             step = self._advance(intake, before)
         except StepDiverged as error:
-            return self._not_taken(intake, before, guard, str(error))
+            report = self._not_taken(intake, before, guard, str(error))
+            return self._with_comparison(report, comparison, arms[1])
         parameters = self._take(step, before, guard, state_before)
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._rejected = ""
         self._note_best(intake, before)
         report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
-        return self._with_comparison(report, compared, arms[1])
+        return self._with_comparison(report, comparison, arms[1])
 
     def sorted(self, samples: Samples) -> Intake:
         """Return samples as an update of the present model would take them."""
@@ -267,11 +268,11 @@ class Strategy(ABC):
         present = [reward for own, rewards in intake.controls.items() if own < age for reward in rewards]
         return present, intake.controls.get(age, [])
 
-    def _with_comparison(self, report: UpdateReport, compared: Guard, holdout: list[float]) -> UpdateReport:
+    def _with_comparison(self, report: UpdateReport, comparison: Comparison, holdout: list[float]) -> UpdateReport:
         """Return the report with what the arms of this update have shown."""
         if not self.config.solver.guard.rollback:
             return report
-        low, high = compared.comparison.interval(self.config.solver.guard.level)
+        low, high = comparison.interval(self.config.solver.guard.level)
         return replace(
             report,
             holdout=len(holdout),
