@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
+from itertools import repeat
 from typing import Any
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
@@ -172,15 +173,11 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
         failures = {}
     try:
         values = unpack(outcome.values)
-        kinds = set(map(type, values))
-        if RemoteIterator in kinds:
-            for value in values:
-                if type(value) is RemoteIterator:
-                    value._parl_bind(chunk.worker)
-        if Unread in kinds:
-            for place, value in enumerate(values):
-                if type(value) is Unread:
-                    failures[place] = unreadable(value.error, chunk.code.name)
+        for place in outcome.apart:
+            if type(value := values[place]) is RemoteIterator:
+                value._parl_bind(chunk.worker)
+            elif type(value) is Unread:
+                failures[place] = unreadable(value.error, chunk.code.name)
         return values, failures
     except BaseException as error:  # of a user's class, which must not end the thread that reads
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
@@ -336,8 +333,7 @@ class Items:
                 if not by_item:
                     self._given += count
                 if not failures and not by_item:
-                    while values:
-                        yield values.pop()  # which nothing here refers to any more
+                    yield from map(list.pop, repeat(values, count))  # nothing refers to a value any more
                 else:
                     for place in range(count):
                         if by_item:
@@ -441,6 +437,8 @@ class Items:
         if self._chunksize is None and (self._exhausted or self._left is not None):
             left = waiting + (0 if self._exhausted else self._left or 0)
             least = int(_LEAST_S / self._cost) if self._cost else 1
+            share = -(-(self._taken + (self._left or 0)) // self._workers_seen)
+            least = min(least, max(share, least // 8))  # two workers halve even a millisecond
             size = min(size, max(1, least, -(-left // (2 * self._workers_seen))))
         size = min(size, waiting)
         items = self._queue[self._at : self._at + size]

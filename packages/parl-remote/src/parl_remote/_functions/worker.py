@@ -1,6 +1,6 @@
 """A worker process's side of plain functions: the object in the actor that runs them, and what goes there and back.
 
-    run(key, code, items, how) -> (seconds, values, failures)
+    run(key, code, items, how) -> (seconds, values, failures, apart)
 
 Code, items and values are `Packed`, pickled once where they come from. So neither end of a call fails because of a
 single value that does not pickle, a worker keeps functions that it has read, and results are read in the thread that
@@ -178,11 +178,13 @@ class Outcome(NamedTuple):
         seconds: How long it took, with reading and writing.
         values: Packed list of values; None at the place of a failure.
         failures: `answers.Failure` by place; `NO_CODE` and `NO_ITEMS` stand for those of all items.
+        apart: The places of values that are streams, or were pickled by themselves and may be `Unread`.
     """
 
     seconds: float
     values: Any
     failures: dict[int, tuple[Any, ...]] | None
+    apart: list[int]
 
 
 class _Sent:
@@ -256,6 +258,7 @@ class FunctionWorker:
         began = time.perf_counter()
         failures: dict[int, tuple[Any, ...]] = {}
         values: list[Any] = []
+        apart: list[int] = []
         missing = NO_CODE
         try:
             if code is not None:
@@ -266,11 +269,11 @@ class FunctionWorker:
             items = unpack(items)
         except BaseException as error:
             failures[missing] = tuple(describe(error, name))
-            return time.perf_counter() - began, None, failures
+            return time.perf_counter() - began, None, failures, apart
         rest = iter(items)
         while True:
             try:
-                _run_on(rest, function, how, values)
+                _run_on(rest, function, how, values, apart)
                 break
             except BaseException as error:
                 failures[len(values)] = tuple(describe(error, name))
@@ -279,23 +282,25 @@ class FunctionWorker:
         try:
             packed = pack(values)
         except BaseException:
-            packed = pack(_without_unsendable(values, failures, name))
-        return time.perf_counter() - began, packed, failures or None
+            packed = pack(_without_unsendable(values, failures, apart, name))
+        return time.perf_counter() - began, packed, failures or None, apart
 
 
-def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any]) -> None:
+def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any], apart: list[int]) -> None:
     append, plain = values.append, _UNCHANGING
     if how == How.ITEM:
         for item in rest:
             value = function(item)
             if value is not None and type(value) not in plain and value is not item and not _is_own(value, _ALONE):
                 value = _as_it_is(value)
+                apart.append(len(values))
             append(value)
     elif how == How.ITEMS:
         for item in rest:
             value = function(*item)
             if value is not None and type(value) not in plain and not _is_own(value, _ALONE):
                 value = _as_it_is(value)
+                apart.append(len(values))
             append(value)
     else:
         for args, kwargs in rest:
@@ -354,11 +359,14 @@ def _counts() -> tuple[int, int]:
 _ALONE, _WITHIN = _counts()
 
 
-def _without_unsendable(values: list[Any], failures: dict[int, tuple[Any, ...]], name: str) -> list[Any]:
+def _without_unsendable(
+    values: list[Any], failures: dict[int, tuple[Any, ...]], apart: list[int], name: str
+) -> list[Any]:
     """Return the values with those replaced by failures that cannot be sent."""
     kept: list[Any] = []
     for place, value in enumerate(values):
         if can_stream(value):
+            apart.append(place)
             kept.append(open_stream(value))
             continue
         try:
