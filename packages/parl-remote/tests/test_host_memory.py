@@ -69,6 +69,18 @@ def test_a_counter_that_went_up_since_the_last_look_is_a_hint_once(host: Callabl
     assert hint() == ""
 
 
+def test_a_kill_is_a_hint_although_a_look_came_before_its_process_had_ended(host: Callable[..., Path]) -> None:
+    hint = OutOfMemoryHint(host(kills=4))
+    host(kills=5)
+    hint.look()
+    assert hint() == "the kernel has just killed for lack of memory"
+    assert hint() == ""
+    host(kills=6)
+    hint.look()
+    hint.look()
+    assert hint() == ""  # too long ago
+
+
 def test_kills_in_other_groups_are_no_hint(host: Callable[..., Path]) -> None:
     hint = OutOfMemoryHint(host(kills=4, in_group=1))
     host(kills=5, in_group=1)

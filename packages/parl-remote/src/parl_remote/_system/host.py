@@ -73,12 +73,13 @@ class OutOfMemoryHint:
     def __init__(self, root: Path = _ROOT) -> None:
         self._root = root
         self._counters = _counters(root)
-        self._kills = self._count()
+        self._kills = self._latest = self._count()
         self._scarce = ""
 
     def look(self) -> None:
         """Take a sample; costs some tens of microseconds."""
-        self._kills = self._count()
+        self._kills = self._latest  # not this one: a process that the kernel kills ends only when its memory is free
+        self._latest = self._count()
         free, total = host_memory(self._root)
         is_scarce = 0 < free < total * _NEXT_TO_NOTHING
         self._scarce = f"only {free / _MIB:.0f} of its {total / _MIB:.0f} MiB were available just before" * is_scarce
@@ -87,7 +88,7 @@ class OutOfMemoryHint:
         """Return the text on why a recent SIGKILL was probably the kernel's; empty if there is no sign of it."""
         kills = self._count()
         more = sum(kills.get(path, 0) > before for path, before in self._kills.items())
-        self._kills = kills
+        self._kills = self._latest = kills
         return "the kernel has just killed for lack of memory" if more else self._scarce
 
     def _count(self) -> dict[Path, int]:
