@@ -437,8 +437,6 @@ class Items:
         if self._chunksize is None and (self._exhausted or self._left is not None):
             left = waiting + (0 if self._exhausted else self._left or 0)
             least = int(_LEAST_S / self._cost) if self._cost else 1
-            share = -(-(self._taken + (self._left or 0)) // self._workers_seen)
-            least = min(least, max(share, least // 8))  # two workers halve even a millisecond
             size = min(size, max(1, least, -(-left // (2 * self._workers_seen))))
         size = min(size, waiting)
         items = self._queue[self._at : self._at + size]
