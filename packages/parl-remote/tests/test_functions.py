@@ -24,7 +24,6 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
-from parl_remote._functions.workers import Workers
 
 PATIENCE_S = 60.0
 _state: dict[str, Any] = {}
@@ -338,28 +337,6 @@ class TestExecutor:
         assert seen() is None
 
 
-@pytest.mark.parametrize("is_sent", [False, True])
-def test_ctrl_c_while_a_call_is_submitted_leaves_nothing_that_the_end_waits_for(
-    shared_cluster: None, monkeypatch: pytest.MonkeyPatch, is_sent: bool
-) -> None:
-    send = Workers._send
-    interruptions = [KeyboardInterrupt()]
-
-    def interrupted(self: Workers, worker: Any, chunk: Any) -> None:
-        now = bool(interruptions) and threading.current_thread() is threading.main_thread()
-        if is_sent or not now:
-            send(self, worker, chunk)
-        if now:
-            raise interruptions.pop()
-
-    monkeypatch.setattr(Workers, "_send", interrupted)
-    with Executor(max_workers=1) as pool:
-        while interruptions:  # else another thread sent it
-            with contextlib.suppress(KeyboardInterrupt):
-                assert pool.submit(abs, -1).result(PATIENCE_S) == 1
-        assert pool.submit(abs, -2).result(PATIENCE_S) == 2
-
-
 class TestWorkersThatEnd:
     def test_their_items_are_run_again(self, executor: Executor, tmp_path: Path) -> None:
         path = str(tmp_path / "died")
@@ -408,7 +385,7 @@ class TestMap:
         for make in (parl_remote.map, Executor(2).map):
             results: Any = make(square, itertools.count(), chunksize=1, buffersize=8)
             assert next(results) == 0
-            job = results._job if make is parl_remote.map else results.gi_frame.f_locals["self"]
+            job = results._job
             lock, ended = job.workers.lock, weakref.ref(job)
             del job
             held, dropped = threading.Event(), threading.Event()

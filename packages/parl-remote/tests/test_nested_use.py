@@ -56,7 +56,7 @@ def test_a_call_may_be_waited_for_where_a_future_gets_its_condition(
 ) -> None:
     echo = Echo()
     future = submit(echo.echo, 1)
-    nested = interrupting(_future.threading, "Condition", lambda: echo.echo(2))
+    nested = interrupting(_future, "Condition", lambda: echo.echo(2))
     future.add_done_callback(lambda _: None)
     assert nested == [2]
     assert future.result(PATIENCE_S) == 1

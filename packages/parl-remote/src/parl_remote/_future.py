@@ -32,6 +32,7 @@ from parl_remote._data.serialize import FutureTravels
 from parl_remote._links.loop import is_serving
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
+from parl_remote._system.interrupts import Condition, interruptible, uninterrupted
 from parl_remote.errors import ResultTimeout, unraised
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
         futures: The futures of the calls, at least one.
         timeout_s: How long to wait; None waits without limit.
     """
+    with uninterrupted:
+        _wait_any(futures, timeout_s)
+
+
+def _wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None) -> None:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     carriers = list(dict.fromkeys(future._carrier for future in futures))
     if all(hasattr(carrier, "lead") for carrier in carriers):
@@ -86,7 +92,8 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
                 carrier.leave()
     some: list[concurrent.futures.Future[Any]] = list(futures)
     left = None if deadline is None else max(0.0, deadline - time.monotonic())
-    concurrent.futures.wait(some, left, concurrent.futures.FIRST_COMPLETED)
+    with interruptible:
+        concurrent.futures.wait(some, left, concurrent.futures.FIRST_COMPLETED)
 
 
 def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], BaseException]) -> None:
@@ -180,7 +187,8 @@ class Waiter:
 
     def sleep(self, timeout_s: float | None) -> None:
         """Wait for `wake`, or until the time has passed."""
-        self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+        with interruptible:
+            self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
         """End the sleep, or the next one; a second call does nothing."""
@@ -262,10 +270,11 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 if condition is None:
                     self._waiters: list[Any] = []
                     self._done_callbacks: list[Callable[[concurrent.futures.Future[T]], Any]] = []
-                    self._made_condition = condition = threading.Condition()
+                    self._made_condition = condition = Condition()
             carrier = self._carrier
             if carrier is not None:
-                carrier.watch(self)
+                with uninterrupted:
+                    carrier.watch(self)
         return condition
 
     if not TYPE_CHECKING:  # for type checkers it is the attribute that the base class has
@@ -342,7 +351,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self._state is PENDING:
             carrier = self._carrier
             if carrier is not None:
-                carrier.look()
+                with uninterrupted:
+                    carrier.look()
         return self.settled
 
     def running(self) -> bool:
@@ -366,7 +376,10 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self.done():
             return self.cancelled()
         carrier = self._carrier
-        return carrier.cancel(self) if carrier is not None else super().cancel()
+        if carrier is None:
+            return super().cancel()
+        with uninterrupted:
+            return carrier.cancel(self)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.awaited(cancels=True)
@@ -384,7 +397,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             waiting = _Awaiting(loop)
             self.block(waiting)
             try:
-                carrier.await_in(loop, self)
+                with uninterrupted:
+                    carrier.await_in(loop, self)
                 if not self.settled and self._carrier is carrier:  # looked at after `waiting` can be seen
                     yield from waiting.news
             except CancelledError:
@@ -434,6 +448,17 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def _wait(self, timeout: float | None) -> None:
         """Wait until the future is settled; raise `ResultTimeout`, or `CancelledError` if it was cancelled."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        with uninterrupted:
+            self.wait_until(deadline, timeout)
+        if self._state in _CANCELLED:
+            raise concurrent.futures.CancelledError
+
+    def wait_until(self, deadline: float | None, timeout: float | None = None) -> None:
+        """Wait until the future is settled, in the thread's own uninterrupted steps; `timeout` is for the message.
+
+        Raises:
+            ResultTimeout: The deadline has passed.
+        """
         while not self.settled:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             carrier = self._carrier
@@ -444,8 +469,6 @@ class RemoteFuture(concurrent.futures.Future[T]):
             if deadline is not None and not self.settled and time.monotonic() >= deadline:
                 who = f"{self.method}()" if self._carrier is not None else self.method or "the call"
                 raise ResultTimeout(f"{who} did not answer within {timeout} s; it goes on")
-        if self._state in _CANCELLED:
-            raise concurrent.futures.CancelledError
 
     def _wait_on_condition(self, timeout: float | None) -> None:
         condition = self._condition_of()
@@ -505,17 +528,11 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     def _run(self, callbacks: Sequence[Callable[[concurrent.futures.Future[T]], Any]]) -> None:
         """Run callbacks: whatever one raises, the thread that reads the answers continues, as do the others."""
-        interrupt: KeyboardInterrupt | None = None
         for callback in callbacks:
             try:
                 callback(self)
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-                    interrupt = error  # Ctrl-C, most likely
-                else:
-                    LOGGER.exception("exception calling callback for %r", self)
-        if interrupt is not None:
-            raise interrupt
+            except BaseException:
+                LOGGER.exception("exception calling callback for %r", self)
 
 
 def _is_quick(callback: Any) -> bool:

@@ -16,16 +16,17 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from parl_remote._data import serialize
 from parl_remote._display import progress_bar
-from parl_remote._functions.sources import Calls, Items, Raised
+from parl_remote._functions.sources import Calls, Items, Results
 from parl_remote._functions.worker import Code, How, Packed, name_of, pack, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
 from parl_remote._options import ActorOptions
+from parl_remote._system.interrupts import Condition, Event, uninterrupted
 
 __all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
 
@@ -84,7 +85,7 @@ class Executor(concurrent.futures.Executor):
         self._workers: Workers | None = None
         self._calls: Calls | None = None
         self._maps: set[Items] = set()
-        self._maps_ended = threading.Condition(self._lock)
+        self._maps_ended = Condition(self._lock)
         self._shut_down = False
         _executors.add(self)
 
@@ -149,11 +150,14 @@ class Executor(concurrent.futures.Executor):
             )
             self._maps.add(job)
         try:
-            job.fill()
+            with uninterrupted:
+                job.fill()
+            if job.source_error is not None:
+                raise job.source_error
         except BaseException:
             job.close()
             raise
-        results = job.results(timeout, deadline, _no_tick, goes_on=False)
+        results: Results[T] = Results(job, timeout, deadline, _no_tick, goes_on=False)
         if buffersize is not None:  # the rest is not taken if they are dropped before they are iterated
             weakref.finalize(results, calls.workers.soon, job.take_no_more).atexit = False
         return results
@@ -408,35 +412,9 @@ def map(  # as it is called in the package
         total=total,
         on_end=_nothing,
     )
-    return Results(job, timeout, progress_bar(progress, range(total) if total is not None else ()))
-
-
-class Results(Iterator[R]):
-    """The results of `parl.map`, one after the other; `close` cancels what has not begun."""
-
-    def __init__(self, job: Items, timeout: float | None, tick: Callable[[int], None]) -> None:
-        self._job = job
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._results = job.results(timeout, deadline, tick, goes_on=True)
-
-    def __next__(self) -> R:
-        value = next(self._results)
-        if type(value) is Raised:
-            try:
-                raise value.error
-            finally:
-                del value
-        return cast("R", value)
-
-    def close(self) -> None:
-        """Take no more items, and drop results that are there."""
-        cast("Generator[Any]", self._results).close()
-        self._job.close()
-
-    def __del__(self) -> None:
-        job = getattr(self, "_job", None)
-        if job is not None:
-            job.workers.soon(job.close)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    tick = progress_bar(progress, range(total) if total is not None else ())
+    return Results(job, timeout, deadline, tick, goes_on=True)
 
 
 def _no_tick(_: int) -> None:
@@ -488,15 +466,12 @@ def submit_call(
     future: RemoteFuture[Any] = RemoteFuture(None)
     future.method = name_of(fn)
     awaited = [one for one in (*args, *kwargs.values()) if isinstance(one, concurrent.futures.Future)]
-    calls = begin(future)
-    try:
+    with uninterrupted:
+        calls = begin(future)
         if awaited:
             _Awaiting(calls, fn, args, kwargs, future, awaited)
         else:
             _queue(calls, fn, args, kwargs, future)
-    except BaseException:  # Ctrl-C: nobody has the future, and the end of the executor does not wait for it
-        calls.end(future)
-        raise
     return future
 
 
@@ -615,7 +590,7 @@ class _Countdown:
     def __init__(self, left: int) -> None:
         self._left = left
         self._lock = threading.Lock()
-        self.over = threading.Event()
+        self.over = Event()
 
     def count(self, _: object = None) -> None:
         """Count one more."""

@@ -9,23 +9,26 @@ is left, so that all workers end together.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
-from itertools import repeat
-from typing import Any
+from itertools import islice
+from math import inf
+from typing import Any, TypeVar
 
 from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._functions.worker import Code, How, Outcome, Unread, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture
 from parl_remote._streams import RemoteIterator
+from parl_remote._system.interrupts import Condition, interruptible, is_between_steps, uninterrupted
 from parl_remote.errors import ResultTimeout
 
-__all__ = ["Calls", "Items", "Raised", "read"]
+__all__ = ["Calls", "Items", "Results", "read"]
+
+R = TypeVar("R")
 
 _CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
 _LEAST_S = 0.002  # less is not worth a message, however few items are left
@@ -52,7 +55,7 @@ class Calls:
         self.timeout_s = timeout_s
         self.running = 0
         self.open: set[RemoteFuture[Any]] = set()  # those that are not settled
-        self.all_settled = threading.Condition()
+        self.all_settled = Condition()
         self._queue: deque[Chunk] = deque()
         self._number = 0
 
@@ -183,7 +186,7 @@ def read(outcome: Outcome, chunk: Chunk) -> _Read:
         return [None] * chunk.size, dict.fromkeys(range(chunk.size), unreadable(error, chunk.code.name))
 
 
-class Raised:
+class _Raised:
     """Stands for the result of an item that raised."""
 
     __slots__ = ("error",)
@@ -233,7 +236,7 @@ class Items:
         self._items = iter(items)
         self._how = how
         self._chunksize = chunksize
-        self._ahead = ahead
+        self.ahead = ahead
         self._left = total  # not taken yet, if that is known
         self._on_end: Callable[[], None] | None = on_end
         self._exhausted = False
@@ -246,14 +249,15 @@ class Items:
         self._again: list[Chunk] = []  # of workers that ended
         self._next_start = 0  # of the next chunk
         self._taken = len(self._queue)
-        self._given = 0  # results that were returned
+        self.given = 0  # results that were returned
         self._grown = 1  # items in the largest chunk so far
         self._cost, self._bytes = workers.costs.get(code.key, (0.0, 0.0))
         if self._cost:
             self._grown = int(_CHUNK_S / self._cost) + 1
         self._workers_seen = 1
-        self._arrived = threading.Condition(workers.lock)
+        self._arrived = Condition(workers.lock)
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
+        self.source_error: BaseException | None = None
         self._closed = False
         self._cut_short = False  # by the executor's end
         self._begun = False
@@ -266,30 +270,36 @@ class Items:
     # -- the thread that iterates ------------------------------------------------------------------------------------
 
     def fill(self) -> None:
-        """Take items, as many as keep the workers busy."""
+        """Take items, as many as keep the workers busy; what their source raises is kept in `source_error`."""
         added = False
         while not self._exhausted:
             with self.workers.lock:
                 room = self._room()
             if room <= 0:
                 break
-            some = []
-            for item in self._items:
-                some.append(item)
-                if len(some) >= room:
-                    break
-            else:
-                self._exhausted = True
-            with self.workers.lock:
-                if self._at:
-                    del self._queue[: self._at]
-                    self._at = 0
-                self._queue += some
-                self._taken += len(some)
-                if self._left is not None:
-                    self._left -= len(some)
-            added = added or bool(some)
-            del some
+            some: list[Any] = []
+            try:
+                with interruptible:  # items may come from the program's own generator, which may wait
+                    try:
+                        some.extend(islice(self._items, None if room == inf else int(room)))
+                        self._exhausted = len(some) < room
+                    except BaseException as error:
+                        if is_between_steps(error):
+                            raise
+                        self.source_error, self._exhausted = error, True
+                        if not isinstance(error, Exception):
+                            raise
+            finally:
+                with self.workers.lock:
+                    if self._at:
+                        del self._queue[: self._at]
+                        self._at = 0
+                    self._queue += some
+                    self._taken += len(some)
+                    if self._left is not None:
+                        self._left -= len(some)
+                added = added or bool(some)
+                del some
         if added or (self._taken and not self._begun):
             self._begun = True
             self.workers.look_at(self)
@@ -297,73 +307,41 @@ class Items:
             self._end_if_idle()
 
     def _room(self) -> float:
-        if self._ahead == 0:
-            return float("inf")
-        if self._ahead is not None:
-            return self._ahead - (self._taken - self._given)
+        if self.ahead == 0:
+            return inf
+        if self.ahead is not None:
+            return self.ahead - (self._taken - self.given)
         size = self._chunksize or self._wished()
-        room = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self._given)
+        room = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self.given)
         return room if room >= size else 0
 
-    def results(
-        self, timeout_s: float | None, deadline: float | None, tick: Callable[[int], None], *, goes_on: bool
-    ) -> Iterator[Any]:
-        """Yield results in the items' order.
+    def part(self, timeout_s: float | None, deadline: float | None) -> _Read | None:
+        """Wait for the next part of the results; return it, or None if there are no more.
 
         Args:
             timeout_s: For the message.
-            deadline: By when all results have to be there.
-            tick: Called with the number of results for each part of them.
-            goes_on: Whether there is a `Raised` at the place of an item that raised, and more results; if not, the
-                error is raised.
-        """
-        by_item = bool(self._ahead)
-        try:
-            while True:
-                self.fill()
-                part = self._part(timeout_s, deadline)
-                if part is None:
-                    for _ in self._items if self._cut_short else ():
-                        raise RuntimeError("cannot schedule new futures after shutdown")
-                    return
-                values, failures = part
-                del part
-                count = len(values)
-                values.reverse()
-                if not by_item:
-                    self._given += count
-                if not failures and not by_item:
-                    yield from map(list.pop, repeat(values, count))  # nothing refers to a value any more
-                else:
-                    for place in range(count):
-                        if by_item:
-                            self._given += 1
-                            self.fill()
-                        if place not in failures:
-                            yield values.pop()
-                            continue
-                        del values[-1]
-                        raised = Raised(failures.pop(place))
-                        if not goes_on:
-                            raise raised.error
-                        yield raised
-                        del raised
-                tick(count)
-        finally:
-            self.workers.soon(self.close)  # this may be a finalizer's doing
-            tick(0)
+            deadline: By when it has to be there.
 
-    def _part(
-        self, timeout_s: float | None, deadline: float | None
-    ) -> tuple[list[Any], dict[int, BaseException]] | None:
+        Raises:
+            ResultTimeout: It is not.
+            RuntimeError: The executor was shut down before all items were taken.
+            Exception: What the source of the items raised, after the results of those before.
+        """
         with self._arrived:
-            while (found := self._done.pop(self._given, None)) is None:
-                if self._given == self._taken and self._exhausted:
-                    return None
+            while (found := self._done.pop(self.given, None)) is None:
+                if self.given == self._taken and self._exhausted:
+                    break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise ResultTimeout(f"a result was not there within {timeout_s} s")
                 self._arrived.wait(left)
+        if found is None:
+            error, self.source_error = self.source_error, None
+            if error is not None:
+                raise error
+            for _ in self._items if self._cut_short else ():
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            return None
         chunk, outcome = found
         if isinstance(outcome, BaseException):
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
@@ -389,6 +367,7 @@ class Items:
             if self._closed:
                 return
             self._closed = self._exhausted = True
+            self.source_error = None
             self._queue = []
             self._at = 0
             self._again.clear()
@@ -487,3 +466,110 @@ class Items:
                 self._done[chunk.start] = chunk, outcome
                 self._arrived.notify_all()
         self._end_if_idle()
+
+
+class Results(Iterator[R]):
+    """The results of a map, one after the other, in the items' order; `close` cancels what has not begun.
+
+    What a signal's handler raises, such as Ctrl-C, leaves it as it was: the next result is the next one.
+
+    Args:
+        job: The map.
+        timeout_s: How long to wait, for the message.
+        deadline: By when all results have to be there.
+        tick: Called with the number of results for each part of them.
+        goes_on: Whether an item that raises does so at its place, and the next one follows; if not, the error is the
+            end.
+    """
+
+    def __init__(
+        self,
+        job: Items,
+        timeout_s: float | None,
+        deadline: float | None,
+        tick: Callable[[int], None],
+        *,
+        goes_on: bool,
+    ) -> None:
+        self._job = job
+        self._timeout_s = timeout_s
+        self._deadline = deadline
+        self._tick = tick
+        self._goes_on = goes_on
+        self._counted = 0  # results of the last part
+        self._by_item = bool(job.ahead)
+        self._ready: list[Any] = []  # backwards
+        self._later: list[Any] = []  # of this part, if items are taken one by one
+        self._has_begun = False
+        self._is_over = False
+
+    def __next__(self) -> R:
+        ready = self._ready
+        while not ready:
+            self._fetch()
+        value = ready[-1]
+        del ready[-1]  # no call from there on: what a handler raises comes before, or after this is done
+        if type(value) is not _Raised:
+            result: R = value
+            return result
+        if not self._goes_on:
+            self._end()
+        try:
+            if isinstance(value.error, StopIteration):  # which would look like the end
+                raise RuntimeError("an item raised StopIteration") from value.error
+            raise value.error
+        finally:
+            del value
+
+    def _fetch(self) -> None:
+        """Make a result ready, or end."""
+        with uninterrupted:
+            if self._is_over:
+                raise StopIteration
+            self._has_begun = True
+            job = self._job
+            try:
+                job.fill()
+                if not self._later:
+                    self._take_part(job.part(self._timeout_s, self._deadline))
+            except Exception:
+                self._end()
+                raise
+            if self._later:
+                job.given += 1
+                self._ready.append(self._later.pop())
+                job.fill()
+
+    def _take_part(self, part: _Read | None) -> None:
+        self._tick(self._counted)
+        if part is None:
+            self._end()
+            raise StopIteration
+        values, failures = part
+        self._counted = len(values)
+        for place, error in failures.items():
+            values[place] = _Raised(error)
+        values.reverse()
+        if self._by_item:
+            self._later = values
+        else:
+            self._job.given += self._counted
+            self._ready[:] = values
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._ready.clear()
+            self._later.clear()
+            self._job.workers.soon(self._job.close)
+            self._tick(0)
+
+    def close(self) -> None:
+        """Take no more items, and drop results that are there."""
+        with uninterrupted:
+            self._end()
+            self._job.close()
+
+    def __del__(self) -> None:
+        if self._has_begun and not self._is_over:  # else who dropped it wants the items done, as an executor's
+            self._job.workers.soon(self._job.close)  # this may run at any point of any thread

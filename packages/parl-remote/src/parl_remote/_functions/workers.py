@@ -24,7 +24,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,6 +32,7 @@ from parl_remote._data.class_spec import ClassSpec
 from parl_remote._functions.worker import NO_ITEMS, Code, FunctionWorker, How, Known, Outcome, Packed, pack_items
 from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote.errors import (
     ActorError,
     ActorLost,
@@ -233,9 +233,10 @@ class Workers:
 
     def look_at(self, source: Source) -> None:
         """Hand out the chunks of a source, now or when workers are free."""
-        with self.lock:
-            self._ready[source] = None
-        self.dispatch()
+        with uninterrupted:
+            with self.lock:
+                self._ready[source] = None
+            self.dispatch()
 
     def soon(self, action: Callable[[], None]) -> None:
         """Run a function, which must not block, in another thread; for finalizers.
@@ -257,31 +258,21 @@ class Workers:
                 self._again = True
                 return
             self._dispatching = True
-        picked = None
-        try:
-            while True:
-                with self.lock:
-                    self._again = False
-                    picked = self._pick()
-                    makers, self._makers = self._makers, []
-                    goes_on = self._dispatching = picked is not None or self._again
-                for maker in makers:  # without the lock: `start` waits for the thread, which may run a finalizer first
-                    try:
-                        maker.start()
-                    except RuntimeError as error:  # no thread can be had, or the interpreter ends
-                        self._not_made(NoResources(f"no thread can be started that makes one: {error}"))
-                if not goes_on:
-                    return
-                if picked is not None:
-                    self._send(*picked)
-                    picked = None
-        except BaseException:  # Ctrl-C
+        while True:
             with self.lock:
-                self._dispatching = False
-                if picked is not None:
-                    self._take_back(*picked)
-            self.soon(self.dispatch)
-            raise
+                self._again = False
+                picked = self._pick()
+                makers, self._makers = self._makers, []
+                goes_on = self._dispatching = picked is not None or self._again
+            for maker in makers:  # without the lock: `start` waits for the thread, which may run a finalizer first
+                try:
+                    maker.start()
+                except RuntimeError as error:  # no thread can be had, or the interpreter ends
+                    self._not_made(NoResources(f"no thread can be started that makes one: {error}"))
+            if not goes_on:
+                return
+            if picked is not None:
+                self._send(*picked)
 
     def release_idle(self) -> int:
         """End the idle workers, since their resources are needed; return how many."""
@@ -510,14 +501,6 @@ class Workers:
             source.quota.taken -= 1
             if worker in self._workers:
                 self._rest(worker)
-
-    def _take_back(self, worker: _Worker, chunk: Chunk) -> None:
-        """Queue a chunk again whose sending was interrupted, with the lock held; its worker may have it, and ends."""
-        self._workers.pop(worker, None)
-        if chunk in worker.chunks:
-            self._done(worker, chunk)
-            if not self._give_back([chunk]):
-                self.soon(partial(chunk.source.fail, chunk, CancelledError()))
 
     def _give_back(self, chunks: list[Chunk]) -> bool:
         """Queue chunks of a source again, with the lock held; return False if nobody wants them any more."""

@@ -23,10 +23,26 @@ from parl_remote._links.handshake import greet
 from parl_remote._links.identity import host_id, new_id, versions
 from parl_remote._messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Failed, Hello, Message, Role, Welcome
 from parl_remote._messages.wire import decode, encode
+from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Channel
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
-__all__ = ["Inquiry", "Requests", "arrived_messages"]
+__all__ = ["Answer", "Inquiry", "Requests", "arrived_messages"]
+
+_Said = TypeVar("_Said", bound=Message)
+
+
+class Answer(Future[_Said]):
+    """An answer that a thread waits for; a signal's handler may end the wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = Condition()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it, or an error, came within so many seconds."""
+        with self._condition:
+            return self._condition.wait_for(self.done, timeout_s)
 
 
 class Requests:
@@ -38,7 +54,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
-        self._open: dict[int, tuple[str, Future[Message]]] = {}
+        self._open: dict[int, tuple[str, Answer[Message]]] = {}
         self._lock = threading.RLock()  # a finalizer may ask while this thread is in here
 
     def ask(
@@ -57,7 +73,7 @@ class Requests:
             ResultTimeout: The peer did not answer in time.
         """
         number = next(self.numbers)
-        answer: Future[Message] = Future()
+        answer: Answer[Message] = Answer()
         with self._lock:
             self._open[number] = peer, answer
         try:
@@ -113,9 +129,6 @@ def arrived_messages(channel: Channel) -> list[Message | None]:
     return messages
 
 
-_Answer = TypeVar("_Answer", bound=Message)
-
-
 class Inquiry:
     """A connection to a master or a worker for blocking requests.
 
@@ -149,7 +162,7 @@ class Inquiry:
         )
         self.welcome: Welcome = greet(channel, hello, limits.connect_timeout_s)
 
-    def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
+    def ask(self, make: Callable[[int], Message], kind: type[_Said], timeout_s: float | None = None) -> _Said:
         """Send a request and wait for the answer.
 
         Args:

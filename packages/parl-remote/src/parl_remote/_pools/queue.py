@@ -2,11 +2,11 @@
 
 Queue.put --items--> QueueActor: items, and who waits --items--> Queue.get
                         (one event loop: a caller that waits is a task, which ends with its caller)
-                     items that are lent        <--received, given back-- Queue.get_async
+                     items that are lent        <--received, given back-- Queue.get
 
-A `get_async` may be cancelled at any moment, also when its item is on the way. It borrows the item, under a ticket of
-its own, and then says that it has got it, or that the item goes back to where it was. Calls run in order, so that the
-next `get` of the same program finds it there.
+A `get` may end at any moment, by Ctrl-C or cancelled, also when its items are on the way. It borrows them, under a
+ticket of its own, and then says that it has got them, or that they go back to where they were. Calls run in order, so
+that the next `get` of the same program finds them there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class QueueActor:
     def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
         self._items: deque[Any] = deque()
-        self._lent: dict[bytes, Any] = {}
+        self._lent: dict[bytes, list[Any]] = {}
         self._getters: deque[asyncio.Future[bool]] = deque()
         self._putters: deque[asyncio.Future[bool]] = deque()
         self._joiners: deque[asyncio.Future[bool]] = deque()
@@ -64,8 +64,11 @@ class QueueActor:
             _wake(self._getters)
         return len(items), False
 
-    async def get(self, most: int, timeout_s: float | None) -> tuple[list[Any], bool]:
-        """Take one to `most` items, none if there was none in time; return them, and whether the queue is closed."""
+    async def lend(self, ticket: bytes, most: int, timeout_s: float | None) -> tuple[list[Any], bool]:
+        """Take one to `most` items, none if there was none in time; return them, and whether the queue is closed.
+
+        They are kept until `received` or `give_back`.
+        """
         until = _deadline(timeout_s)
         while not self._items:
             if self._is_closed or not await self._wait(self._getters, until):
@@ -75,23 +78,17 @@ class QueueActor:
             _wake(self._putters)
         if self._items:  # its wake-up may have been meant for more than this call has taken
             _wake(self._getters)
+        self._lent[ticket] = taken
         return taken, False
 
-    async def lend(self, ticket: bytes, timeout_s: float | None) -> tuple[list[Any], bool]:
-        """Do what `get` does for one item, which is kept until `received` or `give_back`."""
-        taken, is_closed = await self.get(1, timeout_s)
-        if taken:
-            self._lent[ticket] = taken[0]
-        return taken, is_closed
-
     def received(self, ticket: bytes) -> None:
-        """Forget an item that was lent: its caller has it."""
+        """Forget items that were lent: their caller has them."""
         self._lent.pop(ticket, None)
 
     def give_back(self, ticket: bytes) -> None:
-        """Put an item that was lent back to the front; do nothing if there was none."""
-        if ticket in self._lent:
-            self._items.appendleft(self._lent.pop(ticket))
+        """Put items that were lent back to the front; do nothing if there were none."""
+        for item in reversed(self._lent.pop(ticket, ())):
+            self._items.appendleft(item)
             _wake(self._getters)
 
     async def size(self) -> tuple[int, int]:
@@ -221,8 +218,7 @@ class Queue(Generic[Item]):
             queue.Empty: There was no item in time.
             QueueClosed: The queue is closed and has no items left.
         """
-        item: Item = _checked(self._actor.get(1, _patience(block, timeout)))[0]
-        return item
+        return self._taken(1, _patience(block, timeout))[0]
 
     def put_nowait(self, item: Item) -> None:
         """Add an item at once; raise what `put` raises."""
@@ -251,7 +247,19 @@ class Queue(Generic[Item]):
         """
         if most < 1:
             raise ValueError(f"most must be 1 or more, not {most!r}")
-        return list(_checked(self._actor.get(most, _patience(True, timeout))))
+        return self._taken(most, _patience(True, timeout))
+
+    def _taken(self, most: int, timeout_s: float | None) -> list[Item]:
+        """Take items; what ends the wait, such as Ctrl-C, leaves them in the queue."""
+        ticket = os.urandom(_TICKET_BYTES)
+        try:
+            answer = self._actor.lend(ticket, most, timeout_s)
+        except BaseException:
+            submit(self._actor.give_back, ticket)
+            raise
+        if answer[0]:
+            submit(self._actor.received, ticket)
+        return _checked(answer)
 
     async def put_async(self, item: Item, timeout: float | None = None) -> None:
         """Add an item without blocking the event loop; raise what `put` raises."""
@@ -263,7 +271,7 @@ class Queue(Generic[Item]):
         If it is cancelled, as by `asyncio.wait_for`, it takes nothing.
         """
         ticket = os.urandom(_TICKET_BYTES)
-        lending = submit(self._actor.lend, ticket, _patience(True, timeout))
+        lending = submit(self._actor.lend, ticket, 1, _patience(True, timeout))
         try:
             answer = await lending
         except BaseException:

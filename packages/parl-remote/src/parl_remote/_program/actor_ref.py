@@ -21,6 +21,7 @@ from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, Flag, Kind
 from parl_remote._options import ActorOptions
 from parl_remote._program.outbox import Outbox
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport import Buffer
 
 __all__ = ["ActorPlace", "ActorRef", "AttributeNames", "settled", "unreached_reference"]
@@ -128,6 +129,10 @@ class ActorRef:
             SerializationError: An argument cannot be sent.
             TooManyPendingCalls: The limit is reached, and calls are not to wait.
         """
+        with uninterrupted:
+            return self._sent(name, args, kwargs)
+
+    def _sent(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
         spec = self.spec
         index = spec.methods.get(name, BY_NAME)
         if index == BY_NAME or args or kwargs:
@@ -188,12 +193,23 @@ class ActorRef:
         return future
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Send a call and wait for its result."""
-        return self.submit(name, args, kwargs).result()
+        """Send a call and wait for its result; the call is cancelled if a signal's handler ends the wait."""
+        with uninterrupted:
+            future = self._sent(name, args, kwargs)
+            try:
+                future.wait_until(None)
+            except BaseException:
+                future.cancel()
+                raise
+            return future.result()
 
     def get(self, name: str) -> Any:
         """Return an attribute's value, or `answers.STAYS` if it is a method."""
-        return self.outbox.submit(Call(Kind.GET, 0, 0, serialize.dumps(name), f"get {name}", self)).result()
+        return self._ask(Call(Kind.GET, 0, 0, serialize.dumps(name), f"get {name}", self))
+
+    def _ask(self, call: Call) -> Any:
+        with uninterrupted:
+            return self.outbox.submit(call).result()
 
     def set(self, name: str, value: Any) -> None:
         """Write an attribute.
@@ -205,14 +221,13 @@ class ActorRef:
         references: list[object] = []
         call = f"set {self.spec.name}.{name}"
         payload = serialize.dumps_arguments((name, value), {}, call, lambda: ["name", name], references)
-        self.outbox.submit(Call(Kind.SET, 0, 0, payload, f"set {name}", (self, *references))).result()
+        self._ask(Call(Kind.SET, 0, 0, payload, f"set {name}", (self, *references)))
 
     def refresh(self) -> bool:
         """Fetch the names of the actor's attributes if they have changed; return whether they were fetched."""
         if self.attributes.known and not self.outbox.names_changed():
             return False
-        names = self.outbox.submit(Call(Kind.NAMES, 0, 0, (), "the names of its attributes", self)).result()
-        self.attributes.set(names)
+        self.attributes.set(self._ask(Call(Kind.NAMES, 0, 0, (), "the names of its attributes", self)))
         return True
 
     def destroy(self) -> None:

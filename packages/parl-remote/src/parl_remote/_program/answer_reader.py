@@ -7,9 +7,6 @@
 
 A blocking call therefore writes and reads in its own thread, and no other thread has to wake up for it. Answers that
 no thread waits for are read from time to time, so that the actor never waits until it can write them.
-
-Ctrl-C may interrupt the main thread between any two steps. The leader's lock is re-entrant, so a lock left behind by an
-interrupt is released by the main thread's next wait.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from parl_remote._future import RemoteFuture, Waiter
 from parl_remote._links.loop import EventLoopReader, Loop
 from parl_remote._system.facilities import wait_for_input, waiting_bytes
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote._transport import Channel
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, waits_for_itself
 
@@ -81,10 +79,6 @@ class AnswerReader(ABC):
     @abstractmethod
     def take_message(self, frames: list[memoryview]) -> None:
         """Settle the future of an answer, or do what another message asks for."""
-
-    @abstractmethod
-    def is_awaited(self, frames: list[memoryview]) -> bool:
-        """Return whether a message is the answer to a call that is not answered yet."""
 
     @abstractmethod
     def lose(self) -> None:
@@ -166,25 +160,12 @@ class AnswerReader(ABC):
                 event_loop.loop.call_soon_threadsafe(self._resume, event_loop)
 
     def _take(self, timeout_s: float | None) -> None:
-        """Wait for answers and settle all that arrive together; after Ctrl-C the rest is left for the next call."""
+        """Wait for answers and settle all that arrive together."""
         arrived = self._arrived
         if not arrived:
             self._receive(timeout_s)
         while arrived:
-            self._take_first()
-
-    def _take_first(self) -> None:
-        """Handle the first message; one that Ctrl-C has kept from being handled is left for the next call, too."""
-        frames = self._arrived[0]
-        del self._arrived[0]  # no call, so no handler comes in between
-        try:
-            self.take_message(frames)
-        except (ChannelClosed, RemoteProtocolError):
-            raise
-        except BaseException:
-            if self.is_awaited(frames):
-                self._arrived.appendleft(frames)
-            raise
+            self.take_message(arrived.popleft())
 
     def _take_one(self) -> bool:
         """Settle one answer without waiting; return False if there is none."""
@@ -194,7 +175,7 @@ class AnswerReader(ABC):
                 self._receive(0.0)
             except ResultTimeout:
                 return False
-        self._take_first()
+        self.take_message(arrived.popleft())
         return True
 
     def _receive(self, timeout_s: float | None) -> None:
@@ -312,6 +293,10 @@ class AnswerReader(ABC):
 
     def _read_in_event_loop(self) -> None:
         """Settle answers for a moment, in the thread of an event loop."""
+        with uninterrupted:
+            self._read_for_tasks()
+
+    def _read_for_tasks(self) -> None:
         event_loop = self._event_loop
         if event_loop is None:
             return

@@ -52,6 +52,7 @@ from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.restarts import NoRestart, Restarts, SupervisorLink
 from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._system.interrupts import interruptible, uninterrupted
 from parl_remote._system.processes import VARIABLES
 from parl_remote._transport import Channel
 from parl_remote.errors import (
@@ -221,6 +222,18 @@ class Client(ConnectionDisplay):
             NotConnected: The connection is closed, or the cluster is gone.
             Exception: Whatever the constructor raised.
         """
+        with uninterrupted:
+            return self._created(spec, options, args, kwargs, at_once=at_once)
+
+    def _created(
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        at_once: bool,
+    ) -> ActorRef:
         self._check_open()
         if options.detached and not self._cluster.may_return:
             raise ValueError(
@@ -261,7 +274,7 @@ class Client(ConnectionDisplay):
         self._check_open()
         if not isinstance(place, ActorPlace):
             raise NotConnected(f"this handle belongs to another kind of cluster than {self._address!r}")
-        with self._borrow_lock:
+        with uninterrupted, self._borrow_lock:
             known = self._refs.get(place.lease_id)
             if known is not None:
                 return known
@@ -613,7 +626,8 @@ def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
             )
         if time.monotonic() > until:
             raise NoRestart
-        time.sleep(_NEWS_S)
+        with interruptible:
+            time.sleep(_NEWS_S)
 
 
 def _reference_to(

@@ -343,17 +343,14 @@ class Connection(AnswerReader):
             return
         try:
             self._take_answer(future, kind, flags, call_id, frames)
-        except BaseException as error:
+        except (ChannelClosed, RemoteProtocolError):
             if not future.settled:
-                if flags & TICKETS and not isinstance(error, ChannelClosed | RemoteProtocolError):
-                    self._settle(future, None, unreadable(error, future.method))  # its memory may be in use again
-                else:
-                    self._pending[call_id] = pending  # it is taken again, or fails with all others
+                self._pending[call_id] = pending  # it fails with all others
             raise
-
-    def is_awaited(self, frames: list[memoryview]) -> bool:
-        """See `AnswerReader`."""
-        return header_of(frames[0])[3] in self._pending
+        except Exception as error:  # no memory, or no descriptor
+            if future.settled:
+                raise
+            self._settle(future, None, unreadable(error, future.method))
 
     def _unstowed(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
         """Return a message and its flags as they were before large frames went into shared memory."""
@@ -376,7 +373,7 @@ class Connection(AnswerReader):
             try:
                 value = loads(frames[0][HEADER_BYTES:], frames[1:])
             except BaseException as error:
-                self._fail_unread(future, error)
+                self._settle(future, None, unreadable(error, future.method))
             else:
                 future.settle(value)
                 if self._watched or self._awaited:
@@ -391,19 +388,13 @@ class Connection(AnswerReader):
                 answer = read_answer(frames, future.method)
         except RemoteProtocolError:
             raise
-        except BaseException as error:  # an exit, or Ctrl-C: others are part of the answer
-            self._fail_unread(future, error)
+        except BaseException as error:  # such as an exit, of a user's class
+            self._settle(future, None, unreadable(error, future.method))
             return
         if answer.names is not None:
             self._names_changed = False  # this is what it was about
             self._on_names(answer.names)
         self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
-
-    def _fail_unread(self, future: RemoteFuture[Any], error: BaseException) -> None:
-        """Fail a call whose answer cannot be unpickled, for whatever reason: it is not read again."""
-        self._settle(future, None, unreadable(error, future.method))
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise error  # Ctrl-C
 
     def _take_unasked(
         self, kind: int, flags: int, call_id: int, frames: list[memoryview], *, dropped: bool = False

@@ -34,6 +34,7 @@ from parl_remote._program.actor_ref import ActorPlace
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.outbox import CallPath, Outbox
 from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._system.interrupts import Condition, Event
 from parl_remote._transport import Channel
 from parl_remote._transport.unix import UnixChannel
 from parl_remote.errors import (
@@ -68,7 +69,7 @@ __all__ = [
 NEWS_S = 1.0
 """News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
 
-_UNKNOWN = "the connection to it broke without a reported cause; Ctrl-C in the middle of a transfer does that"
+_UNKNOWN = "the connection to it broke without a reported cause"
 # A closed connection and the report of the death use different links: microseconds apart, seconds where all is busy.
 CAUSE_PATIENCE_S = 10.0
 
@@ -154,7 +155,7 @@ class ActorRecord:
         self._note = ""
         self._comes_back = False
         self.cause: DeathCause | None = None
-        self._ended = threading.Event()
+        self._ended = Event()
         self._stays_unknown = False
 
     @property
@@ -381,7 +382,7 @@ class OwnActors:
     def __init__(self, loop: Loop, in_loop: Callable[[], bool]) -> None:
         self._loop = loop
         self._in_loop = in_loop
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._parting: set[ActorRecord] = set()  # ended, and their last answers may be on the way
         self.records: dict[str, ActorRecord] = {}
 

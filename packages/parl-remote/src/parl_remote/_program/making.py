@@ -25,6 +25,7 @@ from parl_remote._program.actor_ref import ActorPlace, AttributeNames
 from parl_remote._program.known_actors import NEWS_S, ActorConnection, ActorRecord, Made
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
+from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken
 
@@ -176,7 +177,8 @@ class Making:
                 self._release(record)
                 if not left:
                     raise error from None
-                time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
+                with interruptible:
+                    time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
                 continue
             except BaseException:
                 self._release(record)
@@ -235,7 +237,8 @@ class Making:
                 before = self._named.get(options.name)
                 if before is None or not before.has_ended or time.monotonic() > patience:
                     raise
-                time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
+                with interruptible:
+                    time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
 
     def _remember(self, name: str, record: ActorRecord) -> None:
         if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter, see `_lease`

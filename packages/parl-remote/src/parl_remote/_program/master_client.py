@@ -14,7 +14,6 @@ What happens when the connection breaks, on a cluster that may come back:
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -22,13 +21,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from parl_remote._config import Limits
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
 from parl_remote._links.loop import Loop
-from parl_remote._links.requests import Requests, arrived_messages
+from parl_remote._links.requests import Answer, Requests, arrived_messages
 from parl_remote._messages import (
     Bye,
     Heartbeat,
@@ -76,7 +74,7 @@ class _Waiting:
     """A request for resources and the future that its sender waits for."""
 
     request: LeaseRequest
-    answer: Future[LeaseGranted]
+    answer: Answer[LeaseGranted]
 
 
 class MasterClient:
@@ -157,7 +155,7 @@ class MasterClient:
         began = time.monotonic()
         resources = options.resources
         number = next(self._requests.numbers)
-        answer: Future[LeaseGranted] = Future()
+        answer: Answer[LeaseGranted] = Answer()
         request = LeaseRequest(
             number,
             resources,
@@ -178,9 +176,9 @@ class MasterClient:
             except ClusterUnreachable:
                 if not self._cluster.may_return:
                     raise  # else it is sent once the master is back
-            if self._held and not concurrent.futures.wait([answer], _SLOT_WAIT_S).done:
+            if self._held and not answer.wait(_SLOT_WAIT_S):
                 gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
-            if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
+            if not answer.wait(_QUIET_WAIT_S):
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
             if timeout_s is not None and not replaces and not answer.done():
@@ -194,14 +192,14 @@ class MasterClient:
         finally:
             del answer  # it holds the error, whose traceback holds this frame and all that its callers have
 
-    def _wait_no_longer_than(self, deadline: float, answer: Future[LeaseGranted]) -> None:
+    def _wait_no_longer_than(self, deadline: float, answer: Answer[LeaseGranted]) -> None:
         """Wait for an answer. Past the deadline the master refuses the request, unless it is unreachable.
 
         Raises:
             ClusterUnreachable: It is unreachable then.
         """
         wait_s = max(_AWAY_LOOK_S, deadline - time.monotonic())
-        while not concurrent.futures.wait([answer], wait_s).done:
+        while not answer.wait(wait_s):
             if self._away_since is not None:
                 raise self._gone_error(f"{self._lost}, and it has not been started again yet")
             wait_s = _AWAY_LOOK_S

@@ -93,7 +93,7 @@ class RemoteMethod:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._wait:
-            return self._ref.submit(self.__name__, args, kwargs).result()
+            return self._ref.call(self.__name__, args, kwargs)
         return self._ref.begin(self.__name__, args, kwargs)
 
     def submit(self, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Buffer, Channel
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
 
@@ -67,7 +68,7 @@ class RelayedChannel:
         self._sending, self._receiving = threading.RLock(), threading.RLock()  # re-entrant, as those of `ZmqChannel`
         self._sent = 0  # bytes in all; only with `_sending`
         self._credit = 0  # bytes of it that have gone on; only with `_receiving`
-        self._more_credit = threading.Condition()
+        self._more_credit = Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._not_credited = 0
         self._unsent: deque[list[Buffer]] = deque()  # what `post` has kept; only with `_sending`

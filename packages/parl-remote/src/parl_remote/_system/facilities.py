@@ -39,6 +39,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from parl_remote._config import portable_wanted
+from parl_remote._system.interrupts import interruptible, uninterrupted
 
 __all__ = [
     "BINARY",
@@ -344,24 +345,29 @@ def new_poller() -> Poller:
     return PortablePoller() if is_portable() else select.epoll()
 
 
-def wait_once(source: socket.socket | int, mask: int, timeout_ms: float | None) -> int:
+def wait_once(
+    source: socket.socket | int, mask: int, timeout_ms: float | None, *, may_be_interrupted: bool = True
+) -> int:
     """Wait for one descriptor.
 
     Args:
         source: A socket, or a descriptor.
         mask: `IN`, `OUT` or both.
         timeout_ms: The limit in milliseconds; None waits without limit.
+        may_be_interrupted: Whether a signal's handler may end the wait, see `interrupts`.
 
     Returns:
         The events that it is ready for, errors included; 0 if the time has passed.
     """
-    ready = _wait([source if isinstance(source, int) else source.fileno()], mask, timeout_ms)
+    with interruptible if may_be_interrupted else uninterrupted:
+        ready = _wait([source if isinstance(source, int) else source.fileno()], mask, timeout_ms)
     return ready[0][1] if ready else 0
 
 
 def wait_for_input(sources: Sequence[int], timeout_ms: float | None) -> list[int]:
     """Wait until descriptors can be read, or have an error; return those, none if the time has passed."""
-    return [descriptor for descriptor, _ in _wait(sources, IN, timeout_ms)]
+    with interruptible:
+        return [descriptor for descriptor, _ in _wait(sources, IN, timeout_ms)]
 
 
 def waiting_bytes(descriptor: int) -> int:

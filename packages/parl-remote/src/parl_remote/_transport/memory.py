@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from parl_remote._system.facilities import Waker
+from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.errors import ChannelClosed, ResultTimeout
 
@@ -117,7 +118,7 @@ class InboxChannel(ABC):
     """A channel whose messages another thread of this process delivers."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._waker = Waker()
         self._over = ""  # why nothing will arrive any more

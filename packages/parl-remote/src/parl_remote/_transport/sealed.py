@@ -32,7 +32,7 @@ from parl_remote._transport import Buffer, Closed, Event, Opened
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.unix.channel import UnixChannel
 from parl_remote._transport.unix.listener import Acceptor, UnixPeers
-from parl_remote._transport.unix.sockets import NOW, FrameReader, after, frame_prefix
+from parl_remote._transport.unix.sockets import NO_SIZE, NOW, FrameReader, after, frame_prefix
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 
 __all__ = ["Handover", "Opener", "SealedChannel", "SealedListener", "Sealer", "can_seal"]
@@ -176,11 +176,6 @@ class SealedReader(FrameReader):
         return self._finished() if self._frames and not self._missing else super().next()
 
     @property
-    def is_torn(self) -> bool:
-        """See `FrameReader`; the number of a record may be taken, and the record not opened."""
-        return self.inside_message
-
-    @property
     def inside_message(self) -> bool:
         """Return whether a message has been read in part."""
         return self._sealed_end > 0 or super().inside_message
@@ -191,8 +186,13 @@ class SealedReader(FrameReader):
         Raises:
             RemoteProtocolError: A record does not open.
         """
-        with memoryview(self._sealed) as view:
-            got = source.recv_into(view[self._sealed_end :], 0, flags)
+        if not self._counts:
+            with memoryview(self._sealed) as view:
+                self._receive(map(source.recv_into, (view[self._sealed_end :],), NO_SIZE, (flags,)), flags)
+        self._note()
+
+    def _note(self) -> None:
+        got = self._counts.pop()
         if not got:
             raise EOFError
         self._sealed_end += got
@@ -386,7 +386,7 @@ class SealedChannel(UnixChannel):
             rest = after(rest, sent)
             if not rest:
                 return
-            if not self._wait_for_room(deadline):
+            if not self._wait_for_room(deadline, inside_message=True):
                 raise ChannelClosed("the peer took a long message too slowly; the connection is closed")
 
 

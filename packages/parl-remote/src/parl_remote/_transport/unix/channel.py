@@ -153,12 +153,8 @@ class UnixChannel:
                     sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
             except BlockingIOError:
                 sent = 0
-            except BaseException as error:
-                if isinstance(error, OSError) and not is_raised_by_handler(error):
-                    raise self._broken(error) from error
-                if len(parts) > 1:  # see `send_parts`
-                    self._hang_up()
-                raise
+            except OSError as error:
+                raise self._broken(error) from error
             rest = after(parts, sent)
             if rest and sent:  # the peer may take more at once, which need not be copied
                 rest = self._rest_of(rest)
@@ -179,8 +175,6 @@ class UnixChannel:
         except BlockingIOError:
             pass
         except OSError as error:
-            if is_raised_by_handler(error):
-                raise
             raise self._broken(error) from error
         return parts
 
@@ -199,12 +193,8 @@ class UnixChannel:
                     sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
             except BlockingIOError:
                 sent = 0
-            except BaseException as error:
-                if isinstance(error, OSError) and not is_raised_by_handler(error):
-                    raise self._broken(error) from error
-                if len(parts) > 1:  # one small part is sent as a whole or not at all; of several the rest is unknown
-                    self._hang_up()
-                raise
+            except OSError as error:
+                raise self._broken(error) from error
             self._send_rest(parts, sent, timeout_s)
 
     def _await_flushed(self, timeout_s: float | None) -> float | None:
@@ -222,7 +212,7 @@ class UnixChannel:
         rest = after(parts, sent)
         try:
             while rest:
-                if not self._wait_for_room(deadline):
+                if not self._wait_for_room(deadline, inside_message=started):
                     raise ResultTimeout(f"the peer received nothing for {timeout_s} s")
                 try:
                     sent = self._socket.sendmsg(rest[:PARTS_AT_ONCE], (), NOW)
@@ -238,29 +228,28 @@ class UnixChannel:
             if rest and started:  # half a message is on its way and nothing can follow it
                 self._hang_up()
 
-    def _wait_for_room(self, deadline: float | None) -> bool:
+    def _wait_for_room(self, deadline: float | None, *, inside_message: bool = False) -> bool:
         """Wait until the socket accepts data, reading meanwhile; return False once the deadline has passed."""
+        may_be_interrupted = not inside_message
         if self._may_read():  # otherwise another thread is reading anyway
             try:
-                ready = wait_once(self._socket, OUT | IN, _milliseconds(deadline))
+                ready = wait_once(
+                    self._socket, OUT | IN, _milliseconds(deadline), may_be_interrupted=may_be_interrupted
+                )
                 if ready & IN:
                     self._read_ahead()
             finally:
                 self._receive_lock.release()
         else:
-            ready = wait_once(self._socket, OUT, _milliseconds(deadline))
+            ready = wait_once(self._socket, OUT, _milliseconds(deadline), may_be_interrupted=may_be_interrupted)
         return bool(ready)
 
     def _read_ahead(self) -> None:
         with contextlib.suppress(BlockingIOError):
             try:
                 self._reader.fill(self._socket, DONT_WAIT)
-            except BaseException as error:
-                if isinstance(error, EOFError) and not is_raised_by_handler(error):
-                    raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
-                if not isinstance(error, OSError) or is_raised_by_handler(error):
-                    self._interrupted()
-                raise
+            except EOFError as error:
+                raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
             while (frames := self._reader.next()) is not None:
                 self._inbox.append(frames)
 
@@ -309,20 +298,10 @@ class UnixChannel:
             if isinstance(error, ResultTimeout):
                 raise
             if is_raised_by_handler(error):
-                self._interrupted()
                 raise
             if isinstance(error, EOFError):
                 raise ChannelClosed("the peer closed the connection") from error
             raise self._broken(error) from error
-        except BaseException:
-            self._interrupted()
-            raise
-
-    def _interrupted(self) -> None:
-        """Close the connection after an interrupt that has lost the position in the stream."""
-        if self._reader.is_torn:
-            self._reader = _NothingMore(0)
-            self._hang_up()
 
     def receive_ready(self) -> list[list[memoryview]]:
         """Return all messages that are there, with one read that does not wait, once the socket is readable.
@@ -412,17 +391,6 @@ class UnixChannel:
         if self._closed or error.errno == errno.EBADF:
             return ChannelClosed("this channel was closed")
         return ChannelClosed(f"the connection broke: {error.strerror or error}")
-
-
-class _NothingMore(FrameReader):
-    """The reader after an interrupted one: the beginning of the next message is not known any more."""
-
-    def next(self) -> None:
-        """Return None."""
-
-    def fill(self, source: socket.socket, flags: int = 0) -> None:  # noqa: ARG002  # as the base class has it
-        """Raise EOFError."""
-        raise EOFError
 
 
 def _milliseconds(deadline: float | None) -> float | None:

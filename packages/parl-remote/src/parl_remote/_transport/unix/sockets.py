@@ -23,7 +23,7 @@ import struct
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,6 +37,7 @@ from parl_remote._portable.sockets import (
     is_listener_file,
 )
 from parl_remote._system.facilities import is_portable
+from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 
@@ -44,6 +45,7 @@ __all__ = [
     "DONT_WAIT",
     "JOIN_BELOW",
     "NOW",
+    "NO_SIZE",
     "PACK_ONE",
     "PARTS_AT_ONCE",
     "FrameReader",
@@ -85,15 +87,12 @@ def frame_prefix(frames: Sequence[Buffer]) -> bytes:
 
 
 Messages: TypeAlias = list[list[memoryview]] | deque[list[memoryview]]
-_NO_SIZE = (0,)
+NO_SIZE = (0,)
 _FIRST = operator.itemgetter(0)
 
 
 class FrameReader:
     """Parses the bytes of a stream socket into messages.
-
-    A signal's handler may raise, as Ctrl-C does, wherever Python code calls a function. What was read is kept in the
-    same step as it leaves where it was, so that the next call goes on where an interrupted one stopped.
 
     Args:
         max_bytes: Largest message that is accepted.
@@ -214,11 +213,6 @@ class FrameReader:
         return None
 
     @property
-    def is_torn(self) -> bool:
-        """Return whether an interrupt has lost the position in the stream."""
-        return False
-
-    @property
     def inside_message(self) -> bool:
         """Return whether a message has been read in part."""
         return bool(self._missing) or self._end > self._start
@@ -241,7 +235,7 @@ class FrameReader:
             self._make_room(0)
         into = self._view[self._end :] if self._end else self._buffer
         if self.descriptors is None:
-            self._counts.extend(map(source.recv_into, (into,), _NO_SIZE, (flags,)))  # in one step, past any handler
+            self._receive(map(source.recv_into, (into,), NO_SIZE, (flags,)), flags)
         else:
             self._counts.append(_receive_with_descriptor(source, into, flags, self.descriptors))
         self._note()
@@ -251,10 +245,18 @@ class FrameReader:
     def _fill_missing(self, source: socket.socket, flags: int) -> None:
         missing = self._missing
         if len(missing) == 1:
-            self._counts.extend(map(source.recv_into, (missing[0],), _NO_SIZE, (flags,)))
+            self._receive(map(source.recv_into, (missing[0],), NO_SIZE, (flags,)), flags)
         else:
-            self._counts.extend(map(_FIRST, map(source.recvmsg_into, (missing[:64],), _NO_SIZE, (flags,))))
+            self._receive(map(_FIRST, map(source.recvmsg_into, (missing[:64],), NO_SIZE, (flags,))), flags)
         self._note()
+
+    def _receive(self, read: Iterator[int], flags: int) -> None:
+        """Read once; the number of bytes is kept in the same step, because a handler may run if that waits."""
+        if flags & DONT_WAIT:
+            self._counts.extend(read)
+        else:
+            with interruptible:
+                self._counts.extend(read)
 
     def _note(self) -> None:
         """Note what was read last, and forget its number in the same step."""

@@ -19,6 +19,7 @@ import zmq
 from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import IN, new_poller
+from parl_remote._system.interrupts import interruptible
 from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq.sockets import (
@@ -149,7 +150,8 @@ class ZmqChannel:
                         raise
             if deadline is not None and time.monotonic() >= deadline:
                 raise ResultTimeout(f"{self._address} did not take a message within {timeout_s:.3g} s")
-            time.sleep(_FULL_QUEUE_POLL_S)
+            with interruptible:
+                time.sleep(_FULL_QUEUE_POLL_S)
         if tracker is not None:
             self._await_encrypted(tracker, deadline)
 
@@ -279,7 +281,8 @@ class ZmqChannel:
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait until a message may be available; return False on timeout."""
         try:
-            ready = self._poller.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
+            with interruptible:
+                ready = self._poller.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
         except (OSError, ValueError):
             self._check_open()  # as in `post`
             raise

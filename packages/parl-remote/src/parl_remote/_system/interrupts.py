@@ -1,0 +1,169 @@
+"""Where handlers of signals may run: not in the middle of this package's steps in the main thread, only where it waits.
+
+    with uninterrupted:              # a handler runs when this is left
+        ...
+        with interruptible:          # a wait: a handler runs at once, and may raise
+            ...
+
+Python runs a handler between any two steps of the main thread, and Ctrl-C, or the alarm behind a program's time limit,
+raises there. State that several steps change, locks and half-written messages would have to survive that everywhere.
+Here the handlers of the signals that usually raise are put off instead, so that what has begun is done; a wait is where
+the state is whole.
+
+Other threads are never interrupted: for them both do nothing. A signal that comes again after `_INSISTS_S` is not put
+off, so that a program whose own code hangs, as that which serialises an argument, can still be ended.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps in conversions, longer than all the rest
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+__all__ = ["Condition", "Event", "interruptible", "is_between_steps", "uninterrupted"]
+
+_INSISTS_S = 1.0
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+_SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+_get_handler: Callable[[int], Any] = _signal.getsignal
+_set_handler: Callable[[int, Any], Any] = _signal.signal
+
+_main = threading.main_thread().ident
+_handlers: dict[int, Any] = {}  # the program's own, by signal
+_came: list[int] = []  # signals whose handlers have not run yet
+_came_at = 0.0  # the first of them
+# Of the main thread: what it is in, the innermost last. A handler that raises in a wait ends the wait at once, so
+# that what follows is not interrupted.
+_within: list[int] = []
+_WAIT, _STEPS, _ENDED_WAIT = range(3)
+
+
+class _Uninterrupted:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if get_ident() == _main:
+            if not _within:
+                for number in _SIGNALS:
+                    handler = _get_handler(number)
+                    if callable(handler) and handler is not _put_off:
+                        _handlers[number] = handler
+                        _set_handler(number, _put_off)
+            _within.append(_STEPS)  # last: a handler that raises before this leaves nothing to be undone
+
+    def __exit__(self, *_: object) -> None:
+        if get_ident() == _main:
+            while _within and _within.pop() != _STEPS:
+                pass  # a wait in whose first or last step a handler has raised
+            if not _within:
+                _give_back()
+            if _came and not (_within and _within[-1]):
+                _run_handlers(None)
+
+
+class _Interruptible:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if get_ident() == _main and _within:
+            _within.append(_WAIT)
+            if _came:
+                _run_handlers(None)
+
+    def __exit__(self, *_: object) -> None:
+        if get_ident() == _main and _within and _within[-1] != _STEPS:
+            _within.pop()
+
+
+uninterrupted = _Uninterrupted()
+interruptible = _Interruptible()
+
+
+class Condition(threading.Condition):
+    """A condition whose waits a handler may end; those of the standard library may be left without the lock then."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release the lock, wait for `notify_all`, and take the lock again; return False if the time has passed."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        woken = False
+        with uninterrupted:
+            self._waiters.append(waiter)  # type: ignore[attr-defined]  # as `notify_all` expects it
+            held = self._release_save()  # type: ignore[attr-defined]
+            try:
+                with interruptible:
+                    woken = waiter.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            finally:
+                self._acquire_restore(held)  # type: ignore[attr-defined]
+                if not woken:
+                    with contextlib.suppress(ValueError):  # it was notified a moment ago
+                        self._waiters.remove(waiter)  # type: ignore[attr-defined]
+        return woken
+
+
+class Event(threading.Event):
+    """An event whose waits a handler may end; see `Condition`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = Condition(threading.Lock())
+
+
+def is_between_steps(error: BaseException) -> bool:
+    """Return whether a handler raised an error between two steps of the function that caught it, not in its calls."""
+    trace = None if error.__traceback__ is None else error.__traceback__.tb_next
+    return trace is not None and trace.tb_frame.f_code is _put_off.__code__
+
+
+def _put_off(number: int, frame: FrameType | None) -> None:
+    """Handle a signal later, or now where that is allowed."""
+    global _came_at
+    _came.append(number)
+    if not _within:  # it came while the handlers were put in place or given back
+        _give_back()
+    elif _within[-1]:
+        now = time.monotonic()
+        if len(_came) == 1:
+            _came_at = now
+        if now - _came_at < _INSISTS_S:
+            return
+    _run_handlers(frame)
+
+
+def _run_handlers(frame: FrameType | None) -> None:
+    while _came:
+        number = _came.pop(0)
+        try:
+            _handlers[number](number, frame)
+        except BaseException:
+            if _within and _within[-1] == _WAIT:
+                _within[-1] = _ENDED_WAIT
+            raise
+
+
+def _give_back() -> None:
+    """Put the program's handlers in place again, unless it has set others."""
+    for number, handler in _handlers.items():
+        if _get_handler(number) is _put_off:
+            _set_handler(number, handler)
+
+
+def _after_fork() -> None:
+    """Take the thread that has forked for the main thread, as Python does."""
+    global _main
+    if get_ident() != _main:
+        _main = get_ident()
+        _within.clear()
+        _came.clear()
+        _give_back()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

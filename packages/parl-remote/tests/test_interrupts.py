@@ -1,0 +1,349 @@
+"""Handlers of signals that raise, as Ctrl-C does, at any moment: nothing is lost, torn or stuck."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote import submit
+from parl_remote._system import interrupts
+from parl_remote._system.interrupts import interruptible, uninterrupted
+
+PATIENCE_S = 60.0
+
+
+@parl_remote.remote_class(n_cpu=0)
+class Echo:
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def size(self, value: Any) -> int:
+        return int(value.size)
+
+    def zeros(self, size: int) -> Any:
+        return np.zeros(size)
+
+
+@pytest.fixture
+def noted() -> Iterator[list[str]]:
+    """What the handlers of a test note; that of SIGUSR1 raises nothing, that of SIGUSR2 a KeyError."""
+    notes: list[str] = []
+
+    def harmless(*_: object) -> None:
+        notes.append("harmless")
+
+    def raising(*_: object) -> None:
+        notes.append("raising")
+        raise KeyError
+
+    before = signal.signal(signal.SIGUSR1, harmless), signal.signal(signal.SIGUSR2, raising)
+    yield notes
+    signal.signal(signal.SIGUSR1, before[0])
+    signal.signal(signal.SIGUSR2, before[1])
+
+
+class TestPuttingOff:
+    def test_a_handler_runs_when_the_steps_are_done(self, noted: list[str]) -> None:
+        with uninterrupted:
+            with uninterrupted:
+                signal.raise_signal(signal.SIGUSR1)
+            noted.append("done")
+        assert noted == ["done", "harmless"]
+
+    def test_what_a_handler_raises_comes_after_the_steps(self, noted: list[str]) -> None:
+        def steps() -> None:
+            with uninterrupted:
+                signal.raise_signal(signal.SIGUSR2)
+                noted.append("done")
+
+        with pytest.raises(KeyError):
+            steps()
+        assert noted == ["done", "raising"]
+
+    def test_in_a_wait_it_runs_at_once(self, noted: list[str]) -> None:
+        with uninterrupted:
+            with interruptible:
+                signal.raise_signal(signal.SIGUSR1)
+                noted.append("waited")
+            signal.raise_signal(signal.SIGUSR1)
+            noted.append("done")
+        assert noted == ["harmless", "waited", "done", "harmless"]
+
+    def test_one_that_came_before_a_wait_runs_where_it_begins(self, noted: list[str]) -> None:
+        with uninterrupted:
+            signal.raise_signal(signal.SIGUSR2)
+            noted.append("before")
+            with pytest.raises(KeyError), interruptible:
+                noted.append("waits")
+        assert noted == ["before", "raising"]
+
+    def test_what_follows_an_ended_wait_is_not_interrupted(self, noted: list[str]) -> None:
+        with uninterrupted:
+            try:
+                with interruptible:
+                    try:
+                        signal.raise_signal(signal.SIGUSR2)
+                    finally:
+                        signal.raise_signal(signal.SIGUSR1)
+                        noted.append("left")
+            except KeyError:
+                signal.raise_signal(signal.SIGUSR1)
+                noted.append("undone")
+        assert noted == ["raising", "left", "undone", "harmless", "harmless"]
+
+    def test_a_handler_may_use_the_package(self, noted: list[str]) -> None:
+        def nested(*_: object) -> None:
+            with uninterrupted:
+                signal.raise_signal(signal.SIGUSR1)
+                noted.append("nested")
+
+        before = signal.signal(signal.SIGTERM, nested)
+        with uninterrupted, interruptible:
+            signal.raise_signal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
+        assert noted == ["nested", "harmless"]
+
+    def test_a_signal_that_comes_again_is_not_put_off_for_ever(
+        self, noted: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def insist() -> None:
+            with uninterrupted:
+                signal.raise_signal(signal.SIGUSR2)
+                signal.raise_signal(signal.SIGUSR2)
+                noted.append("put off")
+                monkeypatch.setattr(interrupts, "_INSISTS_S", 0.0)
+                signal.raise_signal(signal.SIGUSR2)
+                noted.append("never")
+
+        with pytest.raises(KeyError):
+            insist()
+        assert noted[:2] == ["put off", "raising"]
+        assert "never" not in noted
+
+    def test_the_program_s_handlers_are_in_place_outside(self, noted: list[str]) -> None:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)]
+        with uninterrupted, contextlib.suppress(KeyError), interruptible:
+            signal.raise_signal(signal.SIGUSR2)
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)] == handlers
+        with uninterrupted:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+
+    def test_other_threads_leave_the_handlers_alone(self, noted: list[str]) -> None:
+        inside, leave = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with uninterrupted:
+                inside.set()
+                leave.wait(PATIENCE_S)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert inside.wait(PATIENCE_S)
+        signal.raise_signal(signal.SIGUSR1)
+        assert noted == ["harmless"]
+        leave.set()
+        thread.join(PATIENCE_S)
+
+    def test_the_child_of_a_fork_by_another_thread_has_handlers_of_its_own(self, noted: list[str]) -> None:
+        codes: list[int] = []
+
+        def fork() -> None:
+            pid = os.fork()
+            if not pid:
+                with uninterrupted:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                    code = len(noted)
+                os._exit(10 * code + len(noted))
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        with uninterrupted:
+            thread = threading.Thread(target=fork)
+            thread.start()
+            thread.join(PATIENCE_S)
+        assert codes == [1]
+
+
+class Interruption:
+    """A signal at one of the steps at which Python looks for signals, in the module that puts handlers off."""
+
+    _CALLS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap)
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self._after_call: FrameType | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        self._after_call = None
+        if frame.f_code.co_filename != interrupts.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        self._step()
+        return self._in_frame
+
+    def _in_frame(self, frame: FrameType, event: str, _: object) -> Any:
+        before, self._after_call = self._after_call, None
+        if event == "opcode":
+            if before is frame:  # of something written in C: there was no frame in between
+                self._step()
+            if frame.f_code.co_code[frame.f_lasti] in self._CALLS:
+                self._after_call = frame
+        return self._in_frame
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            signal.raise_signal(signal.SIGUSR2)
+
+
+def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_whole(noted: list[str]) -> None:
+    at, reached = 0, True
+    while reached:
+        noted.clear()
+        interruption, before = Interruption(at), sys.gettrace()
+        sys.settrace(interruption)
+        try:
+            with uninterrupted:
+                noted.append("began")
+                with interruptible:
+                    noted.append("waited")
+                noted.append("done")
+        except KeyError:
+            pass
+        finally:
+            sys.settrace(before)
+        reached = interruption.left < 0
+        assert noted.count("raising") == reached, f"at step {at}"
+        with uninterrupted:
+            signal.raise_signal(signal.SIGUSR1)
+            noted.append("whole")
+        assert noted[-2:] == ["whole", "harmless"], f"at step {at}"
+        assert signal.getsignal(signal.SIGUSR1) is not interrupts._put_off, f"at step {at}"
+        at += 1
+    assert at > 10
+
+
+Alarm = Callable[[float, Callable[[], object]], None]
+
+
+@pytest.fixture
+def alarmed() -> Iterator[Alarm]:
+    """Run something with what Ctrl-C does at some moment within so many seconds."""
+    time_limit, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # of the test
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    chance = random.Random(7)
+
+    def alarm(within_s: float, action: Callable[[], object]) -> None:
+        try:
+            # Again after a second: one just before a system call that waits does not end it, as everywhere in Python.
+            signal.setitimer(signal.ITIMER_REAL, chance.random() * within_s + 1e-5, 1.0)
+            try:
+                action()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            pass
+
+    yield alarm
+    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_REAL, time_limit)
+
+
+# What a handler raises in a finalizer is printed, and lost: Python has no other place for it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class TestPrograms:
+    def test_calls_with_large_arrays(self, shared_cluster: None, alarmed: Alarm) -> None:
+        echo, large = Echo(), np.arange(200_000)
+
+        def calls() -> None:
+            assert echo.echo(large).shape == large.shape
+            assert echo.size(large) == large.size
+            assert echo.zeros(200_000).shape == large.shape
+
+        for n in range(300):
+            alarmed(0.003, calls)
+            assert submit(echo.echo, n).result(PATIENCE_S) == n
+
+    def test_functions_and_maps(self, shared_cluster: None, alarmed: Alarm) -> None:
+        def maps() -> None:
+            assert list(parl_remote.map(abs, range(-20, 0))) == list(range(20, 0, -1))
+
+        def calls() -> None:
+            with parl_remote.Executor(2) as executor:
+                assert executor.submit(abs, -1).result(PATIENCE_S) == 1
+
+        for n in range(300):
+            alarmed(0.003, maps)
+            alarmed(0.001, calls)
+            assert next(parl_remote.map(abs, [-n], timeout=PATIENCE_S)) == n
+
+    @pytest.mark.parametrize("buffersize", [None, 3])
+    def test_a_map_goes_on_where_it_was(self, shared_cluster: None, alarmed: Alarm, buffersize: int | None) -> None:
+        results = parl_remote.map(abs, iter(range(1000)), buffersize=buffersize)
+        came: list[int] = []
+
+        def take() -> None:
+            for value in results:
+                came.append(value)  # noqa: PERF402  # Python looks for signals neither before this nor in between
+            assert len(came) == 1000
+
+        for _ in range(100_000):
+            if len(came) < 1000:
+                alarmed(0.001, take)
+        assert came == list(range(1000))
+
+    def test_a_queue_keeps_its_items(self, shared_cluster: None, alarmed: Alarm) -> None:
+        items: parl_remote.Queue[int] = parl_remote.Queue()
+        sent, came = 0, []
+        for _ in range(200):
+            alarmed(0.002, lambda: items.get(timeout=PATIENCE_S))  # there is nothing to get
+            items.put_many([sent, sent + 1])
+            sent += 2
+            came += [items.get(timeout=PATIENCE_S), items.get(timeout=PATIENCE_S)]
+        assert came == list(range(sent))
+        with pytest.raises(queue.Empty):
+            items.get_nowait()
+
+    def test_an_interrupted_call_that_waits_in_the_actor_is_cancelled(
+        self, shared_cluster: None, alarmed: Alarm
+    ) -> None:
+        items: parl_remote.Queue[str] = parl_remote.Queue(maxsize=1)
+        items.put("first")
+        for _ in range(20):
+            alarmed(0.02, lambda: items.put("never"))
+        assert items.get(timeout=PATIENCE_S) == "first"
+        with pytest.raises(queue.Empty):
+            items.get(timeout=0.1)
+
+    def test_making_actors(self, shared_cluster: None, alarmed: Alarm) -> None:
+        for _ in range(60):
+            alarmed(0.03, lambda: Echo().echo(1))
+        assert Echo().echo(1) == 1
+
+    def test_a_source_that_is_interrupted_is_over_and_its_items_come_first(self, shared_cluster: None) -> None:
+        def source() -> Iterator[int]:
+            yield from range(5)
+            signal.raise_signal(signal.SIGINT)
+            yield 5
+
+        results = parl_remote.map(abs, source())
+        came: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        with pytest.raises(KeyboardInterrupt):
+            came.extend(results)
+        assert came == list(range(5))
+        assert list(results) == []
