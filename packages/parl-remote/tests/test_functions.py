@@ -657,6 +657,55 @@ def test_a_program_that_ends_with_an_executor(tmp_path: Path, program: str, outp
     assert (ran.stdout, ran.stderr, ran.returncode) == (output, "", 0)
 
 
+ENDLESS = """
+    import os, parl
+    with open({log!r}, "a") as log:
+        log.write("imported\\n")
+    if os.path.getsize({log!r}) > 100:
+        os._exit(9)
+
+    def double(number):
+        return 2 * number
+
+    @parl.remote_class
+    class Actor:
+        pass
+
+    {at_import}
+"""
+
+
+@pytest.mark.parametrize(
+    ("at_import", "says"),
+    [
+        ("list(parl.map(double, [1]))", "calls functions in workers"),
+        ("parl.Executor().submit(double, 1).result()", "calls functions in workers"),
+        ("parl.remote_function(double)(1)", "calls functions in workers"),
+        ("Actor()", "makes Actor"),
+    ],
+)
+def test_a_module_that_starts_processes_when_they_import_it_is_refused(
+    tmp_path: Path, at_import: str, says: str
+) -> None:
+    log = str(tmp_path / "log")
+    (tmp_path / "endless.py").write_text(textwrap.dedent(ENDLESS).format(log=log, at_import=at_import))
+    (tmp_path / "program.py").write_text("import parl; parl.connect(cpu_num=8); import endless")
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert f"module endless {says} when it is imported" in ran.stderr
+    assert len(Path(log).read_text().split()) <= 3
+
+
+def test_a_module_may_make_objects_of_other_modules_when_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("import parl\nqueue = parl.Queue()\n\ndef double(x):\n    return 2 * x\n")
+    (tmp_path / "program.py").write_text("import module, parl; print(list(parl.map(module.double, [1])))")
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("[2]\n", "")
+
+
 def test_a_program_needs_no_connection_and_ends_after_its_calls(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     program = "from pathlib import Path\n" + textwrap.dedent(PROGRAM).format(path=path)

@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from parl_remote.errors import NoResources, NotConnected
+from parl_remote._data import serialize
+from parl_remote.errors import NoResources, NotConnected, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ __all__ = [
     "maker_of",
     "peek",
     "reach",
+    "refuse_at_import",
     "tell_children",
     "unreached",
     "when_full",
@@ -196,7 +198,12 @@ def _settings(process: ModuleType) -> dict[str, Any]:
 def create(
     maker: ActorMaker, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ActorRef:
-    """Make an actor; idle workers of plain functions give up their resources if it needs them."""
+    """Make an actor; idle workers of plain functions give up their resources if it needs them.
+
+    Raises:
+        RemoteError: See `refuse_at_import`.
+    """
+    refuse_at_import(f"makes {spec.name}", spec.cls.__module__)
     free_slots = _state.free_slots
     if free_slots is None or not any((options.n_cpu, options.n_gpu, options.memory, options.labels)):
         return maker.create(spec, options, args, kwargs)
@@ -208,6 +215,24 @@ def create(
                 raise
     free_slots(maker)
     return maker.create(spec, options, args, kwargs)
+
+
+def refuse_at_import(does: str, module: str | None = None) -> None:
+    """Check that no actor runs this because it imports a module which the process that would be made imports as well.
+
+    Args:
+        does: What the module does, for the message.
+        module: What that process imports; None for any.
+
+    Raises:
+        RemoteError: An actor does.
+    """
+    loading = serialize.modules_being_loaded() if _state.inside_actor else []
+    if module in loading or (loading and module is None):
+        raise RemoteError(
+            f"module {loading[0]} {does} when it is imported, which actors do, too, so that there would be no end: put "
+            "that under if __name__ == '__main__', or into a function"
+        )
 
 
 def when_full(free_slots: Callable[[ActorMaker], bool]) -> None:

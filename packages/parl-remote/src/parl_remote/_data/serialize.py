@@ -49,6 +49,7 @@ __all__ = [
     "keep_globals",
     "loads",
     "look_at_new_modules",
+    "modules_being_loaded",
     "pickled",
     "refusal",
     "ship_by_value",
@@ -272,6 +273,17 @@ def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
         Exception: Whatever unpickling raised.
     """
     return _plain_loads(data, buffers=buffers)
+
+
+def modules_being_loaded() -> list[str]:
+    """Return the names of the modules whose imports, which `loads` needs, run the calling code; the innermost first."""
+    modules = []
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not loads.__code__:
+        if frame.f_code.co_name == "<module>":
+            modules.append(frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+    return [] if frame is None else modules
 
 
 def dumps_arguments(

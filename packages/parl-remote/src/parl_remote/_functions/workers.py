@@ -605,6 +605,7 @@ def own_workers(options: ActorOptions, initializer: Any) -> Workers:
 
 
 def _connected() -> _current.ActorMaker:
+    _current.refuse_at_import("calls functions in workers")
     if _current.peek() is None and not _current.inside_actor():
         from parl_remote import _connecting  # 7 ms; a program that has connected has it, an actor does without
 
