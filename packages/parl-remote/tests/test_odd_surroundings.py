@@ -41,6 +41,14 @@ def test_a_program_without_stdin_or_stdout_has_its_cluster(tmp_path: Path, close
     assert (tmp_path / "total").read_text() == "3"
 
 
+@pytest.mark.parametrize("name", ["contextvars", "secrets"])
+def test_a_program_named_like_a_standard_module_is_not_imported_for_it(tmp_path: Path, name: str) -> None:
+    program = tmp_path / f"{name}.py"
+    program.write_text(f"assert __name__ == '__main__', 'imported'\n{ONE_CALL}")
+    ran = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, timeout=240, check=False)
+    assert (ran.stderr, (tmp_path / "total").read_text()) == (b"", "3")
+
+
 @pytest.mark.slow
 def test_more_actors_than_the_soft_limit_of_descriptors_do_not_end_the_node(run_program: Run) -> None:
     # The soft limit is for the program's own sake; the node takes what the hard one allows.

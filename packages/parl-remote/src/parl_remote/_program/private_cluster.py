@@ -30,7 +30,8 @@ __all__ = ["ParentsCluster", "PrivateCluster"]
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
 _SHUTDOWN_S = 2.0  # the node gives actors a moment to end; after this time the node is killed
 
-# The node finds what the driver finds: also where parl_remote came from a path that only the driver has.
+# The node finds what the driver finds: also where parl_remote came from a path that only the driver has. A user's
+# contextvars.py beside the program is not what the standard library's modules want.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote._node.private_process import main; main(sys.argv[1])"
 
 
@@ -62,7 +63,7 @@ class PrivateCluster:
                     "slots": slots,
                     "preload": preload,
                 }
-                path = [_absolute(entry) for entry in sys.path]
+                path = sorted(map(_absolute, sys.path), key=os.path.dirname(os.__file__).__ne__)
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _PROGRAM.format(path=path), json.dumps(settings)],
                     stdin=subprocess.DEVNULL,
