@@ -467,6 +467,19 @@ def test_other_holders_find_the_new_actor(connect: Callable[..., None]) -> None:
             pytest.fail("the holder did not find it")
 
 
+def test_other_holders_learn_that_no_restart_is_left(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2)
+    counter = with_options(Counter, max_restarts=1)()
+    holder = Holder(counter)
+    for _ in range(2):
+        kill(counter)
+    with pytest.raises(ActorLost):  # the holder may not have noticed before
+        holder.add()
+    with pytest.raises(ActorLost, match="its owner does not make it again") as caught:
+        holder.add()
+    assert not caught.value.is_restarting
+
+
 def test_a_name_leads_to_the_new_actor(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = with_options(Counter, name="the counter", max_restarts=-1)()

@@ -163,7 +163,7 @@ class ServedObject:
         self._available = available
         self._reconnect_s = reconnect_s
         self._names = AttributeNames(hello.names)
-        self._returned: queue.SimpleQueue[PeerChannel | None] = queue.SimpleQueue()
+        self._returned: queue.SimpleQueue[PeerChannel | str] = queue.SimpleQueue()
         self._channel: PeerChannel | None = channel
         self._given = 0  # how often it was given out
         self.is_over = False
@@ -211,7 +211,7 @@ class ServedObject:
         self.is_over = True
         channel, self._channel = self._channel, None
         self._lose(DeathCause(DeathKind.CLIENT_GONE, detail=why))
-        self._returned.put(None)
+        self._returned.put(why)
         if channel is not None:
             channel.hang_up(why)
 
@@ -241,8 +241,8 @@ class ServedObject:
         except queue.Empty:
             self.is_over = True
             raise NoRestart(f"and its program did not come back within {self._reconnect_s:g} s") from None
-        if channel is None:
-            raise NoRestart
+        if isinstance(channel, str):
+            raise NoRestart(channel)
         return self._make(channel)
 
     def _note(self, made: Made) -> None:

@@ -590,7 +590,7 @@ def _following_reference(
         connection = client._borrowing.reach(found, record)
         if connection is None:
             client._borrowing.records.pop(found.lease_id, None)
-            raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart
+            raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart(_NOT_AGAIN)
         return Made(record, connection, found)
 
     outbox = Outbox(path)
@@ -609,6 +609,9 @@ def _following_reference(
     return ref
 
 
+_NOT_AGAIN = "its owner does not make it again"
+
+
 def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
     """Return the address of the actor that replaced a lost one; blocks until there is one."""
     until = time.monotonic() + _FIND_S
@@ -618,14 +621,14 @@ def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
             left_s = max(0.0, until - time.monotonic())
             found = client._master.ask(lambda number: FindActor(number, lease_id=lost.lease_id), left_s)
         except RemoteError:
-            raise NoRestart from None
+            raise NoRestart(_NOT_AGAIN) from None
         assert isinstance(found, ActorFound)  # the master answers with that or with Failed
         if found.lease_id != lost.lease_id:
             return ActorPlace(
                 found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, may_return=True
             )
         if time.monotonic() > until:
-            raise NoRestart
+            raise NoRestart(_NOT_AGAIN)
         with interruptible:
             time.sleep(_NEWS_S)
 

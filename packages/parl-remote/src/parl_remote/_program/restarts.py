@@ -61,7 +61,7 @@ class Again(Protocol):
             restarts: The number of restarts, including this one.
 
         Raises:
-            NoRestart: There will be no new actor; the text, if any, has the reason.
+            NoRestart: There will be no new actor; the text has the reason.
             Exception: This attempt failed; another one may follow.
         """
 
