@@ -42,6 +42,9 @@ class Worker:
             raise KeyError(item)
         return item
 
+    def next_of(self, items: list[int]) -> int:
+        return next(iter(items))
+
     def pid(self, _: object = None) -> int:
         return os.getpid()
 
@@ -186,6 +189,15 @@ def test_an_item_raises_at_its_place_and_the_others_are_there(anywhere: str) -> 
                 found.append(str(error))
         assert found == [0, "1", 2, "3", 4, "5"]
         assert next(results, "end") == "end"
+
+
+def test_an_item_that_raises_stop_iteration_does_not_end_the_results(anywhere: str) -> None:
+    with ActorPool(Worker, 1) as pool:
+        results = pool.map("next_of", [[1], [], [3]])
+        assert next(results) == 1
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(results)
+        assert list(results) == [3]
 
 
 def test_items_that_raise_while_they_are_made_raise_there(anywhere: str) -> None:

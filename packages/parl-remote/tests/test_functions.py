@@ -316,6 +316,15 @@ class TestExecutor:
 
         assert asyncio.run(main()) == [25, *(n * n for n in range(10))]
 
+    def test_awaiting_a_call_that_raised_stop_iteration_raises(self, executor: Executor) -> None:
+        import asyncio
+
+        async def main() -> object:
+            return await executor.submit(next, iter(()))
+
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            asyncio.run(main())
+
     def test_workers_are_kept_and_shared(self, shared_cluster: None) -> None:
         pids = set()
         for _ in range(12):  # one that a test before this one asked for may become idle at any time
@@ -416,6 +425,13 @@ class TestMap:
         with pytest.raises(KeyError):
             next(results)
         assert list(results) == []
+
+    def test_an_item_that_raises_stop_iteration_does_not_end_the_results(self, shared_cluster: None) -> None:
+        results = parl_remote.map(next, [iter([1]), iter([]), iter([3])])
+        assert next(results) == 1
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(results)
+        assert list(results) == [3]
 
     def test_what_cannot_be_sent_is_named_and_the_rest_goes_on(self, shared_cluster: None) -> None:
         results = parl_remote.map(lock, range(4), chunksize=4)

@@ -393,7 +393,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             carrier, loop = self._carrier, get_running_loop()
             if carrier is None:
                 wrapped = wrap_future(self)
-                return (yield from (wrapped if cancels else shield(wrapped)).__await__())
+                yield from (wrapped if cancels else shield(wrapped)).__await__()
+                break
             waiting = _Awaiting(loop)
             self.block(waiting)
             try:

@@ -312,6 +312,8 @@ class Results(Iterator[Any]):
         self._tick(1)
         try:
             return future.result()
+        except StopIteration as error:  # as in a generator
+            raise RuntimeError("an item raised StopIteration") from error
         finally:
             del future  # it has the result, and the error, whose traceback would have this frame
 
