@@ -200,16 +200,18 @@ def test_an_item_that_raises_stop_iteration_does_not_end_the_results(anywhere: s
         assert list(results) == [3]
 
 
-def test_items_that_raise_while_they_are_made_raise_there(anywhere: str) -> None:
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_items_that_raise_while_they_are_made_raise_there(anywhere: str, ahead: int) -> None:
     def items() -> Iterator[int]:
-        yield 1
+        yield from (1, 2)
         raise OSError("the disk is gone")
 
     with ActorPool(Worker, 1) as pool:
-        results = pool.map("work", items(), ahead=1)
-        assert next(results) == 1
+        results = pool.map("work", items(), ahead=ahead)
+        assert [next(results), next(results)] == [1, 2]
         with pytest.raises(OSError, match="disk"):
             next(results)
+        assert list(results) == []
 
 
 def test_no_item_is_lost_when_actors_die(connect: Callable[..., None], tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ def lock(_: object = None) -> Any:
     return threading.Lock() if _ != 2 else 2
 
 
+def numbers_and_an_error() -> Iterator[int]:
+    yield from (1, 2)
+    raise OSError("the disk is gone")
+
+
 @parl_remote.remote_function
 def add(a: int, b: int = 1) -> int:
     """Adds."""
@@ -188,6 +193,10 @@ class TestExecutor:
         with pytest.raises(KeyError):
             next(results)
         assert list(results) == []
+
+    def test_map_raises_an_error_of_the_items_source_at_once(self, executor: Executor) -> None:
+        with pytest.raises(OSError, match="disk"):
+            executor.map(square, numbers_and_an_error())
 
     @pytest.mark.parametrize("chunksize", [None, 1, 7, 5000])
     def test_any_chunksize_gives_the_same(self, executor: Executor, chunksize: int | None) -> None:
@@ -423,6 +432,16 @@ class TestMap:
             next(results)
         assert next(results) == 2
         with pytest.raises(KeyError):
+            next(results)
+        assert list(results) == []
+
+    @pytest.mark.parametrize("buffersize", [None, 1])
+    def test_an_error_of_the_items_source_comes_after_the_items(
+        self, shared_cluster: None, buffersize: int | None
+    ) -> None:
+        results = parl_remote.map(square, numbers_and_an_error(), buffersize=buffersize)
+        assert [next(results), next(results)] == [1, 4]
+        with pytest.raises(OSError, match="disk"):
             next(results)
         assert list(results) == []
 

@@ -291,6 +291,7 @@ class Results(Iterator[Any]):
         self._under_way: deque[RemoteFuture[Any]] = deque()
         self._finished: queue.SimpleQueue[RemoteFuture[Any]] = queue.SimpleQueue()
         self._exhausted = False
+        self._source_error: Exception | None = None  # raised where the next item would be
 
     def __iter__(self) -> Self:
         return self
@@ -307,7 +308,10 @@ class Results(Iterator[Any]):
         self._fill()
         if not self._under_way:
             self.close()
-            raise StopIteration
+            try:
+                raise StopIteration if self._source_error is None else self._source_error
+            finally:
+                self._source_error = None
         future = self._first() if self._is_ordered else self._any()
         self._tick(1)
         try:
@@ -334,6 +338,11 @@ class Results(Iterator[Any]):
                 index, item = next(self._items)
             except StopIteration:
                 self._exhausted = True
+                return
+            except Exception as error:
+                self._exhausted = True
+                trace = error.__traceback__
+                self._source_error = error.with_traceback(trace and trace.tb_next)  # this frame would keep the iterator
                 return
             future = self._begin(index, item)
             self._under_way.append(future)
