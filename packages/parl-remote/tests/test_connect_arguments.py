@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 
 import parl_remote
 from parl_remote import NotConnected, RemoteError, _current
+
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class
@@ -27,6 +32,30 @@ def test_connecting_twice_to_the_same_cluster_keeps_the_connection(connect: Call
     first = _current.client()
     parl_remote.connect("local")
     assert _current.client() is first
+
+
+@pytest.mark.parametrize("asked", [{"cpu_num": 3}, {"logs": True}, {"lease_timeout_s": None}, {"preload": ["json"]}])
+def test_other_options_than_those_of_the_connection_are_refused(
+    connect: Callable[..., None], asked: dict[str, Any]
+) -> None:
+    connect(cpu_num=2, lease_timeout_s=20)
+    with pytest.raises(RemoteError, match=f"connected to 'local' already, with {next(iter(asked))}="):
+        parl_remote.connect(**asked)
+    parl_remote.connect(cpu_num=2, lease_timeout_s=20)
+    parl_remote.connect(cpu_num=2)
+
+
+def test_connecting_again_when_the_cluster_has_ended_makes_another_one(connect: Callable[..., None]) -> None:
+    connect()
+    first: Any = _current.client()
+    os.kill(first._cluster.pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while not first.is_gone:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # nothing tells when the news has come
+    parl_remote.connect()
+    assert _current.client() is not first
+    assert Actor().work() == 1
 
 
 def test_connecting_to_another_cluster_is_refused_until_disconnected(connect: Callable[..., None]) -> None:

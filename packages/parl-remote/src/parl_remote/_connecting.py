@@ -190,7 +190,7 @@ def connect(
 ) -> None:
     """Connect this program to a cluster, or to a private one that ends with the program.
 
-    A second call with the same address does nothing.
+    A second call with the same address and options does nothing, unless the cluster has ended.
 
     Args:
         master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
@@ -213,7 +213,7 @@ def connect(
             with the actor's class, name and process. Without it the lines are in files only (`xparl logs`).
 
     Raises:
-        RemoteError: This program is connected to another cluster; `disconnect` first.
+        RemoteError: This program is connected to another cluster, or with other options; `disconnect` first.
         ClusterUnreachable: Nothing answers at the address, or the private cluster did not start.
         AuthenticationFailed: The key is missing or wrong.
         VersionMismatch: The cluster speaks another version of the protocol.
@@ -250,6 +250,15 @@ def connect(
     for name in preload:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             raise ModuleNotFoundError(f"preload names {name!r}, which this program cannot import either", name=name)
+    slots = cpu_num or cpu_count()
+    options = {
+        "cpu_num": cpu_num,
+        "preload": tuple(preload),
+        "lease_timeout_s": lease_timeout_s,
+        "log_dir": None if log_dir is None else os.fspath(log_dir),
+        "logs": logs,
+    }
+    running = options | {"cpu_num": slots}
     with _changing:
         if _current.inside_actor():
             raise RemoteError(
@@ -257,29 +266,23 @@ def connect(
                 "program's own parl.connect(), in a module that actors import, put it under if __name__ == '__main__'"
             )
         open_now = _current.peek()
-        if open_now is not None:
-            if open_now.address == address and not distributed_files:
-                return
-            if open_now.address == address:
-                raise RemoteError("this program is connected already; disconnect before sending other files")
-            raise RemoteError(
-                f"this program is connected to {open_now.address!r}; call parl.disconnect() before connecting to "
-                f"{address!r}"
-            )
+        if open_now is not None and open_now.is_gone:
+            disconnect()
+        elif open_now is not None:
+            _refuse_other(open_now.address, address, distributed_files, options)
+            return
         if address == _DEBUG:
             from parl_remote._debug_client import DebugClient
 
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
-            slots = cpu_num or cpu_count()
-            _current.install(DebugClient(slots), functools.partial(DebugClient, slots))
+            _current.install(DebugClient(slots), functools.partial(DebugClient, slots), running)
         elif _is_ray(address):
             from parl_remote._ray.client import open_ray
 
-            _current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
+            _current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs), None, running)
         else:
             join: Callable[[], Client]
             if address == PRIVATE:
-                slots = cpu_num or cpu_count()
                 client, place = open_private(slots, tuple(preload), lease_timeout_s, log_dir, distributed_files)
                 join = functools.partial(join_private, place, lease_timeout_s, tuple(distributed_files))
             else:
@@ -287,9 +290,36 @@ def connect(
                 client = join()
             if logs:
                 client.forward_logs()
-            _current.install(client, functools.partial(_connect_child, join, logs=logs))
+            _current.install(client, functools.partial(_connect_child, join, logs=logs), running)
         _disconnect_at_end()
         mind_forks()
+
+
+_DEFAULTS: dict[str, object] = {
+    "cpu_num": None,
+    "preload": (),
+    "lease_timeout_s": _LEASE_TIMEOUT_S,
+    "log_dir": None,
+    "logs": False,
+}
+
+
+def _refuse_other(running: str, address: str, files: Sequence[str], options: dict[str, Any]) -> None:
+    """Check that a program that is connected connects to the same address, with no other options."""
+    if running != address:
+        raise RemoteError(
+            f"this program is connected to {running!r}; call parl.disconnect() before connecting to {address!r}"
+        )
+    if files:
+        raise RemoteError("this program is connected already; disconnect before sending other files")
+    known = _current.options()
+    other = [name for name, value in options.items() if value not in (_DEFAULTS[name], known.get(name, value))]
+    if other:
+        asked, there = (", ".join(f"{name}={given.get(name)!r}" for name in other) for given in (options, known))
+        raise RemoteError(
+            f"this program is connected to {running!r} already, with {there}: connect with {asked} before the first "
+            "call of a function, or call parl.disconnect() first"
+        )
 
 
 def disconnect() -> None:

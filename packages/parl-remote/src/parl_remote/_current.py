@@ -12,6 +12,7 @@ import contextlib
 import pickle
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
@@ -46,6 +47,7 @@ __all__ = [
     "leave_to_parent",
     "local_objects",
     "maker_of",
+    "options",
     "peek",
     "reach",
     "refuse_at_import",
@@ -75,6 +77,10 @@ class ActorMaker(Protocol):
     @property
     def address(self) -> str:
         """The address given to `connect`, in its normal form."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the cluster has ended, so that only another connection leads further."""
 
     def create(
         self,
@@ -125,6 +131,7 @@ class _State:
 
     def __init__(self) -> None:
         self.client: ActorMaker | None = None
+        self.options: Mapping[str, object] = {}
         self.inside_actor = False
         self.make: Callable[[], ActorMaker] | None = None
         self.in_children: Callable[[], ActorMaker] | None = None
@@ -245,16 +252,27 @@ def peek() -> ActorMaker | None:
     return _state.client
 
 
-def install(new: ActorMaker, in_children: Callable[[], ActorMaker] | None = None) -> None:
+def install(
+    new: ActorMaker,
+    in_children: Callable[[], ActorMaker] | None = None,
+    options: Mapping[str, object] = types.MappingProxyType({}),
+) -> None:
     """Set the connection.
 
     Args:
         new: The connection.
         in_children: Makes the own connection of a child of this process, when it first needs one.
+        options: The options of `connect` that it was made with.
     """
     _state.client = new
+    _state.options = options
     _state.in_children = in_children
     tell_children(in_children)
+
+
+def options() -> Mapping[str, object]:
+    """Return the options that the connection was made with, as far as they are known."""
+    return _state.options
 
 
 def clear() -> ActorMaker | None:

@@ -238,6 +238,11 @@ class DebugClient(ConnectionDisplay):
         return "debug"
 
     @property
+    def is_gone(self) -> bool:
+        """Return False: the actors are in this process."""
+        return False
+
+    @property
     def actor_num(self) -> int:
         """The number of actors now."""
         return len(self._paths)

@@ -184,6 +184,11 @@ class Client(ConnectionDisplay):
         """Return the address given to `connect`, in its normal form."""
         return self._address
 
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the cluster has ended, or could not be reached again in time."""
+        return self._master.is_gone
+
     def _status(self) -> Status | None:
         try:
             answer = self._master.ask(StatusRequest, _STATUS_S)

@@ -89,6 +89,9 @@ class MasterClient:
         on_lost_lease: Called in the loop with each lease that ended and the cause.
         when_needed: Whether the link is made on the first request, not now.
 
+    Attributes:
+        is_gone: Whether the master has said that it ends, or was not there again in time.
+
     Raises:
         ClusterUnreachable: The master does not answer.
     """
@@ -118,6 +121,7 @@ class MasterClient:
         self._lost = ""
         self._away_since: float | None = None  # while it is knocked at the master's address
         self._closed = False
+        self.is_gone = False
         self._channel: Channel | None = None
         if when_needed:
             self._lost = "nothing was asked of it yet"
@@ -286,7 +290,7 @@ class MasterClient:
                     raise NotConnected(f"the cluster at {self._address} cannot be reached: {error}") from error
                 gone = f"the cluster at {self._address} is gone ({reason}); call parl.disconnect() and parl.connect()"
                 raise NotConnected(gone) from error
-            self._channel, self._lost = channel, ""
+            self._channel, self._lost, self.is_gone = channel, "", False
             self._heard = self._loop.now()
         self._loop.call_soon(lambda: self._listen(channel))
 
@@ -403,6 +407,7 @@ class MasterClient:
                 self._tell(message)
 
     def _give_up(self, reason: str) -> None:
+        self.is_gone = True
         self._unsaid.clear()
         for number in list(self._answers):
             self._answer(number, self._gone_error(reason))

@@ -109,6 +109,11 @@ class RayClient(ConnectionDisplay):
         return self._address
 
     @property
+    def is_gone(self) -> bool:
+        """Return False: that is Ray's to tell."""
+        return False
+
+    @property
     def actor_num(self) -> int:
         """The number of actors that this program has now."""
         return len(self._own)
