@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import joblib
@@ -56,6 +58,26 @@ def test_results_may_be_a_generator(shared_cluster: None) -> None:
         assert list(results) == list(range(50))
 
 
+def test_all_jobs_are_as_many_as_the_cluster_has_cpus(connect: Callable[..., None]) -> None:
+    connect(cpu_num=5)
+    with joblib.parallel_config(backend="parl"):
+        assert [joblib.effective_n_jobs(-1), joblib.effective_n_jobs(-2)] == [5, 4]
+
+
+def write(place: Any, number: int, to: Any) -> None:
+    to[place] = number
+
+
+def test_what_is_written_to_a_mapped_file_is_in_the_file(shared_cluster: None, tmp_path: Path) -> None:
+    table = np.memmap(tmp_path / "table", dtype=float, shape=(3, 3), mode="w+")
+    private = np.memmap(tmp_path / "table", dtype=float, shape=(3, 3), mode="c")
+    with joblib.parallel_config(backend="parl", n_jobs=2):
+        joblib.Parallel()(joblib.delayed(write)((0, n), n, to=table) for n in range(3))
+        joblib.Parallel()(joblib.delayed(write)(n, 10 + n, np.asarray(table)[:, 2]) for n in range(1, 3))
+        joblib.Parallel()(joblib.delayed(write)((2, n), 99, private) for n in range(2))
+    assert table.tolist() == [[0, 1, 2], [0, 0, 11], [0, 0, 12]]
+
+
 @pytest.mark.slow
 def test_parallel_calls_within_parallel_calls(shared_cluster: None) -> None:
     with joblib.parallel_backend("parl", n_jobs=2):
@@ -85,10 +107,11 @@ def test_a_program_that_imports_parl_need_not_register_it(imports: str) -> None:
     import joblib, sys
     assert "parl_remote" not in sys.modules
     if __name__ == "__main__":
+        print(joblib.Parallel(n_jobs=2, backend="parl")(joblib.delayed(abs)(-n) for n in range(3)))
         with joblib.parallel_backend("parl", n_jobs=2):
             print(joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(3)))
     """
     ran = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert (ran.stdout, ran.stderr) == ("[0, 1, 2]\n", "")
+    assert (ran.stdout, ran.stderr) == ("[0, 1, 2]\n" * 2, "")

@@ -271,9 +271,9 @@ def offer_to_joblib() -> None:
 
 
 def _offer_to(joblib_parallel: ModuleType) -> None:
-    external = getattr(joblib_parallel, "EXTERNAL_BACKENDS", None)  # backends that are registered at first use
-    if isinstance(external, dict):
-        external.setdefault("parl", lambda: import_module("parl_remote.joblib").register())
+    backends = getattr(joblib_parallel, "BACKENDS", None)  # all that `Parallel(backend=...)` looks at
+    if isinstance(backends, dict):
+        backends.setdefault("parl", lambda **options: import_module("parl_remote.joblib").ParlBackend(**options))
 
 
 class _Joblib(MetaPathFinder):

@@ -238,6 +238,11 @@ class DebugClient(ConnectionDisplay):
         return "debug"
 
     @property
+    def cpu_num(self) -> int:
+        """The number of CPUs to give to actors."""
+        return int(self._total.cpu)
+
+    @property
     def is_gone(self) -> bool:
         """Return False: the actors are in this process."""
         return False

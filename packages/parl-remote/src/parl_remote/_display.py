@@ -109,6 +109,12 @@ class ConnectionDisplay:
         """Return the cluster's status; None if there is none to be had."""
         return None
 
+    @property
+    def cpu_num(self) -> int | None:
+        """The number of CPUs that the cluster has now; None if that is not known."""
+        status = self._status()
+        return None if status is None else int(status.total.cpu)
+
     def __repr__(self) -> str:
         count = self.actor_num
         return f"<connection to the cluster {self.address!r}, {count} actor{'s' * (count != 1)} of this program>"

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from joblib._memmapping_reducer import _get_backing_memmap, _reduce_memmap_backed
 from joblib._parallel_backends import (
     AutoBatchingMixin,
     FallbackToBackend,
@@ -20,6 +22,7 @@ from joblib._parallel_backends import (
 )
 from joblib.parallel import register_parallel_backend
 
+from parl_remote import _current
 from parl_remote._functions.executor import Executor
 from parl_remote._system.facilities import cpu_count
 
@@ -47,12 +50,12 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._n_jobs = 1
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many batches run at a time; -1 is one for each CPU of this machine."""
+        """Return how many batches run at a time; -1 is one for each CPU of the cluster."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None:
             return 1
-        return n_jobs if n_jobs > 0 else max(1, cpu_count() + 1 + n_jobs)
+        return n_jobs if n_jobs > 0 else max(1, _cluster_cpus() + 1 + n_jobs)
 
     def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
         """Prepare for a call of `Parallel`."""
@@ -67,6 +70,10 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     def submit(self, func: Any, callback: Any = None) -> Any:
         """Run a batch; `callback` gets its future."""
         assert self._executor is not None  # joblib calls `configure` first
+        func.items = [
+            (one, tuple(map(_shared, args)), {name: _shared(value) for name, value in kwargs.items()})
+            for one, args, kwargs in func.items
+        ]
         future = self._executor.submit(func)
         if callback is not None:
             future.add_done_callback(callback)
@@ -89,6 +96,33 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self.terminate()
         if ensure_ready:
             self.configure(self._n_jobs, parallel=self.parallel)
+
+
+def _cluster_cpus() -> int:
+    """Return the number of CPUs of the cluster; without a connection, of the private one that would be started."""
+    client: Any = _current.client() if _current.inside_actor() else _current.peek()
+    return (None if client is None else client.cpu_num) or cpu_count()
+
+
+class _Mapped:
+    """A writable array in a file, which the worker maps by its path, so that what it writes is there.
+
+    Args:
+        array: The array.
+        memory: What it is a view of, or itself.
+    """
+
+    def __init__(self, array: Any, memory: Any) -> None:
+        self._reduced = _reduce_memmap_backed(array, memory)
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+def _shared(value: Any) -> Any:
+    """Return what is sent for an argument, which is copied unless others are to see what is written to it."""
+    memory = _get_backing_memmap(value) if isinstance(value, np.ndarray) else None
+    return _Mapped(value, memory) if isinstance(memory, np.memmap) and memory.mode in {"r+", "w+"} else value
 
 
 def register() -> None:
