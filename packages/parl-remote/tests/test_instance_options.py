@@ -55,6 +55,11 @@ def test_one_object_gets_other_options_and_the_class_keeps_its_own(anywhere: str
     assert Plain(8).told() == 8
 
 
+def test_none_stands_for_no_such_option() -> None:
+    chosen = options_of(Plain)(labels={"license": 1}, node="first", name="the one", record="folder")
+    assert repr(chosen.options(labels=None, node=None, name=None, record=None)) == repr(options_of(Plain)())
+
+
 def test_options_can_be_chosen_step_by_step(anywhere: str) -> None:
     chosen = options_of(Plain)(n_cpu=0.5).options(wait=False)
     assert "n_cpu=0.5" in repr(chosen)

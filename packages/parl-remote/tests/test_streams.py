@@ -306,6 +306,17 @@ def test_an_async_generator_is_read_either_way(anywhere: str) -> None:
         next(numbers)
 
 
+def test_leaving_an_async_with_block_closes_the_generator(anywhere: str) -> None:
+    source: Any = AsyncSource()
+
+    async def main() -> int:
+        async with source.count(1_000) as numbers:
+            return int(await anext(numbers))
+
+    assert asyncio.run(main()) == 0
+    assert source.closed == "closed"
+
+
 def test_threads_that_read_one_generator_get_each_value_once(shared_cluster: None) -> None:
     numbers = Source().count(2_000)
     with concurrent.futures.ThreadPoolExecutor(4) as threads:

@@ -21,6 +21,7 @@ _MOST_MIB = 2**27  # 128 TiB
 _PLACEMENTS = tuple(placement.value for placement in Placement)
 _WHEN_FULL = ("wait", "raise")
 _LONGEST_NAME = 200  # it is shown in tables
+_ABSENT: Mapping[str, Any] = {"labels": {}, "node": "", "name": "", "record": ""}  # None where it is not among them
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class ActorOptions:
         return cls().changed(given)
 
     def changed(self, given: Mapping[str, Any]) -> ActorOptions:
-        """Return a copy with some options changed; raise what `of` raises."""
+        """Return a copy with some options changed, None to what they are by default; raise what `of` raises."""
         if not given:
             return self
         known = [field.name for field in dataclasses.fields(self)]
@@ -125,7 +126,8 @@ class ActorOptions:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")
-        return dataclasses.replace(self, **given)
+        values: dict[str, Any] = {name: _ABSENT.get(name) if value is None else value for name, value in given.items()}
+        return dataclasses.replace(self, **values)
 
     @functools.cached_property
     def resources(self) -> Resources:

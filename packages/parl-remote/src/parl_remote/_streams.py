@@ -161,6 +161,12 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the actor, or this program, may have ended
             self._close()
