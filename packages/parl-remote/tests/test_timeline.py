@@ -169,6 +169,17 @@ def test_a_node_that_is_lost_meanwhile_is_left_out(tmp_path: Path, monkeypatch: 
     assert [row["args"]["name"] for row in rows if row["name"] == "process_name"] == ["c c on node:1"]
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Mock()
+    monkeypatch.setattr("parl_remote.cli._recordings.open_session", recorded)
+    output = tmp_path / "missing" / "trace.json"
+    done = CliRunner().invoke(timeline_command, ["-o", str(output)])
+    assert (done.exit_code, done.output) == (1, f"Error: cannot write {output}: No such file or directory\n")
+    recorded.assert_not_called()
+
+
 PROGRAM = """
 import asyncio, sys, time
 import parl_remote as parl

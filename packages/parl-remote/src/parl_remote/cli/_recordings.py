@@ -219,7 +219,12 @@ def timeline_command(
       xparl timeline
       xparl timeline --seconds 60 -o run.json
     """
-    with open_session("xparl timeline", port, address, key_file) as session, contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as opened:
+        try:  # before the recording, which would be lost
+            file = opened.enter_context(atomic_write(output, "w", encoding="utf-8"))
+        except OSError as error:
+            raise click.ClickException(f"cannot write {output}: {error.strerror}") from error
+        session = opened.enter_context(open_session("xparl timeline", port, address, key_file))
         workers = _workers(session, opened)
         began = time.time()
         recording: list[tuple[NodeDetail, Inquiry]] = []
@@ -238,10 +243,9 @@ def timeline_command(
         events: list[ClusterEvent] = []
         with _or_left_out("the record of events"):
             events += (event for event in _events(session.master) if began <= event.at <= ended)
-        with atomic_write(output, "w", encoding="utf-8") as file:
-            json.dump(trace_of(actors, events, began, ended), file, separators=(",", ":"))
-        calls = sum(len(actor.calls) for actor in actors)
-        click.echo(f"{output}: {count(calls, 'call')} of {count(len(actors), 'actor')}")
+        json.dump(trace_of(actors, events, began, ended), file, separators=(",", ":"))
+    calls = sum(len(actor.calls) for actor in actors)
+    click.echo(f"{output}: {count(calls, 'call')} of {count(len(actors), 'actor')}")
 
 
 @contextlib.contextmanager
