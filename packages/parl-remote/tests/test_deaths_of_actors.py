@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from parl_remote import (
     submit,
     with_options,
 )
+from parl_remote._actor import process as actor_process
 
 PATIENCE_S = 60.0
 
@@ -61,6 +63,13 @@ class Victim:
         if not pid:
             time.sleep(600)
         return pid
+
+    def start_a_process(self) -> int:
+        actor_process._CHILDREN_S = 0.1
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        child.start()
+        assert child.pid is not None
+        return child.pid
 
 
 def zygote_of(actor: int) -> int:
@@ -206,6 +215,17 @@ def test_what_an_actor_has_started_goes_with_it(connect: Callable[..., None], aw
     victim = Victim()
     child = victim.leave_a_child()
     destroy(victim)
+    await_end([child])
+
+
+def test_an_actor_that_is_released_does_not_wait_long_for_a_child(
+    connect: Callable[..., None], await_end: Callable[..., float]
+) -> None:
+    connect(cpu_num=1)
+    victim = Victim()
+    child = victim.start_a_process()
+    del victim
+    assert Victim().process() != child  # its slot is free
     await_end([child])
 
 

@@ -727,6 +727,24 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     return bool(settings.get("detached"))
 
 
+_CHILDREN_S = 5.0  # for children to end what they do; others may wait for this actor's resources
+
+
+def _limit_children() -> None:
+    """Kill the children that `multiprocessing` waits for when this process ends, unless they end in time."""
+    process = sys.modules.get("multiprocessing.process")
+    children = [] if process is None else process.active_children()
+
+    def kill() -> None:
+        time.sleep(_CHILDREN_S)
+        for child in children:
+            child.kill()
+
+    if children:
+        with contextlib.suppress(RuntimeError):  # no thread can be had
+            start_daemon(kill, "parl-children")
+
+
 def run_actor(listening: Listening, parent: int) -> None:
     """Run as an actor's process, from just after the fork to its end; never returns.
 
@@ -752,6 +770,7 @@ def run_actor(listening: Listening, parent: int) -> None:
         client = _current.clear()
         if client is not None:
             client.close()  # and with it the actors that this one has made
+        _limit_children()
         atexit._run_exitfuncs()
         flush_output()  # before the report: a process that has sent it may be killed at once
         process.send_exit_report()
