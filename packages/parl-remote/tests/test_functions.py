@@ -7,6 +7,7 @@ import contextlib
 import functools
 import gc
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -461,9 +462,19 @@ class TestMap:
         assert next(results) == 2
         results = parl_remote.map(str, [1, threading.Lock(), 3], chunksize=3)
         assert next(results) == "1"
-        with pytest.raises((SerializationError, TypeError)):
+        with pytest.raises(SerializationError, match=r"argument 1 \(a lock\) of str\(\) cannot be sent"):
             next(results)
         assert next(results) == "3"
+
+    def test_what_belongs_to_multiprocessing_is_refused_in_words(self, shared_cluster: None) -> None:
+        end, _ = multiprocessing.Pipe()
+        with multiprocessing.Manager() as manager:
+            for value, said in (
+                (end, r"argument 'number' \(a Connection\) of square\(\) cannot be sent"),
+                (manager.dict(), r"an argument of square\(\) cannot be read in the worker: AuthenticationError"),
+            ):
+                with pytest.raises(SerializationError, match=f"{said}.* for processes that multiprocessing starts"):
+                    parl_remote.remote_function(square)(value)  # type: ignore[arg-type]
 
     def test_a_coroutine_is_refused_with_advice(self, shared_cluster: None) -> None:
         async def add(number: int) -> int:

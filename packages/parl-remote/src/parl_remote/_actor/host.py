@@ -525,8 +525,7 @@ class ActorHost:
             raise self._unreadable(name, error) from error
 
     def _unreadable(self, name: str, error: Exception) -> SerializationError:
-        what = f"the arguments of {self._class_name}.{name}()"
-        return SerializationError(f"{what} cannot be read in the actor: {type(error).__name__}: {error}", what=what)
+        return serialize.unreadable(f"the arguments of {self._class_name}.{name}()", "actor", error)
 
     def _get(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
         name = serialize.loads(*payload_of(flags, frames))

@@ -54,12 +54,14 @@ __all__ = [
     "refusal",
     "ship_by_value",
     "stand_in",
+    "unreadable",
     "with_stand_ins",
 ]
 
 
 _by_value: list[bytes] = []
 _MAIN = b"__main__"  # whose names never do
+_CONNECTIONS = "multiprocessing.connection"  # is looked for in the same way, because its objects mean nothing there
 
 # In every pickle of a reference: it is read by a function of this package.
 _PACKAGE = __package__.partition(".")[0].encode()
@@ -353,13 +355,27 @@ def refusal(
 def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> tuple[str, str]:
     """Return the description of the argument that cannot be pickled, and what it is in it."""
     known = names()
-    named = {known[i] if i < len(known) else f"number {i + 1}": value for i, value in enumerate(args)}
-    for name, value in {**named, **kwargs}.items():
+    named = [
+        (repr(known[i]), known[i]) if i < len(known) else (f"{i + 1}", f"argument {i + 1}") for i in range(len(args))
+    ]
+    named += [(repr(name), name) for name in kwargs]
+    for (shown, name), value in zip(named, (*args, *kwargs.values()), strict=True):
         try:
             dumps(value)
         except Exception:
-            return f"argument {name!r} (a {type(value).__name__})", inside(value, name)
+            return f"argument {shown} (a {type(value).__name__})", inside(value, name)
     return "the arguments together", ""
+
+
+def unreadable(what: str, where: str, error: BaseException) -> SerializationError:
+    """Return the error for what cannot be read where it has arrived."""
+    hint = ""
+    if type(error).__name__ == "AuthenticationError":
+        hint = (
+            ". A proxy of a multiprocessing manager is for processes that multiprocessing starts; an actor, or a "
+            "parl.Queue, can be sent to any"
+        )
+    return SerializationError(f"{what} cannot be read in the {where}: {type(error).__name__}: {error}{hint}", what=what)
 
 
 def inside(value: object, name: str) -> str:
@@ -383,6 +399,8 @@ def look_at_new_modules() -> None:
     if len(_modules) != _counted[0]:
         for module in new_unshared_modules():
             ship_by_value(module)
+        if _CONNECTIONS in _modules and _CONNECTIONS.encode() not in _by_value:
+            _by_value.append(_CONNECTIONS.encode())
         _counted[0] = len(_modules)
 
 
@@ -400,6 +418,8 @@ def _by_value_pickler() -> type[Any]:
                 self.references.append(value._parl_referent())
             if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
                 raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
+            if kind.__module__ == _CONNECTIONS and hasattr(value, "fileno"):  # plain pickle sends its number
+                raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
             if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
                 make, fields = self.dispatch_table[CodeType](value)
                 return make, tuple(value.co_filename if field == _NO_FILE else field for field in fields)

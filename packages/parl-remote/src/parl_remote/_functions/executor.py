@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import inspect
 import os
 import threading
 import time
@@ -483,13 +484,20 @@ def _queue(
         try:
             packed = pack_items([(args, kwargs)], How.CALL)
         except Exception as error:
-            raise serialize.refusal(error, args, kwargs, code.name, list) from error
+            raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn)) from error
     except BaseException as error:
         calls.refuse(future, error)
         if not isinstance(error, Exception):
             raise
         return
     calls.add(future, code, packed.kept() if isinstance(packed, Packed) else packed)
+
+
+def _parameters(fn: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        return []
 
 
 class _Awaiting:

@@ -268,6 +268,8 @@ class FunctionWorker:
             missing = NO_ITEMS
             items = unpack(items)
         except BaseException as error:
+            if missing == NO_ITEMS and isinstance(error, Exception):
+                error = serialize.unreadable(f"an argument of {name}()", "worker", error)
             failures[missing] = tuple(describe(error, name))
             return time.perf_counter() - began, None, failures, apart
         rest = iter(items)

@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from parl_remote import _current
+from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec
 from parl_remote._functions.worker import NO_ITEMS, Code, FunctionWorker, How, Known, Outcome, Packed, pack_items
 from parl_remote._options import ActorOptions
@@ -519,6 +520,10 @@ class Workers:
             is_split = self._split(chunk)
             self._done(worker, chunk)
         if not is_split:
+            if chunk.size == 1 and isinstance(error, Exception):
+                args = chunk.items[0] if chunk.how is How.ITEMS else tuple(chunk.items)
+                refused = serialize.refusal(error, args, {}, chunk.code.name, list)
+                refused.__cause__, error = error, refused
             chunk.source.fail(chunk, error)
 
     def _time_out(self, worker: _Worker, chunk: Chunk) -> None:
