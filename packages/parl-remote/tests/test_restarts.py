@@ -295,6 +295,19 @@ def test_dropping_the_handle_while_it_is_made_again_leaves_nothing(connect: Call
     assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
 
 
+def test_a_busy_actor_is_not_made_again_when_its_program_disconnects(
+    connect: Callable[..., None], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    connect(cpu_num=1)
+    os.mkfifo(tmp_path / "gate")
+    held = submit(Counter().hold, str(tmp_path / "gate"))
+    with open(tmp_path / "gate", "w"):  # once it waits there
+        parl_remote.disconnect()
+    with pytest.raises(ActorLost, match="the program disconnected"):
+        held.result(PATIENCE_S)
+    assert "made again" not in caplog.text
+
+
 def test_disconnecting_while_it_is_made_again_ends_the_calls_that_wait(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = Counter()

@@ -188,7 +188,7 @@ class ActorRecord:
 
     def lose(self, cause: DeathCause) -> None:
         """Record that the actor ended without being asked to, and have it restarted if it is restartable."""
-        proceed = None if self.restarts is None else self.restarts.lost(self, cause)
+        proceed = None if self.restarts is None else self.restarts.lost(self, self.cause or cause)
         self.end(cause)
         if proceed is not None:
             proceed()
