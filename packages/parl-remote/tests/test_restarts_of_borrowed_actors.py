@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, with_options
+from parl_remote import ActorLost, DeathCause, DeathKind, with_options
+from parl_remote._program.known_actors import Borrowing
 from parl_remote._program.making import Recipe
 
 AHEAD_S = 0.5  # long enough for a call to overtake; where it does not, the test has nothing to see and passes
@@ -24,6 +25,10 @@ class Member:
 
     def keep(self, other: Any) -> None:
         self.other = other
+
+    def make(self) -> Any:
+        self.other = with_options(Member, max_restarts=1)()
+        return self.other
 
     def process(self) -> int:
         return os.getpid()
@@ -51,3 +56,27 @@ def test_calls_that_overtake_the_constructor_s_arguments_wait_for_them(
     after = user.process_of_other()
     assert after != before
     assert member.process() == after
+
+
+def test_an_attempt_to_find_the_new_actor_that_fails_is_repeated_and_no_news(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = Member()
+    member = owner.make()
+    before = member.process()
+    reach, failed = Borrowing.reach, []
+
+    def fail_once(self: Borrowing, place: Any, record: Any) -> Any:
+        if failed:
+            return reach(self, place, record)
+        failed.append(place)
+        record.end(DeathCause(DeathKind.EXIT, detail="it ended long ago"))
+        return None
+
+    monkeypatch.setattr(Borrowing, "reach", fail_once)
+    os.kill(before, signal.SIGKILL)
+    with contextlib.suppress(ActorLost):  # it may not have noticed yet
+        member.process()
+    assert member.process() != before
+    assert failed
+    assert "could not be made again" not in caplog.text

@@ -172,7 +172,8 @@ class Restarts:
                     note = f"it could not be made again: {error}"
                     break
                 failed = f"{type(error).__name__}: {error}"
-                _log.warning("%s could not be made again: %s", lost.class_name, failed)
+                if self._limit is not None:  # else it is looked for again
+                    _log.warning("%s could not be made again: %s", lost.class_name, failed)
                 if self._is_enough(number + 1):
                     note = f"{self._said_enough()}, and that failed: {failed}"
                     break
