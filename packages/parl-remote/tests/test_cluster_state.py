@@ -486,6 +486,14 @@ def test_a_client_whose_connection_broke_is_lost_if_it_stays_away() -> None:
     assert granted(ask_as_new(state, "d"))
 
 
+def test_a_client_that_is_away_is_not_listed() -> None:
+    state = cluster(("n", ONE), client_grace_s=5.0)
+    ask(state, 1)
+    state.client_away("c", 0.0)
+    status = state.status(1, 1.0, detail=True, dropped=0)
+    assert (status.client_count, status.clients, status.leases) == (0, (), 1)
+
+
 def test_a_client_that_is_away_waits_for_nothing_and_asks_again() -> None:
     state = cluster(("n", ONE), client_grace_s=5.0)
     ask(state, 1)

@@ -210,6 +210,14 @@ def test_a_destroyed_actor_is_gone_even_in_the_middle_of_a_call(
     wait_until_free(1)
 
 
+def test_an_actor_that_was_destroyed_by_name_says_by_whom_once(connect: Callable[..., None]) -> None:
+    connect()
+    victim = with_options(Victim, name="victim")()
+    parl_remote.kill("victim")
+    with pytest.raises(ActorLost, match=rf"it was destroyed: by [^,;]*\(process {os.getpid()}\)(;|$)"):
+        victim.process()
+
+
 def test_what_an_actor_has_started_goes_with_it(connect: Callable[..., None], await_end: Callable[..., float]) -> None:
     connect()
     victim = Victim()

@@ -67,6 +67,16 @@ def test_the_argument_that_cannot_be_sent_is_named_by_position_too() -> None:
     assert refused.value.what == "argument 2 (a lock) of A.f"
 
 
+class Large:
+    def __reduce__(self) -> Any:
+        raise MemoryError
+
+
+def test_an_error_that_says_nothing_is_named_alone() -> None:
+    with pytest.raises(SerializationError, match="cannot be sent to the actor: MemoryError. Send plain data"):
+        serialize.dumps_arguments((Large(),), {}, "A.f", list)
+
+
 def test_a_keyword_argument_that_cannot_be_sent_is_named() -> None:
     with pytest.raises(SerializationError, match="argument 'gate'"):
         serialize.dumps_arguments((1,), {"gate": threading.Lock()}, "A.f", lambda: ["first"])

@@ -283,7 +283,7 @@ def test_closing_and_dropping_it_closes_the_generator(anywhere: str) -> None:
 def test_the_end_of_its_actor_ends_it(shared_cluster: None) -> None:
     numbers = Source().dies()
     assert next(numbers) == 1
-    with pytest.raises(ActorLost):
+    with pytest.raises(ActorLost, match=r"its last call was <generator>\.next\(\)"):
         next(numbers)
 
 

@@ -16,7 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import click
 import pytest
 
 from parl_remote._config import environment
@@ -24,7 +28,8 @@ from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Role
 from parl_remote._messages.parts import LogText, ReadLog
 from parl_remote._program.rendezvous import ClusterAddress
-from parl_remote.cli._show import age, clip, size, table
+from parl_remote.cli._session import _meant
+from parl_remote.cli._show import _actor_table, age, clip, size, table
 from parl_remote.errors import RemoteError
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
@@ -263,6 +268,26 @@ def test_logs_are_found_by_id_prefix_name_and_class(watched: Desk) -> None:
     assert "may be any of 2 actors" in said
     assert str(chief["lease_id"]).partition("-")[2][:8] in said
     assert "no actor 'nobody'" in watched.xparl("logs", "nobody", fails=True)
+
+
+def test_actors_that_may_be_meant_are_told_apart_by_their_names() -> None:
+    actors: Any = [
+        SimpleNamespace(lease_id=f"lease-aaaa{number}", name=name, class_name="Trainer")
+        for number, name in enumerate(["chief", ""])
+    ]
+    with pytest.raises(click.ClickException, match=r"aaaa0 \(Trainer chief\), aaaa1 \(Trainer\); say more"):
+        _meant(actors, "Trainer")
+
+
+def test_the_owner_of_a_detached_actor_is_left_out_when_it_has_ended() -> None:
+    numbers = SimpleNamespace(pid=1, phase=SimpleNamespace(value="idle"), busy_with="", memory=0, calls=0)
+    rest = {"node": "n", "node_address": "n:1", "numbers": numbers, "resources": "1 CPU", "age_s": 1.0, "name": ""}
+    actors: Any = [
+        SimpleNamespace(lease_id="lease-aaaa", class_name="Trainer", owner=owner, detached=True, **rest)
+        for owner in ("train.py", "")
+    ]
+    lines = _actor_table(Mock(), actors)
+    assert [line.partition("1 s  ")[2].strip() for line in lines[1:]] == ["train.py, detached", "detached"]
 
 
 @pytest.mark.slow

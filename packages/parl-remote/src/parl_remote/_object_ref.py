@@ -37,6 +37,7 @@ from parl_remote._data.tensors import Reducers, reducers
 from parl_remote._future import RemoteFuture
 from parl_remote._links.identity import host_id, new_id
 from parl_remote._system.facilities import is_portable
+from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import ObjectLost, SerializationError
 
@@ -288,7 +289,7 @@ def put(value: T) -> ObjectRef[T]:
         frames, kinds = freeze(value, companions)
     except Exception as error:
         what = f"the value given to put (a {type(value).__name__})"
-        raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
+        raise SerializationError(f"{what} cannot be stored: {described(error)}", what=what) from error
     size = sum(map(len, frames))
     ref: ObjectRef[T] = ObjectRef(new_id("object"), size)
     if size >= _SMALL and not is_portable():  # except on Linux, values are sent within their references

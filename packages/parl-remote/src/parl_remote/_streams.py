@@ -41,7 +41,7 @@ __all__ = [
     "stream_method",
 ]
 
-_NEXT, _RESUME, _CLOSE = "__parl_stream_next__", "__parl_stream_resume__", "__parl_stream_close__"
+_NEXT, _RESUME, _CLOSE = "<generator>.next", "<generator>.send", "<generator>.close"  # as users see the calls
 _MOST = 16  # values in a part
 _FIRST_AHEAD = 2  # values that the next part would have, after a first one
 _PART_S = 0.005  # after which a part goes, however few values it has

@@ -29,6 +29,7 @@ from parl_remote._data.answers import describe
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._streams import can_stream, of_part, open_stream, stream_method
+from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import DeathKind, RemoteProtocolError, SerializationError
 
@@ -575,7 +576,7 @@ class ActorHost:
                 what, value = f"what a generator of {self._class_name} yielded", of_part(value)
             raise SerializationError(
                 f"{what} (a {type(value).__name__}) cannot be sent back: {serialize.inside(value, 'it')}"
-                f"{type(error).__name__}: {error}. "
+                f"{described(error)}. "
                 f"{_advice(value)}",
                 what=what,
             ) from error

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._links.call_messages import Flag, Kind, header_of, payload_of
-from parl_remote._system.texts import cut, is_heavy, text_of
+from parl_remote._system.texts import cut, described, is_heavy, text_of
 from parl_remote.errors import (
     RemoteAttributeError,
     RemoteCallError,
@@ -405,6 +405,6 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
 def unreadable(error: BaseException, method: str) -> SerializationError:
     """Return the error of a call whose result arrived and cannot be unpickled."""
     what = f"the result of {method}()"
-    failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
+    failure = SerializationError(f"{what} cannot be read here: {described(error)}", what=what)
     failure.__cause__ = error
     return failure

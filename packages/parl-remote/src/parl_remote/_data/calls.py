@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
+from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
@@ -64,9 +65,7 @@ class Call(NamedTuple):
         except Exception as error:
             kinds = ", ".join(type(value).__name__ for value in values)
             what = f"the awaited arguments of {self.method}() ({kinds})"
-            raise SerializationError(
-                f"{what} cannot be sent to the actor: {type(error).__name__}: {error}", what=what
-            ) from error
+            raise SerializationError(f"{what} cannot be sent to the actor: {described(error)}", what=what) from error
         owner = self.owner if isinstance(self.owner, tuple) else (self.owner,)
         return self._replace(payload=payload, owner=(*owner, *references)).frozen()
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
 from parl_remote._data.ownership import importable_elsewhere
+from parl_remote._system.texts import described
 from parl_remote.errors import SerializationError
 
 __all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec", "description_of", "dumps_class", "read_description"]
@@ -34,7 +35,7 @@ def dumps_class(cls: type) -> bytes:
         culprit = _culprit_of(cls)
         blamed = culprit or f"something that its methods use, in {cls.__module__}"
         raise SerializationError(
-            f"class {cls.__qualname__} cannot be sent to an actor: {type(error).__name__}: {error}. "
+            f"class {cls.__qualname__} cannot be sent to an actor: {described(error)}. "
             f"The cause is {blamed}: make it inside the actor, in __init__ for example.",
             what=culprit or f"class {cls.__qualname__}",
         ) from error

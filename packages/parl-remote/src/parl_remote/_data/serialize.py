@@ -32,6 +32,7 @@ from typing import Any
 
 from parl_remote._data.ownership import new_unshared_modules
 from parl_remote._data.tensors import OUT_OF_BAND_BYTES, Reducers, reducers
+from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
@@ -346,7 +347,7 @@ def refusal(
     if isinstance(error, FutureTravels):
         return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
     return SerializationError(
-        f"{what} of {call}() cannot be sent to the actor: {inside}{type(error).__name__}: {error}. "
+        f"{what} of {call}() cannot be sent to the actor: {inside}{described(error)}. "
         "Send plain data, or make it inside the actor.",
         what=f"{what} of {call}",
     )
@@ -375,7 +376,7 @@ def unreadable(what: str, where: str, error: BaseException) -> SerializationErro
             ". A proxy of a multiprocessing manager is for processes that multiprocessing starts; an actor, or a "
             "parl.Queue, can be sent to any"
         )
-    return SerializationError(f"{what} cannot be read in the {where}: {type(error).__name__}: {error}{hint}", what=what)
+    return SerializationError(f"{what} cannot be read in the {where}: {described(error)}{hint}", what=what)
 
 
 def inside(value: object, name: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from parl_remote._data import serialize
 from parl_remote._data.answers import describe
 from parl_remote._streams import can_stream, open_stream
+from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import SerializationError
 
@@ -136,7 +137,7 @@ class Code(NamedTuple):
             packed = pack(function)
         except Exception as error:
             raise SerializationError(
-                f"function {name} cannot be sent to a worker: {type(error).__name__}: {error}", what=f"function {name}"
+                f"function {name} cannot be sent to a worker: {described(error)}", what=f"function {name}"
             ) from error
         if type(packed) is not Packed:
             return cls(b"%d" % id(function), packed, name)
@@ -380,7 +381,7 @@ def _without_unsendable(
                 value.close()  # it will not be awaited
                 advice = f". Send a function that runs it: lambda: asyncio.run({name}(...))"
             error = SerializationError(
-                f"{what} (a {type(value).__name__}) cannot be sent back: {type(reason).__name__}: {reason}{advice}",
+                f"{what} (a {type(value).__name__}) cannot be sent back: {described(reason)}{advice}",
                 what=what,
             )
             error.__cause__ = reason

@@ -446,6 +446,7 @@ class ClusterView:
                 round(now - client.since, 3),
             )
             for client in self._tables.clients.values()
+            if not client.is_absent
         )
 
     def _queue(self, now: float) -> tuple[WaitingStatus, ...]:

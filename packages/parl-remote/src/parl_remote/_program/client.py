@@ -307,7 +307,7 @@ class Client(ConnectionDisplay):
     def kill(self, name: str) -> None:
         """End the actor with a name; see `named_actors.kill`."""
         self._check_open()
-        kill_named(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
+        kill_named(self._master, name, self._limits.liveness_limit_s)
 
     def _reference(
         self,

@@ -354,9 +354,9 @@ def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_
     return FoundActor(place, *read_description(watched.description))
 
 
-def kill_named(master: MasterClient, name: str, reason: str, timeout_s: float) -> None:
+def kill_named(master: MasterClient, name: str, timeout_s: float) -> None:
     """End the actor with a name; see `named_actors.kill`."""
-    _ask(master, lambda number: KillActor(number, name, reason), timeout_s)
+    _ask(master, lambda number: KillActor(number, name), timeout_s)
 
 
 def _ask(master: MasterClient, make: Callable[[int], Message], timeout_s: float | None) -> Message:

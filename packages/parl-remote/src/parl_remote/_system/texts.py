@@ -1,6 +1,6 @@
 """Texts that people read: other users' output, whose control characters no terminal obeys, and what an exception says.
 
-`text_of` is short however much data the exception holds.
+`text_of` and `described` are short however much data the exception holds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-__all__ = ["cut", "is_heavy", "text_of", "visible", "visible_output"]
+__all__ = ["cut", "described", "is_heavy", "text_of", "visible", "visible_output"]
 
 _MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
 _HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
@@ -64,6 +64,12 @@ def text_of(error: BaseException) -> str:
         return cut(str(error))
     except Exception as failure:
         return f"(its text could not be made: {type(failure).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Return the type of an exception and what it says, if anything; never raises."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class _Brief(reprlib.Repr):

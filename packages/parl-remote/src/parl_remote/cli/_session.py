@@ -303,7 +303,9 @@ def _meant(actors: list[_Actor], text: str) -> _Actor | None:
     found = [one for one in actors if begins(one.lease_id, text)]
     found = found or [one for one in actors if one.class_name == text]
     if len(found) > 1:
-        shown = ", ".join(f"{short_id(one.lease_id)} ({one.class_name})" for one in found[:_CANDIDATES])
+        shown = ", ".join(
+            f"{short_id(one.lease_id)} ({one.class_name} {one.name}".rstrip() + ")" for one in found[:_CANDIDATES]
+        )
         more = f" and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
         raise click.ClickException(f"{text!r} may be any of {len(found)} actors: {shown}{more}; say more of the id")
     return found[0] if found else None

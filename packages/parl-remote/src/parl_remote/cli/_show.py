@@ -288,7 +288,7 @@ def _actor_table(_: Session, actors: Sequence[ActorStatus]) -> list[str]:
             size(actor.numbers.memory),
             str(actor.numbers.calls),
             age(actor.age_s),
-            actor.owner + (", detached" if actor.detached else ""),
+            ", ".join(filter(None, (actor.owner, "detached" if actor.detached else ""))),
         ]
         for actor in actors
     ]
