@@ -64,7 +64,8 @@ def test_an_attempt_to_find_the_new_actor_that_fails_is_repeated_and_no_news(
     owner = Member()
     member = owner.make()
     before = member.process()
-    reach, failed = Borrowing.reach, []
+    reach = Borrowing.reach
+    failed: list[Any] = []
 
     def fail_once(self: Borrowing, place: Any, record: Any) -> Any:
         if failed:
