@@ -251,6 +251,7 @@ def test_ctrl_c_ends_the_program_with_its_own_traceback_and_all_its_processes(
     os.killpg(program.pid, signal.SIGINT)
     _, shown = program.communicate(timeout=240)
     assert shown.count("KeyboardInterrupt") == 1
+    assert program.returncode == -signal.SIGINT  # a shell's loop ends at that, and goes on at an exit code
     await_end(list(processes))
     assert not Path(told["directory"]).exists()
 

@@ -84,8 +84,10 @@ def _constructor(cls: type[Any]) -> Callable[..., None]:
         else:
             parameters.append(name)
         lines.append(f"_set(self, {name!r}, {value})")
-    source = "".join(f"    {line}\n" for line in lines)
-    exec(f"def __init__({', '.join(['self', *parameters])}):\n{source}", names)  # names of fields only
+    body = "".join(f"    {line}\n" for line in lines)
+    source = f"def __init__({', '.join(['self', *parameters])}):\n{body}"  # names of fields only
+    # As code, not as text: after Ctrl-C, Python forgets at the next text that it runs that SIGINT ends the program.
+    exec(compile(source, __file__, "exec"), names)
     constructor: Callable[..., None] = names["__init__"]
     constructor.__qualname__ = f"{cls.__qualname__}.__init__"
     return constructor
