@@ -708,7 +708,7 @@ def test_the_page_s_examples_run(run_program: Callable[..., subprocess.Completed
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "handles.md").read_text()
     program = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     done = run_program(program=program)
-    assert done.stdout.split() == ["30", "1", "3", "1"], done.stderr
+    assert done.stdout.split() == ["30", "30", "1", "3", "1"], done.stderr
 
 
 class _Clusters:
