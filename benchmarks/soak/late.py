@@ -29,14 +29,14 @@ def report(actor: Any, future: Any) -> None:
     faulthandler.dump_traceback(sys.stdout, all_threads=True)
     for line in _state(actor, future):
         print("   ", line)
-    print(f"    LATE ends: {'settled' if future.settled else 'not settled'}", flush=True)
+    print(f"    LATE ends: {'settled' if future._settled else 'not settled'}", flush=True)
 
 
 def _state(actor: Any, future: Any) -> Iterator[str]:
     ref = reference_of(actor)
     outbox = None if ref is None else ref.outbox
     path = None if outbox is None else outbox.path
-    yield f"call {future.call_id} of {future.method}, carried by {type(future._carrier).__name__}"
+    yield f"call {future._call_id} of {future.method}, carried by {type(future._carrier).__name__}"
     for what in (future, outbox, outbox and outbox._machine, path, path and getattr(path, "channel", None)):
         yield from _fields(what)
     client: Any = _current.client()

@@ -496,13 +496,13 @@ def test_a_timeout_of_any_length_is_taken(shared_cluster: None, timeout_s: float
 def test_an_outcome_is_set_while_the_condition_is_held() -> None:
     """`wait` and `as_completed` look at the state under the condition, and must not be told of the same end again."""
     future: RemoteFuture[int] = RemoteFuture(None)
-    settler = threading.Thread(target=future.settle, args=(1,))
+    settler = threading.Thread(target=future._settle, args=(1,))
     with future._condition:
         settler.start()
         settler.join(0.1)
-        assert not future.settled
+        assert not future._settled
     settler.join(PATIENCE_S)
-    assert future.settled
+    assert future._settled
 
 
 def test_waiters_count_each_future_once(shared_cluster: None) -> None:
@@ -539,7 +539,7 @@ class _Hesitant:
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         self.woken += 1
         if self.woken > 2 and timeout_s is None:
-            future.settle(3)
+            future._settle(3)
 
 
 def test_a_waiter_that_wakes_early_goes_on_waiting() -> None:
@@ -550,3 +550,8 @@ def test_a_waiter_that_wakes_early_goes_on_waiting() -> None:
     carrier.woken = 0
     assert future.result() == 3
     assert carrier.woken == 3
+
+
+def test_a_future_shows_what_programs_use_beside_the_standard_library_s_methods() -> None:
+    shown = {name for name in vars(RemoteFuture) if not name.startswith("_")} - set(vars(concurrent.futures.Future))
+    assert shown == {"empty", "get", "get_nowait", "wait_any"}

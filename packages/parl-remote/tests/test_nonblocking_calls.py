@@ -194,15 +194,15 @@ def test_a_program_that_reads_answers_itself_is_not_disturbed_by_the_background(
     connection.tend()
     loop.run_once(0.0)
 
-    far.send(pack(Kind.RESULT, 0, 0, futures[0].call_id))
+    far.send(pack(Kind.RESULT, 0, 0, futures[0]._call_id))
     assert futures[0].result() is None
-    far.send(pack(Kind.RESULT, 0, 0, futures[1].call_id))
+    far.send(pack(Kind.RESULT, 0, 0, futures[1]._call_id))
     now[0] += 0.06
     loop.run_once(0.0)
-    assert not futures[1].settled  # who has read since the last look reads this as well
+    assert not futures[1]._settled  # who has read since the last look reads this as well
     now[0] += 0.06
     loop.run_once(0.0)
-    assert futures[1].settled
+    assert futures[1]._settled
     connection.hang_up()
     far.close()
     loop.close()

@@ -70,7 +70,7 @@ class Path:
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         if self.unanswered.pop(future.method, None) is None:
             return False
-        future.settle(None, cancelled=True)
+        future._settle(None, cancelled=True)
         return True
 
     def watch(self, future: RemoteFuture[Any]) -> None:
@@ -88,7 +88,7 @@ class Path:
     def lose(self, error: Exception) -> None:
         self.is_closed = True
         while self.unanswered:
-            self.unanswered.popitem()[1].settle(None, error)
+            self.unanswered.popitem()[1]._settle(None, error)
 
 
 class Reported:
@@ -145,8 +145,8 @@ class History:
                 self.end()
                 self.check()
         for dependency in self.dependencies:
-            if not dependency.settled:
-                dependency.settle(0)
+            if not dependency._settled:
+                dependency._settle(0)
         self.advance()
         self.check()
         if self.random.random() < 0.5:
@@ -178,13 +178,13 @@ class History:
         self.call(tuple(self.random.sample(self.dependencies[-4:], min(2, len(self.dependencies)))))
 
     def settle(self) -> None:
-        open_ones = [one for one in self.dependencies if not one.settled]
+        open_ones = [one for one in self.dependencies if not one._settled]
         if open_ones:
             one = self.random.choice(open_ones)
             if self.random.random() < 0.15:
-                one.settle(None, ValueError("a dependency failed"))
+                one._settle(None, ValueError("a dependency failed"))
             else:
-                one.settle(1)
+                one._settle(1)
             self.advance()
 
     def cancel(self) -> None:
@@ -197,7 +197,7 @@ class History:
     def answer(self) -> None:
         if self.path is not None and self.path.unanswered:
             name = self.random.choice(list(self.path.unanswered))
-            self.path.unanswered.pop(name).settle(name)
+            self.path.unanswered.pop(name)._settle(name)
 
     def fill(self) -> None:
         if self.path is not None:
@@ -245,7 +245,7 @@ class History:
         room = 0 if self.path is None or self.path.is_closed else self.path.room
         taken = len(self.should_be_sent) - sum(len(path.sent) for path in self.paths)
         room -= taken  # the path itself counts only what it has been sent already
-        while self.waiting and all(one.settled for one in self.waiting[0][1]):
+        while self.waiting and all(one._settled for one in self.waiting[0][1]):
             name, futures = self.waiting[0]
             if not any(map(_failed, futures)):
                 if room <= 0:
@@ -260,9 +260,9 @@ class History:
         assert not self.cancelled & set(self.still_to_be_sent())
         assert all(one.times <= 1 for one in self.reported.values())
         for name, futures in self.waiting:
-            assert any(map(_failed, futures)) or not self.reported[name].future.settled
+            assert any(map(_failed, futures)) or not self.reported[name].future._settled
         if self.path is None or not self.path.is_closed:  # else whichever call meets the loss finds it
-            is_next = bool(self.waiting) and all(one.settled for one in self.waiting[0][1])
+            is_next = bool(self.waiting) and all(one._settled for one in self.waiting[0][1])
             assert self.outbox.is_sending == (is_next and self.path is not None)
 
     def still_to_be_sent(self) -> list[str]:
@@ -270,7 +270,7 @@ class History:
 
 
 def _failed(future: RemoteFuture[Any]) -> bool:
-    return future.settled and future.exception(0) is not None
+    return future._settled and future.exception(0) is not None
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
@@ -339,8 +339,8 @@ def test_a_call_that_the_connection_could_not_send_goes_to_the_next_actor_first(
     outbox.give_back(Call(2, 0, 0, (), "taken"), taken)
     outbox.made(second)
     assert [name for name, _ in second.sent] == ["taken", "waiting"]
-    assert not taken.settled
-    assert not waiting.settled
+    assert not taken._settled
+    assert not waiting._settled
 
 
 def test_a_call_that_a_full_path_refuses_when_it_is_replaced_leaves_by_the_new_one() -> None:
@@ -361,7 +361,7 @@ def test_a_call_that_a_full_path_refuses_when_it_is_replaced_leaves_by_the_new_o
     is_restart_quick = True
     outbox.on_writable()
     assert [name for name, _ in second.sent] == ["waiting"]
-    assert not waiting.settled
+    assert not waiting._settled
     submitted(outbox, "next")
     assert [name for name, _ in second.sent] == ["waiting", "next"]
 
@@ -372,7 +372,7 @@ def test_a_call_that_meets_the_loss_is_not_reported_before_the_fate_of_the_actor
     path.is_closed = True
     futures = [submitted(outbox), submitted(outbox)]
     assert path.losses == 1
-    assert not any(future.settled for future in futures)
+    assert not any(future._settled for future in futures)
     outbox.end(lambda: RuntimeError("the cause"))
     assert [str(future.exception(0)) for future in futures] == ["the cause"] * 2
     assert str(submitted(outbox).exception(0)) == "the cause"
@@ -395,7 +395,7 @@ def test_a_handler_may_call_where_the_loss_is_being_noted(monkeypatch: pytest.Mo
     other = Path()
     outbox.made(other)
     assert [name for name, _ in other.sent] == ["first", "nested"]
-    assert not first.settled
+    assert not first._settled
 
 
 def test_a_handler_that_waits_where_a_call_leaves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,11 +452,11 @@ def test_a_result_that_cannot_be_sent_on_fails_the_call_and_not_those_behind_it(
     dependency: RemoteFuture[Any] = RemoteFuture(None)
     failed = outbox.submit(Call(2, 0, 0, serialize.dumps((Awaited(0),)), "call"), [dependency])
     behind = submitted(outbox, "behind")
-    dependency.settle(threading.Lock())
+    dependency._settle(threading.Lock())
     with pytest.raises(SerializationError, match="the awaited arguments of call"):
         failed.result(0)
     assert [name for name, _ in path.sent] == ["behind"]
-    assert not behind.settled
+    assert not behind._settled
 
 
 def test_a_thread_that_waits_for_a_held_call_goes_on_at_the_connection() -> None:

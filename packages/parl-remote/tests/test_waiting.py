@@ -233,7 +233,7 @@ def test_what_an_actor_answered_before_its_end_is_not_lost_with_it(
     note, hold = worker.note, worker.hold  # looking for a method reads the answers that are there
     answered, running = note(7), hold(gates().path)
     # The answer has come; the background may read it, too.
-    until(lambda: answered.settled or select.select([connection.channel], [], [], 0)[0])
+    until(lambda: answered._settled or select.select([connection.channel], [], [], 0)[0])
     os.kill(pid, signal.SIGKILL)
     until(lambda: connection.channel.fileno() < 0)  # the news of the end has come, by another way than the answer
     assert answered.result(PATIENCE_S) == 7
@@ -271,7 +271,7 @@ def test_a_call_that_a_closed_connection_gives_back_is_not_waited_for_there(shar
     future: RemoteFuture[Any] = RemoteFuture(outbox)
     with pytest.raises(ChannelClosed):
         connection.send(Call(1, 0, 0, (), "note"), future)
-    assert not future.settled
-    threading.Timer(0.1, future.settle, ("by another connection",)).start()
+    assert not future._settled
+    threading.Timer(0.1, future._settle, ("by another connection",)).start()
     connection.wait_for(future, PATIENCE_S)  # as a thread does that has waited there since before
     assert future.result(PATIENCE_S) == "by another connection"

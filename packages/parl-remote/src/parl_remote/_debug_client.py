@@ -80,7 +80,7 @@ class LocalCalls:
         if self._runner is None:
             raise RuntimeError("this object runs one call at a time")
         run = self._host.accept(frames)
-        future.call_id = run.call_id
+        future._call_id = run.call_id
         self._pending[run.call_id] = future
         self._runner.take(Job(run, self))
 
@@ -89,7 +89,7 @@ class LocalCalls:
         if self._runner is not None:
             self._runner.close()
         while self._pending:
-            self._pending.popitem()[1].settle(None, error())
+            self._pending.popitem()[1]._settle(None, error())
 
     # -- runners.Answerer ----------------------------------------------------------------------------------------------
 
@@ -113,17 +113,17 @@ class LocalCalls:
                 if answer.names is not None:
                     with self._naming:  # several threads settle answers, in any order; the object has the latest names
                         self._on_names(self._host.attributes)
-                future.settle(answer.value, answer.error, cancelled=answer.cancelled)
+                future._settle(answer.value, answer.error, cancelled=answer.cancelled)
 
     # -- future.Carrier --------------------------------------------------------------------------------------------
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """Wait for the thread that settles the future; see `Carrier.wait_for`."""
         waiter = Waiter()
-        future.block(waiter)
-        if not future.settled:  # looked at now that the thread that settles it can see us
+        future._block(waiter)
+        if not future._settled:  # looked at now that the thread that settles it can see us
             waiter.sleep(timeout_s)
-        future.unblock(waiter)
+        future._unblock(waiter)
 
     def look(self) -> None:
         """Do nothing: no answer has to be read. See `Carrier.look`."""
@@ -136,11 +136,11 @@ class LocalCalls:
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
-        if self._pending.pop(future.call_id, None) is None or self._runner is None:
+        if self._pending.pop(future._call_id, None) is None or self._runner is None:
             self.wait_for(future, None)  # another thread is just settling it
             return future.cancelled()
-        future.settle(None, cancelled=True)
-        self._runner.cancel(self, future.call_id)
+        future._settle(None, cancelled=True)
+        self._runner.cancel(self, future._call_id)
         return True
 
     def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
@@ -178,7 +178,7 @@ class _LocalPath(OpenPath):
         """Run a call; see `outbox.CallPath`."""
         with self._turn, _current.acting():
             if self._host.machine.state is ActorState.CLOSED:
-                future.settle(None, self._lost())
+                future._settle(None, self._lost())
                 return True
             packed = pack(call.kind, call.flags, call.target, next(self._numbers), call.payload)
             frames = [memoryview(bytearray(frame)) for frame in packed]
@@ -192,7 +192,7 @@ class _LocalPath(OpenPath):
         del sent  # the actors whose handles are in the reply; now it has been read
         if answer.names is not None:
             self._names.set(answer.names)
-        future.settle(answer.value, answer.error)
+        future._settle(answer.value, answer.error)
         return True
 
     def names_changed(self) -> bool:

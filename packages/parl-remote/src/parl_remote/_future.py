@@ -127,8 +127,8 @@ class _LeftToParent:
 
     def watch(self, future: RemoteFuture[Any]) -> None:
         """Fail the future. See `Carrier.watch`."""
-        if not future.settled:
-            future.settle(None, self._error())
+        if not future._settled:
+            future._settle(None, self._error())
 
     def await_in(self, loop: asyncio.AbstractEventLoop, future: RemoteFuture[Any]) -> None:  # noqa: ARG002
         """Fail the future. See `Carrier.await_in`."""
@@ -136,7 +136,7 @@ class _LeftToParent:
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """Settle the future as cancelled, here alone. See `Carrier.cancel`."""
-        future.settle(None, cancelled=True)
+        future._settle(None, cancelled=True)
         return True
 
 
@@ -145,7 +145,7 @@ def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], de
     while True:
         for carrier in ready:
             carrier.drain()
-        if any(future.settled for future in futures):
+        if any(future._settled for future in futures):
             return
         left = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - time.monotonic())
         if left <= 0:
@@ -252,7 +252,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
     _exception: BaseException | None = None
     _made_condition: threading.Condition | None = None
     _blocked: list[Any] | None = None
-    call_id: int = 0
+    _call_id: int = 0
 
     wait_any = staticmethod(wait_any)
 
@@ -281,7 +281,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         _condition = property(_condition_of, doc="Made lazily, see the module's docstring.")
 
     @property
-    def settled(self) -> bool:
+    def _settled(self) -> bool:
         """Return whether the result, the exception or the cancellation has been set."""
         return self._state is not PENDING and self._state != RUNNING
 
@@ -353,7 +353,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             if carrier is not None:
                 with uninterrupted:
                     carrier.look()
-        return self.settled
+        return self._settled
 
     def running(self) -> bool:
         """Return whether the result is not there yet; a call of an actor may be queued there or running."""
@@ -382,11 +382,11 @@ class RemoteFuture(concurrent.futures.Future[T]):
             return carrier.cancel(self)
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self.awaited(cancels=True)
+        return self._awaited(cancels=True)
 
-    def awaited(self, *, cancels: bool) -> Generator[Any, None, T]:
+    def _awaited(self, *, cancels: bool) -> Generator[Any, None, T]:
         """Do what `await` does; `cancels` is whether the call is cancelled with the task that awaits it."""
-        while not self.settled:
+        while not self._settled:
             # A program that awaits has imported it.
             from asyncio import CancelledError, get_running_loop, shield, wrap_future
 
@@ -396,30 +396,30 @@ class RemoteFuture(concurrent.futures.Future[T]):
                 yield from (wrapped if cancels else shield(wrapped)).__await__()
                 break
             waiting = _Awaiting(loop)
-            self.block(waiting)
+            self._block(waiting)
             try:
                 with uninterrupted:
                     carrier.await_in(loop, self)
-                if not self.settled and self._carrier is carrier:  # looked at after `waiting` can be seen
+                if not self._settled and self._carrier is carrier:  # looked at after `waiting` can be seen
                     yield from waiting.news
             except CancelledError:
                 if cancels:
                     self.cancel()
                 raise
             finally:
-                self.unblock(waiting)
+                self._unblock(waiting)
         return self.result()
 
-    def block(self, waiter: Any) -> None:
+    def _block(self, waiter: Any) -> None:
         """Call `wake` of a waiter when the future is settled, or is carried by another carrier."""
         self.__dict__.setdefault("_blocked", []).append(waiter)  # in one step: several threads may begin to wait
 
-    def unblock(self, waiter: Any) -> None:
-        """Undo `block`."""
+    def _unblock(self, waiter: Any) -> None:
+        """Undo `_block`."""
         if self._blocked is not None:
             self._blocked.remove(waiter)
 
-    def wake_blocked(self) -> None:
+    def _wake_blocked(self) -> None:
         """Wake all waiters to look again, because the future has another carrier."""
         if self._blocked is not None:
             for waiter in tuple(self._blocked):
@@ -450,33 +450,33 @@ class RemoteFuture(concurrent.futures.Future[T]):
         """Wait until the future is settled; raise `ResultTimeout`, or `CancelledError` if it was cancelled."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with uninterrupted:
-            self.wait_until(deadline, timeout)
+            self._wait_until(deadline, timeout)
         if self._state in _CANCELLED:
             raise concurrent.futures.CancelledError
 
-    def wait_until(self, deadline: float | None, timeout: float | None = None) -> None:
+    def _wait_until(self, deadline: float | None, timeout: float | None = None) -> None:
         """Wait until the future is settled, in the thread's own uninterrupted steps; `timeout` is for the message.
 
         Raises:
             ResultTimeout: The deadline has passed.
         """
-        while not self.settled:
+        while not self._settled:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             carrier = self._carrier
             if carrier is None:
                 self._wait_on_condition(left)
             else:
                 carrier.wait_for(self, left)
-            if deadline is not None and not self.settled and time.monotonic() >= deadline:
+            if deadline is not None and not self._settled and time.monotonic() >= deadline:
                 who = f"{self.method}()" if self._carrier is not None else self.method or "the call"
                 raise ResultTimeout(f"{who} did not answer within {timeout} s; it goes on")
 
     def _wait_on_condition(self, timeout: float | None) -> None:
         condition = self._condition_of()
         with condition:
-            condition.wait_for(lambda: self.settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            condition.wait_for(lambda: self._settled, None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
-    def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
+    def _settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
         """Set the outcome and wake all waiters; called once, by the carrier."""
         if type(result) is RemoteIterator:
             owner: Any = self._owner  # the reference to the actor, alone or before what it sent

@@ -249,7 +249,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 
     def _end_if_failed(self, coming: Any) -> None:
         """End if what its reader met is the error of a part, and not one of waiting for it."""
-        if self._coming is coming and coming.settled:
+        if self._coming is coming and coming._settled:
             self._end()
 
     def _end(self) -> None:
@@ -268,7 +268,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
 @types.coroutine
 def _arrival(future: Any) -> Generator[Any, None, Any]:
     """Await a future; its call goes on if that is cancelled."""
-    return (yield from future.awaited(cancels=False))
+    return (yield from future._awaited(cancels=False))
 
 
 class Opened(serialize.Reference):

@@ -65,7 +65,7 @@ class Calls:
     def add(self, future: RemoteFuture[Any], code: Code, call: Any) -> None:
         """Queue a call: a packed list of its arguments and keyword arguments."""
         with self.workers.lock:
-            if future.settled:  # it was cancelled while it waited for futures
+            if future._settled:  # it was cancelled while it waited for futures
                 self.may_begin(future)
                 return
             chunk = Chunk(self, code, call, 1, How.CALL, self._number)

@@ -197,7 +197,7 @@ class ActorRef:
         with uninterrupted:
             future = self._sent(name, args, kwargs)
             try:
-                future.wait_until(None)
+                future._wait_until(None)
             except BaseException:
                 future.cancel()
                 raise

@@ -100,7 +100,7 @@ class AnswerReader(ABC):
         if self._is_full:
             self.write()
         try:
-            while not future.settled:
+            while not future._settled:
                 if future._carrier is not self and future._carrier is not None:
                     break  # given back; it leaves by another connection
                 if leads or self._reading.acquire(blocking=False):
@@ -124,10 +124,10 @@ class AnswerReader(ABC):
     def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Read for all waiting threads until `future` is settled; return False once the deadline has passed."""
         try:
-            while not future.settled:
+            while not future._settled:
                 self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except ResultTimeout:
-            return future.settled
+            return future._settled
         except (ChannelClosed, RemoteProtocolError):
             self.lose()
         return True
@@ -135,14 +135,14 @@ class AnswerReader(ABC):
     def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Sleep until the future is settled or the leader has left; return False once the deadline has passed."""
         waiter = Waiter()
-        future.block(waiter)
+        future._block(waiter)
         self._followers.append(waiter)
         try:
-            # Looked at again now that others can see us: see RemoteFuture.settle and _hand_over.
-            if not future.settled and self._reader:
+            # Looked at again now that others can see us: see RemoteFuture._settle and _hand_over.
+            if not future._settled and self._reader:
                 waiter.sleep(None if deadline is None else deadline - time.monotonic())
         finally:
-            future.unblock(waiter)
+            future._unblock(waiter)
             if waiter in self._followers:
                 self._followers.remove(waiter)
         return deadline is None or time.monotonic() < deadline
@@ -192,7 +192,7 @@ class AnswerReader(ABC):
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
     ) -> None:
-        future.settle(value, error, cancelled=cancelled)
+        future._settle(value, error, cancelled=cancelled)
         if self._watched or self._awaited:
             self._unwatch(future)
 
@@ -277,7 +277,7 @@ class AnswerReader(ABC):
         if event_loop is None or event_loop.loop is not loop:
             return self.watch(future)
         self._awaited.add(future)
-        if future.settled:
+        if future._settled:
             self._awaited.discard(future)
         self._resume(event_loop)
         return None
@@ -330,7 +330,7 @@ class AnswerReader(ABC):
     def watch(self, future: RemoteFuture[Any]) -> None:
         """See `Carrier.watch`."""
         self._watched.add(future)
-        if future.settled:
+        if future._settled:
             self._watched.discard(future)
         elif self._loop is None:
             self._watch_soon()

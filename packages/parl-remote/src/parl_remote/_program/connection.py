@@ -150,7 +150,7 @@ class Connection(AnswerReader):
             if self._is_lost:
                 raise ChannelClosed("the connection to the actor is closed")
             former = future._carrier
-            future.call_id = call_id
+            future._call_id = call_id
             self._pending[call_id] = _weak(future)
             future._carrier = self
             try:
@@ -311,18 +311,18 @@ class Connection(AnswerReader):
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
-        if self._pending.pop(future.call_id, None) is None:
+        if self._pending.pop(future._call_id, None) is None:
             carrier = self._settling(future)
             return future.cancelled() if carrier is None else carrier.cancel(future)
         self._settle(future, None, cancelled=True)
-        self._tell(pack(Kind.CANCEL, 0, 0, future.call_id))
+        self._tell(pack(Kind.CANCEL, 0, 0, future._call_id))
         return True
 
     def _settling(self, future: RemoteFuture[Any]) -> Carrier | None:
         """Wait until another thread has settled a future, or given it back; return its carrier, None without one."""
-        while not future.settled and future._carrier is self:
+        while not future._settled and future._carrier is self:
             self.wait_for(future, None)
-        return None if future.settled else future._carrier
+        return None if future._settled else future._carrier
 
     # -- in ------------------------------------------------------------------------------------------------------
 
@@ -344,11 +344,11 @@ class Connection(AnswerReader):
         try:
             self._take_answer(future, kind, flags, call_id, frames)
         except (ChannelClosed, RemoteProtocolError):
-            if not future.settled:
+            if not future._settled:
                 self._pending[call_id] = pending  # it fails with all others
             raise
         except Exception as error:  # no memory, or no descriptor
-            if future.settled:
+            if future._settled:
                 raise
             self._settle(future, None, unreadable(error, future.method))
 
@@ -365,7 +365,7 @@ class Connection(AnswerReader):
         if flags & TICKETS:
             frames, flags = self._unstowed(frames, flags)
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
-            future.settle(None)
+            future._settle(None)
             if self._watched or self._awaited:
                 self._unwatch(future)
             return
@@ -375,7 +375,7 @@ class Connection(AnswerReader):
             except BaseException as error:
                 self._settle(future, None, unreadable(error, future.method))
             else:
-                future.settle(value)
+                future._settle(value)
                 if self._watched or self._awaited:
                     self._unwatch(future)
             return
@@ -429,7 +429,7 @@ class Connection(AnswerReader):
         with self._sending:  # what another thread is sending either counts as sent, or meets the loss
             self._is_lost = True
             unsent, self._unsent = self._unsent, None
-            if unsent is not None and self._pending.pop(unsent[1].call_id, None) is None:
+            if unsent is not None and self._pending.pop(unsent[1]._call_id, None) is None:
                 unsent = None  # it was cancelled
         pending = self._pending
         if unsent is not None and self._outbox is not None:
@@ -480,7 +480,7 @@ class OwnConnection(Connection):
             RemoteError: The awaited call cannot start before the waiting one has ended.
         """
         in_the_way = threading.current_thread() is threading.main_thread()  # threads of max_concurrency are not
-        if in_the_way and timeout_s is None and not future.settled:
+        if in_the_way and timeout_s is None and not future._settled:
             raise RemoteError(
                 f"an actor waits in a method for its own {future.method}(), which starts when that method has ended: "
                 "call the method of `self`, do not wait for the result, or give the class max_concurrency=2"

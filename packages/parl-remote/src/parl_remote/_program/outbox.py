@@ -158,7 +158,7 @@ class Outbox:
         future: RemoteFuture[Any] = RemoteFuture(None, call.owner, call.method)
         try:
             path = self._path
-            if futures and path is not None and all(one.settled for one in futures):
+            if futures and path is not None and all(one._settled for one in futures):
                 with contextlib.suppress(Exception, concurrent.futures.CancelledError):  # reported when it would leave
                     call, futures = call.completed([one.result() for one in futures]), ()
             if path is None or futures:
@@ -187,7 +187,7 @@ class Outbox:
             if is_kept:
                 self._held[future] = _Held(call, ())
         if not is_kept:
-            future.settle(None, self._error())
+            future._settle(None, self._error())
         self._tell_moved(future)
         self._advance()
 
@@ -246,7 +246,7 @@ class Outbox:
             admitted = self._machine.admit_all()
             self._slots.update(dict.fromkeys(admitted))
         for future in failed:
-            future.settle(None, error())
+            future._settle(None, error())
         for waiting in admitted:
             waiting.admit()
 
@@ -277,15 +277,17 @@ class Outbox:
             RemoteError: This thread is sending a call before it, which a signal handler or a finalizer has interrupted.
         """
         waiter = Waiter()
-        future.block(waiter)
+        future._block(waiter)
         try:
-            if not future.settled and future._carrier is self:  # looked at now that the thread that moves it can see us
+            if (
+                not future._settled and future._carrier is self
+            ):  # looked at now that the thread that moves it can see us
                 live = self._live
                 if self._sender == get_ident() or (live is not None and live.is_sending_here()):
                     raise waits_for_itself()
                 waiter.sleep(timeout_s)
         finally:
-            future.unblock(waiter)
+            future._unblock(waiter)
 
     def look(self) -> None:
         """Do nothing: what can leave leaves by itself. See `Carrier.look`."""
@@ -305,7 +307,7 @@ class Outbox:
         if not is_here:  # another thread is sending it, or has
             carrier = future._carrier
             return carrier is not None and carrier is not self and carrier.cancel(future)
-        future.settle(None, cancelled=True)
+        future._settle(None, cancelled=True)
         self._advance()
         return True
 
@@ -321,7 +323,7 @@ class Outbox:
             if is_kept:
                 self._held[future] = held
         if not is_kept:
-            future.settle(None, self._error())
+            future._settle(None, self._error())
             return
         if futures:
             settled = functools.partial(self._settled, future)
@@ -362,9 +364,9 @@ class Outbox:
                 self._path_closed(live)
             except BaseException as error:
                 self._has_left(future)
-                if not future.settled:
+                if not future._settled:
                     is_cancelled = isinstance(error, concurrent.futures.CancelledError)
-                    future.settle(None, None if is_cancelled else error, cancelled=is_cancelled)
+                    future._settle(None, None if is_cancelled else error, cancelled=is_cancelled)
                 if not isinstance(error, Exception):
                     raise
             if is_full:
@@ -393,11 +395,11 @@ class Outbox:
             if not is_kept:
                 del self._held[future]
         if not is_kept:
-            future.settle(None, self._error())
+            future._settle(None, self._error())
 
     def _tell_moved(self, future: RemoteFuture[Any]) -> None:
         """Wake those who wait for a future whose carrier has changed; they continue there."""
-        future.wake_blocked()
+        future._wake_blocked()
         carrier = future._carrier
         if carrier is not None and future._made_condition is not None:
             carrier.watch(future)
@@ -479,12 +481,12 @@ class _Slot:
         self.beside: tuple[RemoteFuture[Any], object] | None = None
 
     @property
-    def settled(self) -> bool:
+    def _settled(self) -> bool:
         """Return whether the waiting thread has to look again."""
         if self.is_taken or self.beside is None:
             return True
         oldest, carrier = self.beside
-        return oldest.settled or oldest._carrier is not carrier
+        return oldest._settled or oldest._carrier is not carrier
 
     def admit(self) -> None:
         """Wake the thread that waits for the slot, which it has now."""
@@ -495,32 +497,32 @@ class _Slot:
     def keep(self, future: RemoteFuture[Any]) -> None:
         """Keep the slot until a future is settled."""
         self.future = future
-        future.block(self)
-        if future.settled:  # looked at after the slot can be seen: one of both frees it
+        future._block(self)
+        if future._settled:  # looked at after the slot can be seen: one of both frees it
             self.wake()
 
     def wake(self) -> None:
         """Free the slot if its future is settled; a second call does nothing."""
         future = self.future
-        if future is not None and future.settled:
+        if future is not None and future._settled:
             self.future = None
             self._outbox._leave(self)
 
-    def block(self, waiter: Waiter) -> None:
+    def _block(self, waiter: Waiter) -> None:
         """Wake a thread when the slot is taken."""
         self._blocked.append(waiter)
 
-    def unblock(self, waiter: Waiter) -> None:
+    def _unblock(self, waiter: Waiter) -> None:
         """Stop waking a thread."""
         self._blocked.remove(waiter)
 
     def sleep(self, timeout_s: float) -> None:
         """Wait until the slot is taken."""
         waiter = Waiter()
-        self.block(waiter)
+        self._block(waiter)
         if not self.is_taken:
             waiter.sleep(timeout_s)
-        self.unblock(waiter)
+        self._unblock(waiter)
 
 
 def _runs_event_loop() -> bool:

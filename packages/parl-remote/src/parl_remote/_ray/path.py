@@ -240,14 +240,14 @@ class RayPath(OpenPath):
         if self._restarting and handle is not None:
             self._await_restart(handle)
         if self._cause is not None or handle is None:
-            future.settle(None, self._lost(""))
+            future._settle(None, self._lost(""))
             return True
         try:
             frames = pack(call.kind, call.flags, call.target, 0, call.payload)
             wire = packed(frames, travelling, self._client.stored)
             result = handle.handle.remote(wire)
         except Exception as error:
-            future.settle(None, self._translated(error, call.method))
+            future._settle(None, self._translated(error, call.method))
             return True
         with self._lock:
             self._results[future] = result
@@ -266,11 +266,11 @@ class RayPath(OpenPath):
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> None:
         """See `Carrier.wait_for`."""
         result = self._results.get(future)
-        if result is not None and not future.settled:
+        if result is not None and not future._settled:
             self._read(future, result, timeout_s)
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not future.settled:  # what waits for any of the answers, see `actor_ref`
+        while not future._settled:  # what waits for any of the answers, see `actor_ref`
             with self._lock:
                 results = list(self._results.values())
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -281,7 +281,7 @@ class RayPath(OpenPath):
     def look(self) -> None:
         """See `Carrier.look`."""
         with self._lock:
-            waiting = [(future, result) for future, result in self._results.items() if not future.settled]
+            waiting = [(future, result) for future, result in self._results.items() if not future._settled]
         for future, result in waiting:
             if ray().wait([result], timeout=0)[0]:
                 self._read(future, result, None)
@@ -301,10 +301,10 @@ class RayPath(OpenPath):
         """See `Carrier.cancel`."""
         with self._lock:
             result = self._results.pop(future, None)
-            if result is None or future.settled:
+            if result is None or future._settled:
                 return future.cancelled()
             self._unread -= 1
-            future.settle(None, cancelled=True)
+            future._settle(None, cancelled=True)
         if self._concurrent:  # others run all the same: what Ray has queued for them it does not take back
             with contextlib.suppress(Exception):  # it has just ended, and nothing waits for its result
                 ray().cancel(result)
@@ -339,13 +339,13 @@ class RayPath(OpenPath):
             with self._client.arriving(extras_of(wire)):
                 answer = read_answer(opened(wire), future.method)
         with self._lock:
-            if future.settled:
+            if future._settled:
                 return
             if self._results.pop(future, None) is not None:
                 self._unread -= 1
             if answer.names is not None:
                 self._names.set(answer.names)
-            future.settle(answer.value, answer.error, cancelled=answer.cancelled)
+            future._settle(answer.value, answer.error, cancelled=answer.cancelled)
 
     def _failed(self, error: Exception, method: str) -> Answer:
         if isinstance(error, ray().exceptions.TaskCancelledError):
