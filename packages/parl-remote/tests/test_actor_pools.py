@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import itertools
 import os
@@ -278,6 +279,21 @@ def test_a_pool_that_cannot_replace_its_actors_says_why(connect: Callable[..., N
         with pytest.raises(ActorError, match="no actors any more") as caught:
             list(pool.map("deadly", [3]))
         assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_the_items_of_a_program_that_disconnects_fail_and_nothing_is_replaced(
+    connect: Callable[..., None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    connect()
+    with contextlib.closing(ActorPool(Worker, 1)) as pool:
+        future = pool.submit("hold", str(gate))
+        parl_remote.disconnect()
+        with pytest.raises(ActorError, match="no actors any more") as caught:
+            future.result(PATIENCE_S)
+    assert isinstance(caught.value.__cause__, ActorLost)
+    assert "could not replace" not in caplog.text
 
 
 def test_an_actors_own_report_of_another_actors_death_is_an_exception_like_any(shared_cluster: None) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from parl_remote._future import RemoteFuture
 from parl_remote._links.loop import serving
 from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
-from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls
+from parl_remote.errors import ActorError, ActorLost, ItemLost, NotConnected, RemoteCallError, TooManyPendingCalls
 
 __all__ = ["Dispatcher", "Member", "Task"]
 
@@ -297,7 +297,7 @@ class Dispatcher:
         self._making -= 1
         if member is not None:
             self._members[member] = None
-        else:
+        elif not isinstance(error, NotConnected):  # else the program has disconnected, of which the actor died
             _log.warning("a pool could not replace an actor that died: %s", str(error))
             self._why_none = error
 
