@@ -368,7 +368,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
     def cancel(self) -> bool:
         """Cancel the call.
 
-        The actor drops the call if it has not started; a running call is not interrupted, its result is discarded.
+        The actor drops the call if it has not started, and cancels the task of a running coroutine. A running method is
+        not interrupted, and its result is discarded.
 
         Returns:
             False if the result is already there.
