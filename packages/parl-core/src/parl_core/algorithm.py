@@ -294,6 +294,9 @@ class Algorithm:
     RECORDED: ClassVar[bool] = False
     """True if updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
 
+    CHOOSES: ClassVar[bool] = False
+    """True if losses take actions as int64 `[n]`; `learn` takes whole numbers of any dtype, `[n]` or `[n, 1]`."""
+
     LOSSES_HIDE_NAN: ClassVar[bool] = False
     """Whether a loss may be finite though observations are NaN, so that those of programs are looked at before."""
 
@@ -533,6 +536,10 @@ class Algorithm:
 
     def _tensor(self, array: Any) -> Any:
         """Return a tensor on this algorithm's device that holds the array's values."""
+        raise NotImplementedError
+
+    def _choices_of(self, action: Any) -> Any:
+        """Return a tensor of whole numbers of any dtype, `[n]` or `[n, 1]`, as int64 `[n]`."""
         raise NotImplementedError
 
     def _stacked(self, tensors: Sequence[Any]) -> Any:

@@ -89,6 +89,10 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return _tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
+    def _choices_of(self, action: paddle.Tensor) -> paddle.Tensor:
+        is_one = action.dtype == paddle.int64 and action.ndim == 1
+        return action if is_one else action.astype("int64").reshape([-1])
+
     def _stacked(self, tensors: Sequence[paddle.Tensor]) -> paddle.Tensor:
         return paddle.stack(list(tensors))
 

@@ -129,6 +129,9 @@ class Algorithm(contract.Algorithm):
     def _array(self, tensor: Any) -> Any:
         return to_array(tensor) if isinstance(tensor, Tensor) else tensor
 
+    def _choices_of(self, action: Tensor) -> Tensor:
+        return action if action.dtype is torch.int64 and action.dim() == 1 else action.long().reshape(-1)
+
     def _stacked(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(tensors))
 

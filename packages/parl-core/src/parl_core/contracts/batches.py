@@ -584,10 +584,15 @@ def learns_from(
     def decorate(learn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(learn)
         def learn_any(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (args and isinstance(args[0], Batch)):
-                batch, kwargs = columns.batch(args, kwargs, of_tensors=True)
-                args = (batch,)
-            return learn(self, *args, **kwargs)
+            batch, settings = args[0] if args else None, args[1:]
+            if not isinstance(batch, Batch):
+                (batch, kwargs), settings = columns.batch(args, kwargs, of_tensors=True), ()
+            if self.CHOOSES:
+                action = batch.action
+                choices = self._choices_of(action)
+                if choices is not action:
+                    batch = batch.made(**{**batch.__dict__, "action": choices})
+            return learn(self, batch, *settings, **kwargs)
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         positional = columns.signature

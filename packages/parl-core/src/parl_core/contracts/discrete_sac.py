@@ -55,6 +55,7 @@ class DiscreteSAC(SAC):
         ModelContractError: the model lacks one of its methods.
     """
 
+    CHOOSES: ClassVar[bool] = True
     ACTS_IN_UNIT_BOX: ClassVar[bool] = False
     PAIRS: ClassVar[Mapping[str, str]] = {}
 

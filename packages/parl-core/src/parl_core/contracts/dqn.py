@@ -107,6 +107,7 @@ class DQN(CountingUpdates):
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"act_dim": None, "gamma": 0.99, "lr": 1e-4}
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "syncs")
     LATER_COUNTERS: ClassVar[tuple[str, ...]] = ("syncs",)
+    CHOOSES: ClassVar[bool] = True
     LOOP_TAU: ClassVar[float] = 0.005
     """The part by which the loops move the target after each update, unless the program says otherwise."""
 

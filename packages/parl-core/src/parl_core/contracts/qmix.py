@@ -182,6 +182,7 @@ class QMIX(DQN):
     FIGURES: ClassVar[tuple[str, ...]] = ("loss", "mean_td_error")
     TEAM: ClassVar[str | None] = "q"
     NEEDS_SEQUENCES: ClassVar[bool] = True
+    CHOOSES: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class DiscreteSAC(contract.DiscreteSAC, SAC):
         alpha: Tensor | float,
         *drawn: Tensor,  # noqa: ARG002 - nothing is drawn here
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        r_t, action = batch.reward, batch.action.astype("int64").reshape([-1, 1])
+        r_t, action = batch.reward, batch.action.unsqueeze(1)
         with paddle.no_grad():
             going_on = 1.0 - batch.terminal.astype(r_t.dtype)
             discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)

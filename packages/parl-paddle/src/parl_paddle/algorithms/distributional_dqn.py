@@ -22,7 +22,7 @@ class C51(contract.C51, DQN):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t = batch.reward
         mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
-        logits_tm1 = _of_action(self._values(self.model, batch.obs), batch.action.astype("int64").reshape([-1]))
+        logits_tm1 = _of_action(self._values(self.model, batch.obs), batch.action)
         with paddle.no_grad():
             going_on = 1.0 - batch.terminal.astype(r_t.dtype)
             discount_t = going_on * (self.gamma if batch.discount is None else batch.discount)
@@ -47,7 +47,7 @@ class C51(contract.C51, DQN):
 
 class QRDQN(contract.QRDQN, DQN):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        a_tm1, r_t = batch.action.astype("int64").reshape([-1]), batch.reward
+        a_tm1, r_t = batch.action, batch.reward
         mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
         theta_tm1 = _of_action(self._values(self.model, batch.obs), a_tm1)
         with paddle.no_grad():

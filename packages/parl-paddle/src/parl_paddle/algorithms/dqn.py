@@ -23,7 +23,7 @@ class DQN(contract.DQN, Algorithm):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         if self.remembers:
             return self._loss_of_sequences(batch)
-        a_tm1, r_t = batch.action.astype("int64").reshape([-1]), batch.reward
+        a_tm1, r_t = batch.action, batch.reward
         mask = None
         if batch.extra is not None or isinstance(batch.next_obs, Mapping):
             mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
@@ -44,7 +44,7 @@ class DQN(contract.DQN, Algorithm):
 
     def _loss_of_sequences(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         values = self._unrolled(self.model, batch)
-        q_tm1 = paddle.take_along_axis(values, batch.action.astype("int64").reshape([-1, 1]), 1).squeeze(1)
+        q_tm1 = paddle.take_along_axis(values, batch.action.unsqueeze(1), 1).squeeze(1)
         with paddle.no_grad():
             q_t = paddle.gather(self._unrolled(self.target_model, batch), batch.ahead)
             q_t_selector = paddle.gather(values, batch.ahead) if self.double else q_t
@@ -73,7 +73,7 @@ class OfflineQ(contract.OfflineQ, DQN):
     def loss(self, batch: Transitions, share: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         if share is None and self.heads > 1:
             share = self._mixture(batch.reward)
-        a_tm1, r_t = batch.action.astype("int64").reshape([-1]), batch.reward
+        a_tm1, r_t = batch.action, batch.reward
         obs, next_obs = batch.obs, batch.next_obs
         mask = mask_of(next_obs, (batch.extra or {}).get("next_action_mask"))
         q_tm1 = self._mixed(self.model, obs, share)

@@ -19,7 +19,7 @@ class DiscreteSAC(contract.DiscreteSAC, SAC):
         alpha: Tensor | float,
         *drawn: Tensor,  # noqa: ARG002 - nothing is drawn here
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        r_t, action = batch.reward, batch.action.long().reshape(-1, 1)
+        r_t, action = batch.reward, batch.action.unsqueeze(1)
         with torch.no_grad():
             discount = self.gamma if batch.discount is None else batch.discount
             discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))

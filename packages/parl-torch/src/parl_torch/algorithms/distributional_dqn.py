@@ -19,7 +19,7 @@ class C51(contract.C51, DQN):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         r_t = batch.reward
         mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
-        logits_tm1 = _of_action(self._values(self.model, batch.obs), batch.action.long().reshape(-1))
+        logits_tm1 = _of_action(self._values(self.model, batch.obs), batch.action)
         with torch.no_grad():
             discount = self.gamma if batch.discount is None else batch.discount
             discount_t = discount * (1.0 - batch.terminal.to(r_t.dtype))
@@ -49,7 +49,7 @@ def _of_action(logits: Tensor, action: Tensor) -> Tensor:
 
 class QRDQN(contract.QRDQN, DQN):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        a_tm1, r_t, rows = batch.action.long().reshape(-1), batch.reward, torch.arange(len(batch.reward))
+        a_tm1, r_t, rows = batch.action, batch.reward, torch.arange(len(batch.reward))
         mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
         theta_tm1 = self._values(self.model, batch.obs)[rows, :, a_tm1]
         with torch.no_grad():

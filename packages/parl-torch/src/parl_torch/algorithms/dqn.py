@@ -29,7 +29,7 @@ def _networks(algorithm: "DQN") -> Networks:
 def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> Figures:
     (chain,), (target,) = networks[0].heads, networks[1].heads
     rows, delta, weights = len(batch.obs), algorithm.huber, batch.weights
-    action, r_t = batch.action.long().reshape(rows, 1), batch.reward
+    action, r_t = batch.action.unsqueeze(1), batch.reward
     goes_on = 1.0 - batch.terminal.to(r_t.dtype)
     q_t = target.forward(batch.next_obs)[-1]
     if algorithm.double:
@@ -64,7 +64,7 @@ class DQN(contract.DQN, Algorithm):
     def loss(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         if self.remembers:
             return self._loss_of_sequences(batch)
-        a_tm1, r_t = batch.action.long().reshape(-1), batch.reward
+        a_tm1, r_t = batch.action, batch.reward
         mask = None
         if batch.extra is not None or isinstance(batch.next_obs, Mapping):
             mask = mask_of(batch.next_obs, (batch.extra or {}).get("next_action_mask"))
@@ -89,7 +89,7 @@ class DQN(contract.DQN, Algorithm):
 
     def _loss_of_sequences(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         values = self._unrolled(self.model, batch)
-        q_tm1 = values.gather(1, batch.action.long().reshape(-1, 1)).squeeze(1)
+        q_tm1 = values.gather(1, batch.action.unsqueeze(1)).squeeze(1)
         with torch.no_grad():
             q_t = self._unrolled(self.target_model, batch)[batch.ahead]
             q_t_selector = values[batch.ahead] if self.double else q_t
@@ -117,7 +117,7 @@ class OfflineQ(contract.OfflineQ, DQN):
     def loss(self, batch: Transitions, share: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
         if share is None and self.heads > 1:
             share = self._mixture(batch.reward)
-        a_tm1, r_t = batch.action.long().reshape(-1), batch.reward
+        a_tm1, r_t = batch.action, batch.reward
         obs, next_obs = batch.obs, batch.next_obs
         mask = mask_of(next_obs, (batch.extra or {}).get("next_action_mask"))
         q_tm1 = self._mixed(self.model, obs, share)
