@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 __all__ = ["GOAL_KEYS", "Observations", "holds_tensors", "leaves", "map_nested", "rows_of"]
 
@@ -22,13 +21,19 @@ def map_nested(function: Callable[..., Any], *values: Any) -> Any:
     return function(*values)
 
 
-def leaves(name: str, values: Observations) -> dict[str, NDArray[Any]]:
-    """Return the arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`."""
+def leaves(name: str, values: Observations, of: Callable[[Any], Any] = np.asarray) -> dict[str, Any]:
+    """Return the arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`.
+
+    Args:
+        name: what all names begin with.
+        values: of which each is given to `of`.
+        of: by default makes arrays of lists and tensors.
+    """
     if not isinstance(values, Mapping):
-        return {name: np.asarray(values)}
-    found: dict[str, NDArray[Any]] = {}
+        return {name: of(values)}
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= leaves(f"{name}.{key}" if name else key, value)
+        found |= leaves(f"{name}.{key}" if name else key, value, of)
     return found
 
 

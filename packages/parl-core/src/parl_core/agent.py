@@ -337,8 +337,8 @@ class Agent:
 
     def _update(self, batch: Batch, settings: Mapping[str, Any]) -> Any:
         algorithm = self.alg
-        if not (batch.checked and self._has_learned) and isinstance(batch.__dict__["action"], np.ndarray):
-            given, batch = batch, algorithm.check_batch(batch)
+        if not (batch.checked and self._has_learned):
+            given, batch = batch, algorithm._checked_batch(batch)
             self._refuse_spoiled("learn", given)
             self._has_learned = True
         self._settle_threads()

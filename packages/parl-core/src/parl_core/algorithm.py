@@ -381,7 +381,7 @@ class Algorithm:
         Raises:
             ValueError: they do not fit.
         """
-        return batch
+        return self._fitted(batch)
 
     def settle_shapes(self, obs: Any, action: Any) -> None:  # noqa: ARG002  # of the interface
         """Run lazily shaped layers that acting does not run, such as critics, on a first batch; targets get the shapes.
@@ -625,7 +625,27 @@ class Algorithm:
         """Do `action` now; of an update that is recorded and run later, after each run."""
         action()
 
+    def _is_recording(self) -> bool:
+        """Return True while `learn` is recorded in a program, of placeholders without rows."""
+        return False
+
     # Shared
+
+    def _checked_batch(self, batch: Any) -> Any:
+        """Return a batch of arrays or tensors that a user gave, with columns that fit this algorithm.
+
+        Numbers of tensors are not looked at: the host would wait for the device.
+        """
+        return self._fitted(batch) if holds_tensors(batch.action) else self.check_batch(batch)
+
+    def _fitted(self, batch: Any) -> Any:
+        """Return a batch of arrays or tensors with all columns that losses need; at the first one, look at the model.
+
+        Raises:
+            ValueError: a column is missing, or has another shape than it should have.
+            ModelContractError: a method of the model returns something else than it should.
+        """
+        return batch
 
     def _given_or_adam(
         self,
@@ -975,7 +995,7 @@ class Algorithm:
         rows = 3 if most is None else min(most, rows_of(obs))
 
         def repeated(array: Any) -> Any:
-            return self._tensor(np.repeat(array[:1], rows, axis=0))
+            return self._tensor(array[[0] * rows])
 
         def first(array: Any) -> Any:
             return self._tensor(array[:rows])

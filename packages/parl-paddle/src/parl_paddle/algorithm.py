@@ -16,7 +16,7 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_paddle import _tensors
 from parl_paddle._hooks import after_each_run, at_each_run, either, no_figure
-from parl_paddle._static_graphs import eager
+from parl_paddle._static_graphs import eager, in_program
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
 from parl_paddle.model import Model
@@ -146,6 +146,9 @@ class Algorithm(contract.Algorithm):
 
     def _at_each_update(self, value: Callable[[], Any]) -> Any:
         return at_each_run(value, self._float_dtype())
+
+    def _is_recording(self) -> bool:
+        return in_program()
 
     def _after_each_update(self, action: Callable[[], object]) -> None:
         after_each_run(action)

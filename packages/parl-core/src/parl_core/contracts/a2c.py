@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core._nested import holds_tensors
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -230,7 +229,7 @@ class A2C(OnPolicy):
             target_kl=target_kl,
         )
         coeff = None if entropy_coef is None else -check_non_negative("entropy_coef", entropy_coef)
-        tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
+        tensors = self._on_device(self._checked_batch(batch))
         figures = self.learn(tensors, lr if lr is None else check_scheduled("lr", lr), coeff)
         _, policy_loss, value_loss, entropy = (figure / len(batch) for figure in figures)
         names = ("value_loss", "policy_loss", "entropy")

@@ -13,7 +13,7 @@ import numpy as np
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_all_known, check_non_negative
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.batches import Rollout, observations
+from parl_core.contracts.batches import Rollout
 from parl_core.errors import HyperparameterError
 from parl_core.schedules import Schedule, Scheduled
 
@@ -206,12 +206,15 @@ class OnPolicy(CountingUpdates):
 
     # Shared
 
+    def _fitted(self, batch: Rollout) -> Rollout:
+        self.check_policy(batch.obs)
+        return batch
+
     def _with_checked_actions(self, batch: Rollout) -> Rollout:
         """Return a batch of arrays with its actions and its mask checked, and the policy at the first one."""
-        obs = observations(batch.obs)
-        self.check_policy(obs)
+        batch = self._fitted(batch)
         if self._outputs is None and self.actions == ActionKind():
-            self._outputs = self._output_size(self._acts_with, obs)
+            self._outputs = self._output_size(self._acts_with, batch.obs)
         action = self.actions.column("action", batch.action, self._outputs)
         mask = self.actions.mask(batch.action_mask, batch.obs, action)
         return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})

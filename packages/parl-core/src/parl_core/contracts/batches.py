@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._nested import Observations, leaves, map_nested, rows_of
+from parl_core._nested import Observations, holds_tensors, leaves, map_nested, rows_of
 
 __all__ = [
     "Batch",
@@ -122,7 +122,7 @@ class Batch:
     """Two columns of the same shapes."""
 
     checked: bool = False
-    """True if the library made it itself, or it holds tensors."""
+    """True if the library made it itself."""
 
     def __post_init__(self) -> None:
         columns = self.__dict__
@@ -136,7 +136,7 @@ class Batch:
                 elif not hasattr(value, "shape"):
                     columns[name] = value = np.asarray(value)
             if isinstance(value, dict):
-                count = len(next(iter(leaves("", value).values()), ()))
+                count = len(next(iter(leaves("", value, _as_array).values()), ()))
             else:
                 shape = value.shape
                 if name in self.NUMBERS:
@@ -153,12 +153,12 @@ class Batch:
             self._check_state(rows)
         if self.SAME_SHAPE:
             one, other = columns[self.SAME_SHAPE[0]], columns[self.SAME_SHAPE[1]]
-            if isinstance(one, dict) or isinstance(other, dict) or one.shape != other.shape:
+            if isinstance(one, dict) or isinstance(other, dict) or tuple(one.shape) != tuple(other.shape):
                 _check_same_shapes(one, other)
 
     def _check_extra(self, rows: int | None) -> None:
         for name, value in self.extra.items():
-            for leaf, array in leaves(name, map_nested(_as_array, value)).items():
+            for leaf, array in leaves(name, value, _as_array).items():
                 if not array.shape or array.shape[0] != rows:
                     raise ValueError(
                         f"{leaf} must have {rows} rows, one for each of the batch, got {tuple(array.shape)}"
@@ -226,7 +226,7 @@ class Batch:
     def first_strange(self) -> str | None:
         """Describe the position of the first number that would spoil a loss; None if there is none."""
         for name, column in self.named().items():
-            for leaf, array in leaves(name, map_nested(_host, column)).items():
+            for leaf, array in leaves(name, column, _host).items():
                 largest = np.inf if name == "behaviour_logits" else _LARGEST  # -inf is of an action never taken
                 strange = ~(np.abs(array) <= largest) if array.dtype.kind == "f" else np.zeros(1, np.bool_)
                 if strange.any():
@@ -248,7 +248,7 @@ class Batch:
         arrays: dict[str, Any] = {}
         for name, column in self.named().items():
             if name not in self.ELSEWHERE:
-                arrays |= leaves(name, column) if isinstance(column, Mapping) else {name: _as_array(column)}
+                arrays |= leaves(name, column, _as_array)
         shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
         return ValueError(
             f"{type(self).__name__} needs arrays with the same number of rows, at least one; got {shapes}"
@@ -266,11 +266,11 @@ def _host(value: Any) -> NDArray[Any]:
 
 
 def _check_same_shapes(one: Any, other: Any) -> None:
-    later = leaves("obs", other)
-    for name, array in leaves("obs", one).items():
+    later = leaves("obs", other, _as_array)
+    for name, array in leaves("obs", one, _as_array).items():
         # A layer that takes its shape from the first batch would take next observations of another shape.
         found = later.get(name, array)
-        if found.shape != array.shape:
+        if tuple(found.shape) != tuple(array.shape):
             raise ValueError(
                 f"next_{name} must have the shape of {name}, {tuple(array.shape)}, got {tuple(found.shape)}"
             )
@@ -408,6 +408,19 @@ class TeamRollout(Rollout):
 
     NUMBERS: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def of(cls, rollout: Rollout, numbers: Any) -> Self:
+        """Return a rollout of arrays or tensors as one of several agents, all of which acted unless it says otherwise.
+
+        Args:
+            rollout: of arrays or tensors.
+            numbers: a column of it, `[n, agents]`.
+        """
+        active = rollout.__dict__.get("active")
+        if active is None:
+            active = np.ones_like(numbers) if isinstance(numbers, np.ndarray) else numbers.detach() * 0.0 + 1.0
+        return cls.made(**{**rollout.__dict__, "active": active})
+
     def __post_init__(self) -> None:
         super().__post_init__()
         columns = {name: self.__dict__[name] for name in ("value", "return_", "log_prob", "advantage", "active")}
@@ -508,13 +521,13 @@ class Columns:
         parameters += [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in (*self.keywords, *self.extra)]
         return inspect.Signature(parameters)
 
-    def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, of_tensors: bool = False) -> tuple[Any, Any]:
+    def batch(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, recording: bool = False) -> tuple[Any, Any]:
         """Return the batch that arguments mean, and the settings among them.
 
         Args:
             args: a batch and settings, or columns and settings.
             kwargs: the others.
-            of_tensors: they are tensors, or placeholders of a program, which only get their shape.
+            recording: they are placeholders of a program, which only get their shape.
 
         Raises:
             TypeError: an argument is missing or unknown.
@@ -539,7 +552,7 @@ class Columns:
             for name in self.keywords:
                 if name in self.kind.__dataclass_fields__:  # type: ignore[attr-defined]  # every kind is a dataclass
                     columns[name] = given.pop(name, None)
-        if not of_tensors:
+        if not recording:
             return self.kind(**columns), given
         for name in self.kind.NUMBERS:
             if columns.get(name) is not None:
@@ -585,8 +598,13 @@ def learns_from(
         @functools.wraps(learn)
         def learn_any(self: Any, *args: Any, **kwargs: Any) -> Any:
             batch, settings = args[0] if args else None, args[1:]
-            if not isinstance(batch, Batch):
-                (batch, kwargs), settings = columns.batch(args, kwargs, of_tensors=True), ()
+            try:
+                if not isinstance(batch, Batch):
+                    (batch, kwargs), settings = columns.batch(args, kwargs, recording=self._is_recording()), ()
+                if not batch.checked and holds_tensors(batch.action):
+                    batch = self._fitted(batch)
+            except ValueError as error:
+                raise columns.as_called(error, args) from error.__cause__
             if self.CHOOSES:
                 action = batch.action
                 choices = self._choices_of(action)

@@ -239,6 +239,7 @@ class COMA(OnPolicy):
         Raises:
             ValueError: they do not fit.
         """
+        batch = self._fitted(batch)
         action = np.asarray(batch.action)
         if action.ndim != 2 or action.shape[1] != self.n_agents or action.dtype.kind not in "iu":
             raise ValueError(
@@ -250,10 +251,10 @@ class COMA(OnPolicy):
         if mask is not None:
             mask = check_mask(mask)
             check_possible(action.reshape(-1), mask.reshape(-1, mask.shape[-1]))
-        active = batch.__dict__.get("active")
-        if active is None:
-            active = np.ones(action.shape, np.asarray(batch.return_).dtype)
-        return TeamRollout.made(**{**batch.__dict__, "action": action, "action_mask": mask, "active": active})
+        return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})
+
+    def _fitted(self, batch: Rollout) -> TeamRollout:
+        return TeamRollout.of(batch, batch.return_)
 
     def _policy(self, obs: Any, mask: Any) -> Any:
         """Return the distribution of the actions of all agents, one row each."""

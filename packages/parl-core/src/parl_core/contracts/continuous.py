@@ -155,10 +155,7 @@ class ContinuousActorCritic(CountingUpdates):
     def check_batch(self, batch: Transitions) -> Transitions:
         """Return a batch of arrays with actions in [-1, 1]; at the first one, what the model returns is looked at."""
         action = unit_box("action", batch.action)
-        if not self._model_checked:
-            self._check_model(batch.obs, action)
-            self._model_checked = True
-        return batch.made(**{**batch.__dict__, "action": action})
+        return self._fitted(batch.made(**{**batch.__dict__, "action": action}))
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
         """Run actor and critics once where they have lazily shaped layers."""
@@ -168,6 +165,12 @@ class ContinuousActorCritic(CountingUpdates):
         super().settle_shapes(obs, action)
 
     # Shared
+
+    def _fitted(self, batch: Transitions) -> Transitions:
+        if not self._model_checked:
+            self._check_model(batch.obs, batch.action)
+            self._model_checked = True
+        return batch
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         """Take the steps of one update and return (critic_loss, actor_loss, td_error)."""

@@ -11,7 +11,7 @@ from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, first_method
 from parl_core.contracts.actions import check_mask, mask_of
 from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule, merge
-from parl_core.contracts.batches import Sequences, Transitions, actions_column, learns_from, observations
+from parl_core.contracts.batches import Sequences, Transitions, actions_column, learns_from
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
@@ -272,13 +272,8 @@ class DQN(CountingUpdates):
         Raises:
             ValueError: it has not, or the model has a memory and the batch no sequences, or the other way round.
         """
-        if isinstance(batch, Sequences) is not self.remembers:
-            wanted = "Sequences, because its model has a memory" if self.remembers else "Transitions"
-            raise ValueError(f"{type(self).__name__} learns from {wanted}, got {type(batch).__name__}")
-        choices = self.act_dim if self._outputs is None else self._outputs
-        if self._outputs is None:
-            choices = self._choices(batch.obs)
-        action = batch.action
+        self._fitted(batch)
+        choices, action = self._choices(batch.obs), batch.action
         fits = action.ndim == 1 and action.dtype == np.int64 and np.minimum.reduce(action) >= 0
         if not (fits and np.maximum.reduce(action) < (choices or 0)):
             action = actions_column("action", action, choices)
@@ -294,6 +289,13 @@ class DQN(CountingUpdates):
             over = np.asarray(batch.terminal) != 0
             columns["extra"] = {**extra, "next_action_mask": check_mask(mask, unless=over) | over[:, None]}
         return batch.made(**columns)
+
+    def _fitted(self, batch: Transitions | Sequences) -> Transitions | Sequences:
+        if isinstance(batch, Sequences) is not self.remembers:
+            wanted = "Sequences, because its model has a memory" if self.remembers else "Transitions"
+            raise ValueError(f"{type(self).__name__} learns from {wanted}, got {type(batch).__name__}")
+        self._choices(batch.obs)
+        return batch
 
     def _target(self, batch: Sequences, v_t: Any) -> Any:
         """Return the targets `[n * S]` of sequences, given the values that they bootstrap from."""
@@ -327,7 +329,7 @@ class DQN(CountingUpdates):
     def _choices(self, obs: Any) -> int | None:
         """Return how many actions there are: as many as the model has values, which is looked at once."""
         if self._outputs is None:
-            shape = self._shape_returned(self._value, self._value_shape, observations(obs))
+            shape = self._shape_returned(self._value, self._value_shape, obs)
             outputs = None if shape is None else shape[-1]
             if outputs is not None and self.act_dim not in (None, outputs):
                 raise self._misshapen(("batch", outputs))

@@ -15,7 +15,7 @@ from parl_core.checks import (
 )
 from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.base import CountingUpdates, Scheduled, check_schedule
-from parl_core.contracts.batches import Transitions, Windows, learns_from, observations
+from parl_core.contracts.batches import Transitions, Windows, learns_from
 from parl_core.contracts.continuous import unit_box
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
@@ -107,12 +107,17 @@ class BC(CountingUpdates):
     def check_batch(self, batch: Transitions) -> Transitions:
         """Return a batch of arrays with actions that the policy has, continuous ones in [-1, 1]."""
         if self._outputs is None and self.actions == ActionKind():
-            self._outputs = self._output_size("policy", observations(batch.obs))
+            self._outputs = self._output_size("policy", batch.obs)
         action = self.actions.column("action", batch.action, self._outputs)
+        self._fitted(batch)
         if self.actions.continuous:
-            self._require_gaussians("policy", observations(batch.obs), after=int(self.actions.nvec is not None))
             action = unit_box("action", action)
         return batch.made(**{**batch.__dict__, "action": action})
+
+    def _fitted(self, batch: Transitions) -> Transitions:
+        if self.actions.continuous:
+            self._require_gaussians("policy", batch.obs, after=int(self.actions.nvec is not None))
+        return batch
 
     def _policy(self, obs: Any, mask: Any = None) -> Any:
         return self._distribution(self.model.policy(obs), self.actions, mask_of(obs, mask))

@@ -238,28 +238,17 @@ class IMPALA(CountingUpdates):
             raise ValueError(
                 f"behaviour_logits must be floats of shape [n, act_dim], got {logits.dtype} of shape {logits.shape}"
             )
-        rows, steps = len(logits), self.sample_batch_steps
+        self._fitted(batch)
+        rows = len(logits)
         columns = {
             **batch.__dict__,
-            "action": self._checked_actions(batch.action, logits.shape[1], observations(batch.obs)),
+            "action": self._checked_actions(batch.action, logits.shape[1]),
             "behaviour_logits": logits,
         }
         ActionKind().mask(None, batch.obs, columns["action"])
-        if rows % steps:
-            raise ValueError(f"IMPALA.learn needs fragments of sample_batch_steps={steps} steps each, got {rows} rows")
-        if steps == 1 and batch.last_obs is None:
-            raise ValueError("fragments of one step need last_obs: a fragment's last step alone is not learned")
-        if batch.last_obs is not None:
-            columns["last_obs"] = observations(batch.last_obs)
-            if rows_of(columns["last_obs"]) * steps != rows:
-                raise ValueError(
-                    f"last_obs must have one row per fragment, {rows // steps}, got {rows_of(columns['last_obs'])}"
-                )
-        for name in ("state", "last_state", "final_state"):
+        for name in ("last_obs", "state", "last_state", "final_state"):
             if getattr(batch, name) is not None:
                 columns[name] = observations(getattr(batch, name))
-        if (batch.final_rows is None) != (batch.final_obs is None):
-            raise ValueError("final_rows and final_obs belong together: give both or none")
         if batch.final_rows is not None and not len(batch.final_rows):
             columns["final_rows"] = columns["final_obs"] = None
         elif batch.final_rows is not None:
@@ -269,10 +258,23 @@ class IMPALA(CountingUpdates):
             check_rows("IMPALA.learn", named)
         return batch.made(**columns)
 
-    def _checked_actions(self, values: Any, columns: int, obs: Any) -> Any:
+    def _fitted(self, batch: Fragment) -> Fragment:
+        rows, steps = rows_of(batch.obs), self.sample_batch_steps
+        if self.actions.continuous:
+            self._require_gaussians("policy_and_value" if self._one_pass else "policy", batch.obs)
+        if rows % steps:
+            raise ValueError(f"IMPALA.learn needs fragments of sample_batch_steps={steps} steps each, got {rows} rows")
+        if steps == 1 and batch.last_obs is None:
+            raise ValueError("fragments of one step need last_obs: a fragment's last step alone is not learned")
+        if batch.last_obs is not None and rows_of(batch.last_obs) * steps != rows:
+            raise ValueError(f"last_obs must have one row per fragment, {rows // steps}, got {rows_of(batch.last_obs)}")
+        if (batch.final_rows is None) != (batch.final_obs is None):
+            raise ValueError("final_rows and final_obs belong together: give both or none")
+        return batch
+
+    def _checked_actions(self, values: Any, columns: int) -> Any:
         if not self.actions.continuous:
             return actions_column("actions", values, columns)
-        self._require_gaussians("policy_and_value" if self._one_pass else "policy", obs)
         action = self.actions.column("actions", values)
         if 2 * action.shape[1] != columns:
             raise ValueError(

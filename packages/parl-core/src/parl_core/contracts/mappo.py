@@ -273,6 +273,7 @@ class MAPPO(PPO):
         Raises:
             ValueError: they do not fit.
         """
+        batch = self._fitted(batch)
         action = np.asarray(batch.action)
         dimensions = 3 if self.continuous_action else 2
         if action.ndim != dimensions or action.dtype.kind not in ("fiu" if self.continuous_action else "iu"):
@@ -282,11 +283,14 @@ class MAPPO(PPO):
         if mask is not None:
             mask = check_mask(mask)
             check_possible(action.reshape(-1), mask.reshape(-1, mask.shape[-1]))
-        active = batch.__dict__.get("active")
-        if active is None:
-            active = np.ones(action.shape[:2], np.asarray(batch.advantage).dtype)
-        columns = {**batch.__dict__, "action": action, "action_mask": mask, "active": active}
-        return TeamRollout.made(**columns)
+        return batch.made(**{**batch.__dict__, "action": action, "action_mask": mask})
+
+    def check_policy(self, obs: Any) -> None:
+        """Refuse a policy for continuous actions whose Gaussians are none, as `PPO` does."""
+        super().check_policy(self._seen_by_critics(obs) if self._one_pass else self._seen_by_actors(obs))
+
+    def _fitted(self, batch: Rollout) -> TeamRollout:
+        return TeamRollout.of(super()._fitted(batch), batch.advantage)
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         """Return the policy's output, and values `[batch * agents]` in PopArt's units."""

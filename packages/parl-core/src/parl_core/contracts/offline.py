@@ -307,10 +307,13 @@ class IQL(CountingUpdates):
     def check_batch(self, batch: Transitions) -> Transitions:
         """Return a batch of arrays with actions in [-1, 1]; at the first one, the model's pairs are looked at."""
         action = unit_box("action", batch.action)
+        return self._fitted(batch.made(**{**batch.__dict__, "action": action}))
+
+    def _fitted(self, batch: Transitions) -> Transitions:
         if not self._pairs_checked:
-            self._require_pairs({self._q_method: "the pair (Q1, Q2)"}, batch.obs, action)
+            self._require_pairs({self._q_method: "the pair (Q1, Q2)"}, batch.obs, batch.action)
             self._pairs_checked = True
-        return batch.made(**{**batch.__dict__, "action": action})
+        return batch
 
     def _q_values(self, model: Any, obs: Any, action: Any) -> Any:
         """Return the pair (Q1, Q2) of the critics of a model."""

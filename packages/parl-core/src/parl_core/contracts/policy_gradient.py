@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core._nested import holds_tensors
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind
@@ -143,7 +142,7 @@ class PolicyGradient(OnPolicy):
             entropy_coef=entropy_coef or None,
             target_kl=target_kl,
         )
-        tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
+        tensors = self._on_device(self._checked_batch(batch))
         columns = {**tensors.__dict__, "advantage": self._normalised(tensors.advantage)}
         loss = self.learn(tensors.made(**columns), lr if lr is None else check_scheduled("lr", lr))
         return {"policy_loss": self._means([(loss,)])[0], "steps": 1.0}

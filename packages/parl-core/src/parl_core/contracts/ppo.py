@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core._nested import holds_tensors
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind, mask_of
@@ -357,7 +356,7 @@ class PPO(_SeparateMethods, OnPolicy):
         clip = check_scheduled("clip", clip)
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
         count = len(batch)
-        tensors = self._on_device(batch if holds_tensors(batch.action) else self.check_batch(batch))
+        tensors = self._on_device(self._checked_batch(batch))
         taken = Rollout.rows
         if self.remembers:
             sequences = tensors.sequence_count
@@ -381,10 +380,13 @@ class PPO(_SeparateMethods, OnPolicy):
         Raises:
             ValueError: they do not, or a column is missing.
         """
+        return self._with_checked_actions(batch)
+
+    def _fitted(self, batch: Rollout) -> Rollout:
         missing = [name for name in ("return_", "log_prob", "advantage") if getattr(batch, name) is None]
         if missing:
             raise ValueError(f"{type(self).__name__} learns from return_, log_prob and advantage; got no {missing[0]}")
-        return self._with_checked_actions(batch)
+        return super()._fitted(batch)
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
         if self._one_pass:

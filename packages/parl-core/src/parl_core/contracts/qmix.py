@@ -300,8 +300,17 @@ class QMIX(DQN):
         Raises:
             ValueError: they are none, or have another number of actions than of agents.
         """
+        given = batch.sequences(self.gamma) if isinstance(batch, TeamEpisodes) else batch
+        found: Sequences = self._fitted(given)
+        if self.remembers and not found.state:
+            # The last row of a sequence is the first from which nothing is ahead.
+            steps = int(np.argmax(found.ahead <= np.arange(len(found.ahead)))) + 1
+            return found.made(**{**found.__dict__, "state": self.model.initial_state(len(found.action) // steps)})
+        return found
+
+    def _fitted(self, batch: Any) -> Any:
         if isinstance(batch, TeamEpisodes):
-            batch = batch.sequences(self.gamma)
+            return batch  # of which `learn` makes sequences
         if not isinstance(batch, Sequences):
             raise ValueError(f"{type(self).__name__} learns from Sequences or episodes, got {type(batch).__name__}")
         obs = batch.obs
@@ -310,14 +319,10 @@ class QMIX(DQN):
                 f"{type(self).__name__} learns from joint observations, dictionaries with obs and state, as "
                 "parl.env.JointEnv gives them"
             )
-        if batch.action.shape != obs["obs"].shape[:2]:
+        if tuple(batch.action.shape) != tuple(obs["obs"].shape[:2]):
             raise ValueError(
                 f"action must have shape {list(obs['obs'].shape[:2])}, one per agent, got {list(batch.action.shape)}"
             )
-        if self.remembers and not batch.state:
-            # The last row of a sequence is the first from which nothing is ahead.
-            steps = int(np.argmax(batch.ahead <= np.arange(len(batch.ahead)))) + 1
-            return batch.made(**{**batch.__dict__, "state": self.model.initial_state(len(batch.action) // steps)})
         return batch
 
     def choose(

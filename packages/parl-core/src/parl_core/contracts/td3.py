@@ -235,14 +235,17 @@ class ReBRAC(TD3):
         Raises:
             ValueError: there is no `next_action`, or it is none of the batch's.
         """
-        extra = batch.extra or {}
-        if extra.get("next_action") is None:
+        checked = super().check_batch(batch)
+        following = unit_box("next_action", checked.next_action)
+        return checked.made(**{**checked.__dict__, "extra": {**checked.extra, "next_action": following}})
+
+    def _fitted(self, batch: Transitions) -> Transitions:
+        following = (batch.extra or {}).get("next_action")
+        if following is None:
             raise ValueError(
                 "ReBRAC also learns from next_action, the logged action in next_obs [batch, act_dim]: pass "
                 "learn(..., next_action=...); train_offline does so by itself"
             )
-        following = unit_box("next_action", extra["next_action"])
-        checked = super().check_batch(batch)
-        if following.shape != np.shape(checked.action):
-            raise ValueError(f"next_action must have the shape of action, {np.shape(checked.action)}")
-        return checked.made(**{**checked.__dict__, "extra": {**extra, "next_action": following}})
+        if tuple(following.shape) != tuple(batch.action.shape):
+            raise ValueError(f"next_action must have the shape of action, {tuple(batch.action.shape)}")
+        return super()._fitted(batch)

@@ -1,0 +1,100 @@
+"""Batches of tensors are looked at like batches of arrays, but for their numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl
+from parl_core.contracts.batches import Rollout, TeamRollout, Transitions
+from parl_core.env.joint import JointEnv
+from parl_core.env.matrix_games import climbing
+from parl_core.errors import ModelContractError
+
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
+
+WAYS: dict[str, Callable[[parl.Agent, Rollout], Any]] = {
+    "algorithm.learn": lambda agent, batch: agent.alg.learn(batch),
+    "agent.learn": lambda agent, batch: agent.learn(batch),
+    "agent.learn_rollout": lambda agent, batch: agent.learn_rollout(batch, rng=np.random.default_rng(1)),
+}
+
+
+class Flat(parl.Model):
+    """Has a standard deviation of 0, and one critic where algorithms look for two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.critic = parl.layers.fc(size=2), parl.layers.fc(size=1)
+
+    def policy(self, obs: Any) -> Any:
+        mean = self.mean(obs)
+        return mean, 0.0 * mean
+
+    def value(self, obs: Any, action: Any = None) -> Any:
+        return self.critic(obs)
+
+    def get_actor_params(self) -> Any:
+        return self.mean.parameters()
+
+    def get_critic_params(self) -> Any:
+        return self.critic.parameters()
+
+
+def rollout(algorithm: Any) -> Rollout:
+    of_each = {name: algorithm._tensor(np.ones(8, np.float32)) for name in Rollout.NUMBERS}
+    return Rollout(algorithm._tensor(np.ones((8, 3), np.float32)), algorithm._tensor(np.zeros((8, 2))), **of_each)
+
+
+@pytest.mark.parametrize("learn", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+def test_a_standard_deviation_of_0_is_refused(name: str, learn: Callable[[parl.Agent, Rollout], Any]) -> None:
+    agent = parl.Agent(getattr(parl.algorithms, name)(Flat(), continuous_action=True))
+    with pytest.raises(ModelContractError, match=r"it returned a std of -?0:"):
+        learn(agent, rollout(agent.alg))
+
+
+def test_a_critic_that_returns_no_pair_is_refused() -> None:
+    algorithm = parl.algorithms.SAC(Flat())
+    ones = algorithm._tensor(np.ones(8, np.float32))
+    obs, action = algorithm._tensor(np.ones((8, 3), np.float32)), algorithm._tensor(np.zeros((8, 2), np.float32))
+    with pytest.raises(ModelContractError, match=r"Flat\.value has to return the pair"):
+        algorithm.learn(Transitions(obs, action, ones, obs, 0.0 * ones))
+
+
+def test_columns_of_tensors_need_equally_many_rows() -> None:
+    algorithm = parl.algorithms.A2C(Flat(), continuous_action=True)
+    obs, some = algorithm._tensor(np.ones((8, 3), np.float32)), algorithm._tensor(np.ones(7, np.float32))
+    with pytest.raises(ValueError, match=r"same number of rows, at least one; got obs \(8, 3\), action \(8, 2\)"):
+        algorithm.learn(obs, algorithm._tensor(np.ones((8, 2), np.float32)), some, some)
+
+
+def team(name: str, env: JointEnv) -> parl.Agent:
+    kind: Any = "counterfactual" if name == "COMA" else "central"
+    model = parl.networks.for_team(env.observation_space, env.action_space, kind)
+    sizes = {"n_actions": 3, "n_agents": 2} if name == "COMA" else {}
+    agent = parl.Agent(getattr(parl.algorithms, name)(model, **sizes))
+    obs = {key: np.asarray(part)[None] for key, part in env.reset()[0].items()}
+    agent.sample(obs)
+    rng = np.random.default_rng(2)
+    agent.set_weights({key: rng.normal(size=array.shape) for key, array in agent.get_weights().items()})
+    return agent
+
+
+@pytest.mark.parametrize("way", ["algorithm.learn", "agent.learn"])
+@pytest.mark.parametrize("name", ["MAPPO", "COMA"])
+def test_all_agents_acted_where_a_batch_does_not_say_who_did(name: str, way: str) -> None:
+    env = JointEnv(climbing())
+    obs = {key: np.repeat(np.asarray(part)[None], 4, axis=0) for key, part in env.reset()[0].items()}
+    found = []
+    for says_so in (False, True):
+        agent = team(name, env)
+        numbers = agent.alg._tensor(np.linspace(-1.0, 0.0, 8, dtype=np.float32).reshape(4, 2))
+        action = agent.alg._tensor(np.arange(8, dtype=np.int64).reshape(4, 2) % 3)
+        active = {"active": numbers * 0.0 + 1.0} if says_so else {}
+        seen = {key: agent.alg._tensor(array) for key, array in obs.items()}
+        WAYS[way](agent, TeamRollout(seen, action, **dict.fromkeys(Rollout.NUMBERS, numbers), **active))
+        found.append(agent.get_weights())
+    for key, array in found[1].items():
+        np.testing.assert_array_equal(found[0][key], array, err_msg=key)
