@@ -200,11 +200,12 @@ def test_padding_of_actions_changes_nothing_in_an_update_of_maddpg() -> None:
 
 
 @pytest.mark.parametrize("kind", ["MAPPO", "IPPO"])
-def test_padding_of_actions_counts_in_no_log_probability(kind: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"continuous_action": True}], ids=["of the model", "told"])
+def test_padding_of_actions_counts_in_no_log_probability(kind: str, options: Any) -> None:
     seed_everything(0)
     env = JointEnv(Uneven())
     model = parl.networks.for_team(env.observation_space, env.action_space, _KINDS[kind])
-    agent = parl.Agent(getattr(parl.algorithms, kind)(model), seed=0)
+    agent = parl.Agent(getattr(parl.algorithms, kind)(model, **options), seed=0)
     obs = {name: np.stack([part] * 8) for name, part in env.reset(seed=0)[0].items()}
     _, action, log_prob = agent.explore(obs)
     assert not np.any(action[:, 0, 1:])

@@ -18,6 +18,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
@@ -26,7 +27,6 @@ from numpy.typing import NDArray
 
 from parl_core import backends
 from parl_core.checks import check_int
-from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Layer
 from parl_core.errors import HyperparameterError
 from parl_core.networks import Body, _Network, _Policy
@@ -686,6 +686,11 @@ def for_team(
         )
     parts = observation_space.spaces
     agents, found = int(parts["obs"].shape[0]), kind_of(action_space)
+    width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
+    if found.nvec is None:
+        used = action_space.low < action_space.high
+    else:
+        used = np.arange(width) < np.array(found.nvec)[:, None]
     if kind == "q":
         if found.nvec is None:
             raise HyperparameterError(
@@ -693,17 +698,13 @@ def for_team(
             )
         shared = {"groups": groups or "shared"}
         if memory is None:
-            model = networks.TeamQNetwork(agents, max(found.nvec), hidden, **shared)
+            model = networks.TeamQNetwork(agents, width, hidden, **shared)
         else:
-            model = networks.RecurrentTeamQNetwork(agents, max(found.nvec), memory, memory_size, **shared)
+            model = networks.RecurrentTeamQNetwork(agents, width, memory, memory_size, **shared)
     elif kind == "actor-critic":
-        width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
-        used = None if found.nvec is not None else action_space.low < action_space.high
-        model = networks.TeamActorCritic(
-            agents, width, hidden, continuous=found.nvec is None, groups=groups or "independent", used=used
-        )
+        numbers = {"continuous": True, "used": used} if found.nvec is None else {}
+        model = networks.TeamActorCritic(agents, width, hidden, groups=groups or "independent", **numbers)
     elif kind in ("central", "independent"):
-        width = int(action_space.shape[-1]) if found.nvec is None else max(found.nvec)
         options: dict[str, Any] = {
             "continuous": found.nvec is None,
             "groups": groups or "shared",
@@ -713,8 +714,6 @@ def for_team(
             model = networks.CentralActorCritic(agents, width, hidden, **options)
         else:
             model = networks.RecurrentCentralActorCritic(agents, width, memory, memory_size, **options)
-        if found.nvec is None and np.any(padding := action_space.low == action_space.high):
-            model.used = (~padding).astype(np.float32)[None]
     elif kind == "counterfactual":
         if found.nvec is None:
             raise HyperparameterError(
@@ -723,11 +722,11 @@ def for_team(
             )
         shared = {"groups": groups or "shared"}
         if memory is None:
-            model = networks.CounterfactualActorCritic(agents, max(found.nvec), hidden, **shared)
+            model = networks.CounterfactualActorCritic(agents, width, hidden, **shared)
         else:
-            model = networks.RecurrentCounterfactualActorCritic(agents, max(found.nvec), memory, memory_size, **shared)
+            model = networks.RecurrentCounterfactualActorCritic(agents, width, memory, memory_size, **shared)
     else:
         raise HyperparameterError(f"kind must be one of {', '.join(map(repr, get_args(TeamKind)))}, got {kind!r}")
-    model.action_kind = ActionKind(found.continuous, found.nvec)
+    model.action_kind = replace(found, used=None if used.all() else tuple(map(tuple, used.tolist())))
     model.obs_ndim = dimensions_of(observation_space)
     return model

@@ -106,10 +106,13 @@ class ActionKind:
     Attributes:
         continuous: actions are real numbers, drawn from a Gaussian.
         nvec: number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
+        used: of a team, `[agents, act_dim]`, False where a number or a choice of an agent is padding, because another
+            agent has more; None: all are used.
     """
 
     continuous: bool = False
     nvec: tuple[int, ...] | None = None
+    used: tuple[tuple[bool, ...], ...] | None = None
 
     @classmethod
     def of(cls, continuous_action: bool | None, nvec: Sequence[int] | None, model: Any = None) -> "ActionKind":
@@ -124,7 +127,7 @@ class ActionKind:
             HyperparameterError: both are given, or a number of choices is below 1.
         """
         own = getattr(model, "action_kind", None)
-        if nvec is None and not continuous_action and isinstance(own, cls):
+        if nvec is None and isinstance(own, cls) and (own.continuous or not continuous_action):
             return own
         if nvec is None:
             return cls(continuous=bool(continuous_action))
@@ -134,6 +137,10 @@ class ActionKind:
         if not sizes:
             raise HyperparameterError("nvec must have at least one number of choices, got none")
         return cls(nvec=sizes)
+
+    def used_array(self) -> NDArray[np.float32] | None:
+        """Return `used` as numbers `[1, agents, act_dim]`, 1 for True; None: all are used."""
+        return None if self.used is None else np.asarray([self.used], np.float32)
 
     def column(self, name: str, values: Any, act_dim: int | None = None) -> NDArray[Any]:
         """Return the actions of a batch in the shape and dtype that the policy's distribution takes.

@@ -99,7 +99,7 @@ class MAPPO(PPO):
     `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
     `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. Agents share weights or not as the model
     does: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`. Where continuous actions of
-    some agents have fewer numbers, its attribute `used`, float32 `[1, agents, act_dim]`, is 0 for what is padding.
+    some agents have fewer numbers, its `action_kind` says which are padding (`ActionKind.used`).
 
     Args:
         model: policy and value networks.
@@ -161,7 +161,8 @@ class MAPPO(PPO):
             device=device,
         )
         # What the model says is of the joint action; a row of the policy is one agent's.
-        self.actions = ActionKind(continuous=self.actions.continuous)
+        self._used = self.actions.used_array() if self.continuous_action else None
+        self.actions = ActionKind(continuous=self.continuous_action)
         self.popart = PopArt()
         if self.use_popart and not hasattr(model, "value_head"):
             raise ModelContractError(
@@ -308,9 +309,8 @@ class MAPPO(PPO):
             rows: Any = tuple(_rows(part) if len(part.shape) == 3 else part for part in output)
         else:
             rows = _rows(output)
-        used = getattr(self.model, "used", None) if self.continuous_action else None
-        if used is not None:  # some actions have fewer numbers
-            rows = (*rows, _rows(output[0].detach() * 0.0 + self._tensor(used)))
+        if self._used is not None:  # some actions have fewer numbers
+            rows = (*rows, _rows(output[0].detach() * 0.0 + self._tensor(self._used)))
         return self._distribution(rows, self.actions, None if mask is None or self.continuous_action else _rows(mask))
 
     def _by_agent(self, rows: Any, output: Any) -> Any:
