@@ -199,6 +199,26 @@ def test_padding_of_actions_changes_nothing_in_an_update_of_maddpg() -> None:
         np.testing.assert_array_equal(learned[1][name], array, err_msg=name)
 
 
+class UnevenChoices(Uneven):
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(super().action_space(agent).shape[0] + 1)
+
+
+@pytest.mark.parametrize(("kind", "counts"), [(Uneven, (1, 3)), (UnevenChoices, (2, 4))], ids=["numbers", "choices"])
+def test_padding_of_actions_counts_in_no_decay_of_maddpg(kind: Any, counts: tuple[int, int]) -> None:
+    env = JointEnv(kind())
+    obs = {name: np.stack([part] * 8) for name, part in env.reset(seed=0)[0].items()}
+    action = np.zeros((8, 2, 3) if kind is Uneven else (8, 2), np.float32 if kind is Uneven else np.int64)
+    losses = []
+    for decay in (0.0, 1.0):
+        agent = made_maddpg(lambda: JointEnv(kind()), policy_decay=decay)
+        output = agent.alg._array(agent.alg.model.policy({name: agent.alg._tensor(part) for name, part in obs.items()}))
+        with agent.drawing_from(3):
+            losses.append(agent.learn(obs, action, np.ones(8, np.float32), obs, np.zeros(8, np.float32))[1])
+    squares = [(output[0, i, :count] ** 2).mean() for i, count in enumerate(counts)]
+    np.testing.assert_allclose(losses[1] - losses[0], sum(squares), rtol=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["MAPPO", "IPPO"])
 @pytest.mark.parametrize("options", [{}, {"continuous_action": True}], ids=["of the model", "told"])
 def test_padding_of_actions_counts_in_no_log_probability(kind: str, options: Any) -> None:

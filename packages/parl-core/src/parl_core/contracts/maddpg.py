@@ -59,7 +59,7 @@ class MADDPG(ContinuousActorCritic):
         critic_lr: the same of the critics; default 1e-2 (paper).
         continuous: actions are numbers; default: what the model says (`action_kind`), else False.
         temperature: of the Gumbel-softmax, above 0; default 1 (authors' code).
-        policy_decay: weight of the mean square of the policy's outputs, at least 0; default 1e-3 (authors' code).
+        policy_decay: weight of the mean square of each policy's outputs, at least 0; default 1e-3 (authors' code).
         max_grad_norm: limit of the norm of all actors' gradients, and of all critics', `math.inf` for none; default
             0.5 (authors' code).
         optimizer: `{"actor": ..., "critic": ...}`, see `DDPG`; default Adam.
@@ -108,7 +108,10 @@ class MADDPG(ContinuousActorCritic):
         self.policy_decay = check_non_negative("policy_decay", policy_decay)
         self.max_grad_norm = None if max_grad_norm == math.inf else check_positive("max_grad_norm", max_grad_norm)
         kind = getattr(model, "action_kind", None)
-        own = kind.continuous and kind.nvec is None if isinstance(kind, ActionKind) else False
+        kind = kind if isinstance(kind, ActionKind) else ActionKind()
+        own = kind.continuous and kind.nvec is None
+        used = kind.used_array()
+        self._shares = None if used is None else used / used.sum(axis=2, keepdims=True)
         self.continuous = bool(own if continuous is None else continuous)
         super().__init__(model, gamma, tau, actor_lr, critic_lr, optimizer=optimizer, device=device)
 
@@ -216,6 +219,11 @@ class MADDPG(ContinuousActorCritic):
         agents = int(action.shape[-2])
         each = [action] * agents if len(action.shape) == 3 else action
         return self._side_by_side([model.value(obs, each[agent], agent) for agent in range(agents)])
+
+    def _mean_square(self, policy: Any) -> Any:
+        """Return the mean square `[batch, agents]` of what the policies return, without padding."""
+        squares = policy.square()
+        return squares.mean(2) if self._shares is None else (squares * self._tensor(self._shares)).sum(2)
 
     def _side_by_side(self, columns: list[Any]) -> Any:
         """Backend hook: `[batch, columns]` of columns `[batch]` or `[batch, 1]`."""

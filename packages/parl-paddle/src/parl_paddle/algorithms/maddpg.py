@@ -47,7 +47,7 @@ class MADDPG(contract.MADDPG, Algorithm):
         policy = self.model.policy(obs)
         chosen, count = self._actions(policy, obs, noise), acted.sum(0).clip(min=1.0)
         own = paddle.where(paddle.eye(acted.shape[1]).astype("bool").unsqueeze([1, 3]), chosen, taken)
-        losses = self.policy_decay * policy.square().mean(2) - self._values(self.model, obs, own)
+        losses = self.policy_decay * self._mean_square(policy) - self._values(self.model, obs, own)
         loss = ((losses * acted).sum(0) / count).sum()
         return loss, {}
 

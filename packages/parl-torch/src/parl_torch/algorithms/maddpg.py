@@ -44,7 +44,7 @@ class MADDPG(contract.MADDPG, Algorithm):
         chosen, count = self._actions(policy, obs, noise), acted.sum(0).clamp(min=1.0)
         own = torch.eye(acted.shape[1], dtype=torch.bool, device=acted.device)[:, None, :, None]
         values = self._values(self.model, obs, torch.where(own, chosen, taken))
-        losses = self.policy_decay * policy.square().mean(2) - values
+        losses = self.policy_decay * self._mean_square(policy) - values
         loss = ((losses * acted).sum(0) / count).sum()
         return loss, {}
 
