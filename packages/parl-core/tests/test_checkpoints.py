@@ -180,6 +180,29 @@ def test_statistics_inside_of_other_vectors_go_on(vector: Any, make_env: Any, tm
     check_the_same(learn_on_policy, tmp_path, lambda: vector([make_env] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
+@pytest.mark.parametrize("make_env", [normalised_cart_pole, cart_pole_of_wrap_rms])
+def test_statistics_inside_of_our_vectors_go_on_where_episodes_do_not(make_env: Any, tmp_path: Path) -> None:
+    check_the_same(learn_on_policy, tmp_path, lambda: make_vector_env(make_env, 2), environments="reset")
+
+
+def test_statistics_inside_of_our_vectors_go_on_with_fresh_episodes(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "run") as run:
+        learn_on_policy(run, StepBudget(50), envs=make_vector_env(normalised_cart_pole, 2))
+    envs = make_vector_env(normalised_cart_pole, 2)
+    counted: list[float] = []
+
+    class Counts(Callback):
+        def on_end(self, ended: Ended) -> None:
+            for layers in envs.get_statistics():
+                kept = [layer.get("statistics", {}) for layer in layers]
+                counted.extend(one["obs_rms"]["count"] for one in kept if "obs_rms" in one)
+
+    with Run.resume(tmp_path / "run") as run:
+        learn_on_policy(run, Counts(), envs=envs, fresh_episodes=True)
+    assert len(counted) == 2
+    assert min(counted) > 60, "120 steps in 2 environments, and their resets"
+
+
 def test_environments_that_are_one_program_go_on(tmp_path: Path) -> None:
     check_the_same(learn_off_policy, tmp_path, lambda: CartPoleVectorEnv(2))
 

@@ -28,7 +28,15 @@ from parl_core.env.compat import AnyEnv, AnyWrapper, Step
 from parl_core.errors import CheckpointError
 from parl_core.seeding import generator_from_json, generator_to_json
 
-__all__ = ["RecordedEnv", "put_statistics", "put_statistics_inside", "statistics_inside", "statistics_of"]
+__all__ = [
+    "RecordedEnv",
+    "kept_beyond",
+    "put_kept",
+    "put_statistics",
+    "put_statistics_inside",
+    "statistics_inside",
+    "statistics_of",
+]
 
 FIRST_CAPACITY = 64  # actions; it doubles when it is full
 
@@ -233,8 +241,28 @@ def put_statistics(layer: Any, saved: Any) -> None:
             setattr(layer, name, value)
 
 
+def kept_beyond(env: AnyEnv) -> list[Any]:
+    """Return what the layers of an environment keep beyond an episode, besides their generators."""
+    return _carried(env.env if isinstance(env, RecordedEnv) else env, seed=0)
+
+
+def put_kept(env: AnyEnv, states: list[Any]) -> None:
+    """Continue with what `kept_beyond` returned of an environment of the same kind, which is to be reset next.
+
+    Raises:
+        CheckpointError: it has other layers.
+    """
+    inner = env.env if isinstance(env, RecordedEnv) else env
+    if getattr(inner, "restores_episodes", False):
+        inner.reset(seed=0)
+    _restore(inner, states)
+
+
 def statistics_inside(envs: Any) -> list[Any] | None:
-    """Return the running statistics around each environment inside Gymnasium's own vectors; None of other vectors."""
+    """Return what each environment inside a vector keeps beyond an episode; None of vectors of other libraries."""
+    if hasattr(envs, "get_statistics"):
+        found: list[Any] = envs.get_statistics()
+        return found
     if not isinstance(envs, (SyncVectorEnv, AsyncVectorEnv)):
         return None
     return [_saved(attributes) for attributes in _attributes_inside(envs)]
@@ -250,6 +278,9 @@ def put_statistics_inside(envs: Any, saved: list[Any]) -> None:
         raise CheckpointError(
             f"the saved run had {len(saved)} environments, this one has {envs.num_envs}: make the same number"
         )
+    if hasattr(envs, "set_statistics"):
+        envs.set_statistics(saved)
+        return
     found = [_continued(own, state) for own, state in zip(_attributes_inside(envs), saved, strict=True)]
     for name in found[0]:
         envs.set_attr(name, [attributes[name] for attributes in found])

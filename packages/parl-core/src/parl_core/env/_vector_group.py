@@ -26,7 +26,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
-from parl_core.env._recorded import RecordedEnv
+from parl_core.env._recorded import RecordedEnv, kept_beyond, put_kept
 from parl_core.env._steps import (
     Answer,
     ArraySpaces,
@@ -270,6 +270,15 @@ class EnvGroup:
         except Exception as error:
             self._name_the_culprit(error, "set_state")
             raise
+
+    def get_statistics(self) -> list[list[Any]]:
+        """Return what each environment keeps beyond an episode."""
+        return [kept_beyond(env) for env in self._envs]
+
+    def set_statistics(self, states: Sequence[list[Any]]) -> None:
+        """Continue with what `get_statistics` returned; a reset has to follow."""
+        for env, state in zip(self._envs, states, strict=True):
+            put_kept(env, state)
 
     def observations(self) -> Any:
         """Return the newest observation of every environment, `[count, *obs]`."""

@@ -427,6 +427,22 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
         )
         self._over = np.array(state["over"], np.bool_)
 
+    def get_statistics(self) -> list[list[Any]]:
+        """Return what each environment keeps beyond an episode, such as running statistics."""
+        found = self._in_all(lambda group, _start, _stop: group.begin("get_statistics"), lambda group: group.finish())
+        return list(itertools.chain.from_iterable(found))
+
+    def set_statistics(self, saved: Sequence[list[Any]]) -> None:
+        """Continue with what `get_statistics` returned, from the next reset on, which has to follow.
+
+        Raises:
+            CheckpointError: an environment has other wrappers.
+        """
+        self._in_all(
+            lambda group, start, stop: group.begin("set_statistics", saved[start:stop]), lambda group: group.finish()
+        )
+        self._awaits_reset = True
+
     def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Return the same for one group, whose arrays are the answer; small environments are worth the short way."""
         self._awaits_reset = True

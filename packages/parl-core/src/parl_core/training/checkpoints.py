@@ -431,7 +431,7 @@ class SavedEnvironments:
         for layer, saved in zip(self._layers, state["layers"], strict=False):
             if saved is not None:
                 put_statistics(layer, saved)
-        if state.get("inside") is not None:  # which checkpoints of older versions lack
+        if state.get("inside") is not None and not exact:  # which checkpoints of older versions lack
             put_statistics_inside(self._base, state["inside"])
         return exact
 
