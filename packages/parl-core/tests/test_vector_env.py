@@ -246,6 +246,7 @@ def test_seeds_may_be_numpy_s_whole_numbers_and_nothing_else() -> None:
 
 BOX, BYTES = gymnasium.spaces.Box(-9.0, 9.0, (3,), np.float32), gymnasium.spaces.Box(0, 255, (3,), np.uint8)
 CHOICE, NAMED = gymnasium.spaces.Discrete(4), gymnasium.spaces.Dict(a=BOX, b=BOX)
+CHOICES = gymnasium.spaces.MultiDiscrete([2, 3])
 
 
 class Says(gymnasium.Env[Any, Any]):
@@ -302,6 +303,13 @@ def test_an_info_that_is_no_dictionary_is_refused_where_it_is_returned(method: s
         (CHOICE, 4, r"4, which is not in Discrete\(4\): return one of 0\.\.3"),
         (CHOICE, np.int64(-1), r"-1, which is not in Discrete\(4\)"),
         (gymnasium.spaces.Discrete(4, start=2), 1, r"1, which is not in .*: return one of 2\.\.5"),
+        (
+            CHOICES,
+            np.array([1, 3]),
+            r"\[1 3\], which is not in MultiDiscrete\(\[2 3\]\): return one of \[0 0\]\.\.\[1 2\]",
+        ),
+        (CHOICES, np.array([-1, 0], np.int32), r"\[-1  0\], which is not in MultiDiscrete"),
+        (gymnasium.spaces.Dict(c=CHOICES), {"c": np.array([2, 0])}, r"\['c'\] \[2 0\], which is not in MultiDiscrete"),
         (gymnasium.spaces.Dict(c=CHOICE), {"c": 4}, r"\['c'\] 4, which is not in Discrete\(4\)"),
         (NAMED, {"a": np.ones(3, np.float32)}, r"without the key 'b'.*the keys \['a', 'b'\]"),
         (NAMED, {"a": BOX.low, "b": BOX.low, "c": BOX.low}, r"with the key 'c'.*the keys \['a', 'b'\]"),

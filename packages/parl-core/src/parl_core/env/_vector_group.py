@@ -60,7 +60,8 @@ __all__ = [
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
 
-_LOOKED_INTO = (gymnasium.spaces.Dict, gymnasium.spaces.Discrete)
+_CHOICES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)
+_LOOKED_INTO = (gymnasium.spaces.Dict, *_CHOICES)
 """Spaces whose observations numpy would take though they have other keys or are other choices."""
 
 # How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
@@ -299,11 +300,11 @@ class EnvGroup:
             # A copy, because some environments reuse the array in which they return observations.
             space = self._space
             is_array = isinstance(space, ArraySpaces) and space.shape
+            if isinstance(space, _LOOKED_INTO):
+                _require_parts(self._envs[index], space, observation)
             if is_array:
                 last = np.array(as_observation(self._envs[index], space, observation))
             else:
-                if isinstance(space, _LOOKED_INTO):
-                    _require_parts(self._envs[index], space, observation)
                 last = deepcopy(observation)
         length = self._now - self._begun[index]
         told = info.get("episode")
@@ -325,6 +326,17 @@ class EnvGroup:
                 return concatenate(space, observations, empty)
             except (IndexError, KeyError, TypeError, ValueError) as error:
                 raise self._unlike(space, observations) from error
+        stacked = self._stack_arrays(observations, out)
+        if isinstance(space, _CHOICES):
+            start, stop = _choices_of(space)
+            outside = np.flatnonzero(((stacked < start) | (stacked >= stop)).reshape(count, -1).any(axis=1))
+            if outside.size:
+                self._at = int(outside[0])
+                _require_parts(self._envs[self._at], space, stacked[self._at])
+        return stacked
+
+    def _stack_arrays(self, observations: list[Any], out: Any) -> Any:
+        space, count = self._space, len(observations)
         shape = space.shape or ()
         if shape:
             try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
@@ -341,11 +353,6 @@ class EnvGroup:
             self._at = index
             is_plain = not shape and type(observation) is int  # the usual kind costs no call
             stacked[index] = observation if is_plain else as_observation(self._envs[index], space, observation)
-        if isinstance(space, gymnasium.spaces.Discrete):
-            outside = np.flatnonzero((stacked < space.start) | (stacked >= space.start + space.n))
-            if outside.size:
-                self._at = int(outside[0])
-                _require_parts(self._envs[self._at], space, stacked[self._at])
         return stacked
 
     def _unlike(self, space: Any, observations: list[Any]) -> Exception:
@@ -544,6 +551,12 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
     return found.astype(space.dtype, copy=False)
 
 
+def _choices_of(space: Any) -> tuple[Any, Any]:
+    """Return the first choice of each part of a space of choices, and the number after its last one."""
+    start = getattr(space, "start", 0)
+    return start, start + (space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
+
+
 def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> None:
     """Refuse a dictionary with other keys than those of its space, and numbers that are none of a space of choices.
 
@@ -552,12 +565,15 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
     Raises:
         EnvironmentContractError: it names the key.
     """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        if isinstance(observation, (int, np.integer)) and not 0 <= observation - space.start < space.n:
-            raise EnvironmentContractError(
-                f"{_kind(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
-                f"{space.start}..{space.start + space.n - 1}, or mend the space"
-            )
+    if isinstance(space, _CHOICES):
+        is_number = isinstance(observation, (int, np.integer, np.ndarray))
+        if is_number and np.shape(observation) == space.shape and np.asarray(observation).dtype.kind in "iu":
+            start, stop = _choices_of(space)
+            if np.any((observation < start) | (observation >= stop)):
+                raise EnvironmentContractError(
+                    f"{_kind(env)} gave the observation{place} {observation}, which is not in {space}: return one of "
+                    f"{start}..{stop - 1}, or mend the space"
+                )
         return
     if not isinstance(observation, Mapping):
         return
