@@ -158,12 +158,20 @@ class MaskByMethod(Counting):
         return [False, True]
 
 
-def test_a_mask_that_is_not_looked_at_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+class MaskInInfo(Counting):
+    """Tells the possible actions as Gymnasium's Taxi does."""
+
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0], {"action_mask": np.array([0, 1], np.int8)}
+
+
+@pytest.mark.parametrize(("env", "told"), [(MaskByMethod, "action_masks()"), (MaskInInfo, "info['action_mask']")])
+def test_a_mask_that_is_not_looked_at_is_warned_of_once(env: Any, told: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "parl"):
-        learned(MaskByMethod, total_steps=24, max_lag=0)
+        learned(env, total_steps=24, max_lag=0)
     messages = [record.getMessage() for record in caplog.records if "possible actions" in record.getMessage()]
     assert len(messages) == 1
-    assert "in action_masks(), which is not looked at" in messages[0]
+    assert f"in {told}, which is not looked at" in messages[0]
 
 
 def test_a_batch_holds_each_environments_steps_one_after_another() -> None:

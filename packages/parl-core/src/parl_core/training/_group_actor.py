@@ -33,7 +33,15 @@ from parl_core.errors import HyperparameterError
 from parl_core.returns import gae
 from parl_core.seeding import make_generator, spawn_seeds
 from parl_core.spaces import with_named_parts
-from parl_core.training.acting import Acting, acts_in_unit_box, begun, into_space, paired, tell_dimensions
+from parl_core.training.acting import (
+    Acting,
+    acts_in_unit_box,
+    begun,
+    into_space,
+    paired,
+    tell_dimensions,
+    warn_of_unseen_masks,
+)
 from parl_core.training.fragment import ActorSeconds, FragmentBatch, FragmentSteps, FragmentWriter, Task
 
 __all__ = [
@@ -330,6 +338,7 @@ class GroupActor:
         self._spaces: GroupSpaces
         self._begun = dict.fromkeys(lives, 0)
         self._lives = dict(lives)
+        self._has_told = False
 
     def spaces(self) -> GroupSpaces:
         """Return what the environments observe and what they do; makes those of the first group."""
@@ -345,10 +354,13 @@ class GroupActor:
         """
         environments = self._environments(group)
         try:
-            observations, _ = environments.reset(self._seeds(group) if seeds is None else seeds, None)
+            observations, infos = environments.reset(self._seeds(group) if seeds is None else seeds, None)
         except Exception:
             self._give_up(group)
             raise
+        if group == 0 and not self._has_told:  # of all actors, the one that has this group
+            self._has_told = True
+            warn_of_unseen_masks(self._spaces.observation, self._spaces.metadata, dict(infos).get(0, {}))
         return observations
 
     def step(self, group: int, actions: Any) -> GroupStep:

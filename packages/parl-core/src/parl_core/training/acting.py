@@ -358,7 +358,7 @@ def warn_of_unseen_masks(space: Any, metadata: Mapping[str, Any], infos: Mapping
     Args:
         space: of one observation; a mask there is looked at.
         metadata: of the environments, with `action_masks` where they have a method of that name.
-        infos: of a reset; empty where the loop has none.
+        infos: of a reset.
     """
     has_method = "action_masks" in metadata
     has_mask = isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces

@@ -59,7 +59,7 @@ from parl_core.training._fragment_source import (
 )
 from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
 from parl_core.training._requirements import require_agents, require_kinds
-from parl_core.training.acting import tell_dimensions, warn_of_unseen_masks
+from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
@@ -432,7 +432,6 @@ def _source(
     spaces: GroupSpaces = workers.call(0, "spaces")
     tell_dimensions(agent, spaces.observation)
     require_agents(agent, spaces.observation)
-    warn_of_unseen_masks(spaces.observation, spaces.metadata, {})
     if settings.inference == "learner":
         wait_s = None if settings.deterministic else settings.max_wait_s
         return CentralInference(

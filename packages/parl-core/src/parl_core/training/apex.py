@@ -41,7 +41,7 @@ from parl_core.spaces import blank_observations
 from parl_core.training._fragment_source import ActorEnvironments, CollectedByActors, EnvironmentWorkers
 from parl_core.training._group_actor import Choice, CollectingActor
 from parl_core.training._requirements import TargetWatch, require_agents, require_kinds, require_off_policy, try_out
-from parl_core.training.acting import into_space, tell_dimensions, warn_of_unseen_masks
+from parl_core.training.acting import into_space, tell_dimensions
 from parl_core.training.actor_learner import (
     LOOSE,
     ActorLearnerSettings,
@@ -371,7 +371,6 @@ def train_apex(
             spaces: GroupSpaces = workers.call(0, "spaces")
             tell_dimensions(agent, spaces.observation)
             require_agents(agent, spaces.observation)
-            warn_of_unseen_masks(spaces.observation, spaces.metadata, {})
             try_out(agent, blank_observations(spaces.observation, 1), spaces.action, into_space(spaces.action))
             seen = _Spaces(spaces.observation, spaces.action, acting.envs_per_group, spaces.metadata)
             memory = make_memory(agent, seen, learning, rng) if memory is None else memory
