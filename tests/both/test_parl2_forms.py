@@ -393,6 +393,22 @@ def test_arrays_of_choices_may_be_floats_but_no_fractions(name: str) -> None:
         agents[0].learn(**_columns(agents[0].alg, 0.5 * choices, np.asarray))
 
 
+def test_algorithms_have_the_attributes_of_their_code() -> None:
+    assert parl.algorithms.PPO(Values(), max_grad_norm=0.3).max_grad_norm == 0.3
+    algorithm = parl.algorithms.TD3(parl.networks.TwinActorCritic(2))
+    one = np.ones(4, np.float32)
+    parl.Agent(algorithm).learn(np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32), one, np.ones((4, 3)), one)
+    assert algorithm.total_it == 1
+    cql = parl.algorithms.CQL(parl.networks.SquashedActorCritic(2))
+    np.testing.assert_allclose(to_numpy(cql.log_alpha.exp()), to_numpy(cql.alpha))
+    assert not hasattr(
+        parl.algorithms.CQL(parl.networks.SquashedActorCritic(2), alpha=1.0, with_automatic_entropy_tuning=False),
+        "log_alpha",
+    )
+    team = parl.networks.TeamQNetwork(3, 2), parl.networks.QMixer(3)
+    assert parl.algorithms.QMIX(*team).n_agents == 3
+
+
 def test_figures_go_to_the_log_the_summary_and_a_csv_file(tmp_path: Path) -> None:
     logger.set_dir(str(tmp_path / "train_log"))
     summary.add_scalar("loss", 0.5, global_step=1)

@@ -15,6 +15,7 @@ def test_a_window_forgets_what_is_older() -> None:
     for number in (100, 1, 5, 3):
         stat.add(number)
     assert (stat.mean, stat.min, stat.max, stat.count) == (3.0, 1.0, 5.0, 4)
+    assert stat.items == [1.0, 5.0, 3.0]
 
 
 def test_a_window_of_no_size_is_refused() -> None:

@@ -124,6 +124,21 @@ def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
     assert raiser.count() == 1
 
 
+class Informed(Exception):
+    def __init__(self) -> None:
+        super().__init__("text")
+        self.error_info = "its own"
+
+
+@pytest.mark.parametrize(("make_error", "info"), [(lambda: ValueError("bad"), "bad"), (Informed, "its own")])
+def test_error_info_is_the_message_unless_the_exception_has_one(
+    anywhere: str, make_error: Callable[[], Exception], info: str
+) -> None:
+    with pytest.raises(parl_remote.RemoteError) as raised:
+        Raiser().throw(make_error)
+    assert raised.value.error_info == info
+
+
 def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywhere: str) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         Raiser().divide(0)

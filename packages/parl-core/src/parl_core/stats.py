@@ -51,6 +51,11 @@ class WindowStat:
         self._items: deque[float] = deque(maxlen=check_int("window_size", window_size))
         self.count = 0
 
+    @property
+    def items(self) -> list[float]:
+        """The numbers of the window, the oldest first."""
+        return list(self._items)
+
     def add(self, obj: float) -> None:
         """Add a number; the oldest one drops out of a full window. `count` counts all that were ever added."""
         self._items.append(float(obj))

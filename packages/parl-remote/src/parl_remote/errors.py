@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import signal as signals
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
@@ -218,6 +219,11 @@ def _signal_name(number: int) -> str:
 
 class RemoteError(ParlError):
     """Base class of all errors of parl-remote."""
+
+    @functools.cached_property  # which an attribute of this name of the user's own exception stands before
+    def error_info(self) -> str:
+        """The whole message, under PARL 2.x's name for it."""
+        return str(self)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _rebuild, (type(self), self.args, dict(self.__dict__))

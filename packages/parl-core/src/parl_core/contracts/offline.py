@@ -122,6 +122,11 @@ class CQL(SAC):
                 self.multiplier, lr=self._at_start(self.critic_lr or self.DEFAULTS["critic_lr"])
             )
 
+    @property
+    def log_alpha(self) -> Any:
+        """The logarithm of the temperature, a trained scalar tensor; only where the temperature is learned."""
+        return self.temperature.log_alpha
+
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         alpha, factor = self._of_dtype(self.alpha, batch.reward), self._of_dtype(self._factor(), batch.reward)
         actor_loss, of_actor = self._learn_actor(batch, alpha, self._noise(batch.action), actor_lr)

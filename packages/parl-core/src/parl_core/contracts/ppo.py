@@ -213,12 +213,13 @@ class PPO(_SeparateMethods, OnPolicy):
             first_method(model, (method,), type(self).__name__, self.TEAM)
         self._one_pass = model.implements("policy_and_value")
         limit = settings["max_grad_norm"]
+        self.max_grad_norm = None if limit == math.inf else check_positive("max_grad_norm", limit)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._given_or_adam(
             optimizer,
             self._at_start(self.lr),
             eps=check_positive("eps", settings["eps"]),
-            max_grad_norm=None if limit == math.inf else check_positive("max_grad_norm", limit),
+            max_grad_norm=self.max_grad_norm,
         )
         self.lr = self._own_rate(optimizer, initial_lr, self.lr)
 

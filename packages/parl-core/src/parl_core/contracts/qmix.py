@@ -227,6 +227,12 @@ class QMIX(DQN):
         return self.model.mixer
 
     @property
+    def n_agents(self) -> int | None:
+        """The number of agents that the mixing network says; None where it does not say one."""
+        found: int | None = getattr(self.qmixer_model, "n_agents", None)
+        return found
+
+    @property
     def target_agent_model(self) -> Any:
         """The agents' network of the target."""
         return self.target_model.agents

@@ -74,6 +74,11 @@ class TD3(NoisyActorCritic):
         self.policy_freq = check_int("policy_freq", policy_freq)
         super().__init__(model, gamma, tau, actor_lr, critic_lr, **settings)
 
+    @property
+    def total_it(self) -> int:
+        """Gradient steps taken: `updates`, as PARL 2.x calls it."""
+        return self.updates
+
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         noise = self._noise(batch.action)
         critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, noise, lr=critic_lr)
