@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeReward
 
+import parl_core.training.run
 from parl_core.actors import open_actors
 from parl_core.checkpoint import CheckpointStore
 from parl_core.env.normalize import NormalizeVector, wrap_rms
@@ -488,6 +490,46 @@ def test_a_memory_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path
     checkpoints = Checkpoints(Run.at(tmp_path / "run"))
     with pytest.raises(CheckpointError, match="Memory cannot be part of a checkpoint"), cart_poles() as envs:
         train_off_policy(Linear(), envs, settings, memory=Memory(), checkpoints=checkpoints, seed=1)
+
+
+class Interrupts(Callback):
+    """Presses Ctrl-C after step 30, in the middle of a round."""
+
+    def on_update(self, update: Any) -> None:
+        if update.step >= 30:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("learn", [learn_on_policy, learn_off_policy])
+def test_ctrl_c_ends_a_round_with_a_checkpoint(learn: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), Run.at(tmp_path / "run") as run:
+        learn(run, Interrupts())
+    steps = CheckpointStore(tmp_path / "run" / "checkpoints").steps()
+    assert 30 <= steps[-1] < 40, "between two that are written anyway"
+    with Run.resume(tmp_path / "run") as run:
+        resumed = learn(run)
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn(run)
+    np.testing.assert_array_equal(resumed.weights, whole.weights)
+
+
+def test_ctrl_c_ends_at_once_where_a_checkpoint_would_change_the_run(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), Run.at(tmp_path / "run") as run:
+        learn_on_policy(run, Interrupts(), environments="reset")
+    assert CheckpointStore(tmp_path / "run" / "checkpoints").steps()[-1] < 30
+
+
+def test_ctrl_c_does_not_wait_for_a_round_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waits(Interrupts):
+        def on_update(self, update: Any) -> None:
+            super().on_update(update)
+            if update.step >= 30:
+                threading.Event().wait(200)
+
+    monkeypatch.setattr(parl_core.training.run, "SECONDS_OF_A_ROUND", 0.01)
+    with pytest.raises(SystemExit), Run.at(tmp_path / "run") as run:
+        learn_on_policy(run, Waits())
+    assert CheckpointStore(tmp_path / "run" / "checkpoints").steps()[-1] < 30
 
 
 TWICE = """

@@ -185,6 +185,19 @@ class Checkpoints:
         self._parts = replace(self._parts, agent=agent)
         self._first_values = _agent_values(agent)
 
+    def await_rounds(self, awaits: bool) -> None:
+        """Let Ctrl-C wait for the end of a round and its checkpoint, if one can be written there, or no longer."""
+        self._run.interruption.waits_for_round = awaits and self.exact
+
+    def notice_interruption(self) -> None:
+        """Note that the round has ended, so that Ctrl-C does not come again while a checkpoint is written."""
+        self._run.interruption.noticed()
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether Ctrl-C was pressed in a round that was to end first."""
+        return self._run.interruption.waits_for_round and self._run.interruption.happened
+
     @property
     def exact(self) -> bool:
         """Return whether a checkpoint can be written at any step without changing what follows."""

@@ -91,7 +91,10 @@ class Course:
         Raises:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
         """
-        saved = None if self._checkpoints is None else self._checkpoints.keep(parts)
+        if self._checkpoints is None:
+            return
+        saved = self._checkpoints.keep(parts)
+        self._checkpoints.await_rounds(True)
         if saved is None:
             return
         self.step = int(saved["step"])
@@ -165,8 +168,13 @@ class Course:
 
         Raises:
             CheckpointError: it cannot be written.
+            KeyboardInterrupt: Ctrl-C was pressed in this round; a checkpoint was written.
         """
-        if self._checkpoints is None or self.step < self._next_checkpoint:
+        if self._checkpoints is None:
+            return
+        if self._checkpoints.interrupted:
+            raise self._saved_interruption()
+        if self.step < self._next_checkpoint:
             return
         while self._next_checkpoint <= self.step:
             self._next_checkpoint += self._checkpoints.every
@@ -220,6 +228,8 @@ class Course:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         unsaved = self._unsaved_at_the_end() if error is None else None
+        if self._checkpoints is not None:
+            self._checkpoints.await_rounds(False)
         stop, reason = self._why(error or unsaved)
         self.ended = Ended(stop, reason, self.step, self.seconds, self._evaluations)
         failures = tell_end(self._callbacks, self.ended)
@@ -228,13 +238,21 @@ class Course:
         if failures and error is None:
             raise failures[0]
 
-    def _unsaved_at_the_end(self) -> Exception | None:
+    def _unsaved_at_the_end(self) -> BaseException | None:
         # Before callbacks are told of the end, because one of them may put other weights into the agent.
         try:
+            if self._checkpoints is not None and self._checkpoints.interrupted:
+                return self._saved_interruption()
             self.checkpoint_at_the_end()
         except Exception as error:
             return error
         return None
+
+    def _saved_interruption(self) -> KeyboardInterrupt:
+        assert self._checkpoints is not None, "only with checkpoints an interruption waits for the end of a round"
+        self._checkpoints.notice_interruption()
+        self.checkpoint_at_the_end()
+        return KeyboardInterrupt()
 
     def _why(self, error: BaseException | None) -> tuple[Stop, str]:
         if isinstance(error, KeyboardInterrupt):

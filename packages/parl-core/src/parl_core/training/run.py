@@ -5,7 +5,8 @@ runs/<name>-<date>-<time>/      made at first use, never one that exists
 Ctrl-C cannot get lost: an interruption that was swallowed is raised again until it is noticed.
 
     SIGINT ──> KeyboardInterrupt ──> … ──> noticed()        the usual way
-                     └─ swallowed ──(1 s)──> KeyboardInterrupt again
+     │               └─ swallowed ──(1 s)──> KeyboardInterrupt again
+     └─ in a round of a loop with checkpoints ──> its end, a checkpoint, KeyboardInterrupt; after 10 s at the latest
     SIGINT again ──> the process ends at once, by that signal, and cleans nothing up
 
 Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
@@ -63,6 +64,9 @@ __all__ = [
 # Unwinding to the place that notices takes less, so that no clean-up is disturbed; a person waits for it.
 SECONDS_UNTIL_AGAIN = 1.0
 
+# A round of training is mostly over in less, and a person does not wait longer for a checkpoint without pressing again.
+SECONDS_OF_A_ROUND = 10.0
+
 # What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
 INTERRUPTED_EXIT_CODE = 130
 
@@ -75,6 +79,8 @@ class Interruption:
 
     def __init__(self) -> None:
         self.happened = False
+        self.waits_for_round = False
+        """Whether the loop looks at the end of each round if there was an interruption, and ends then."""
         self._alarm_before: Any = None
         self._watching = False
 
@@ -102,6 +108,11 @@ class Interruption:
                 atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if not self.happened and self.waits_for_round:
+            self.happened = True
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_OF_A_ROUND)
+            os.write(2, b"\nInterrupted: ends with a checkpoint after this round; Ctrl-C again ends it at once.\n")
+            return
         if not self.happened:
             self._raise(number, frame)
         # A user who presses again does not want to wait for what cleans up. What is on disk is whole at any moment.
@@ -253,6 +264,11 @@ class Run:
         agent.save(path, **({} if normalization is None else {"normalization": normalization}))
         self.saved(path, what)
         return path
+
+    @property
+    def interruption(self) -> Interruption:
+        """The state of Ctrl-C."""
+        return self._interruption
 
     def inventory(self) -> str:
         """Return a list of the saved files, one line per file."""
