@@ -341,11 +341,24 @@ def test_agents_of_dictionaries_are_saved_and_restored(tmp_path: Path) -> None:
         (VECTOR, ACTIONS["choice"], "value", r"kind must be one of 'actor-critic'.*got 'value'"),
         (spaces.Dict(action_mask=spaces.MultiBinary(2), x=VECTOR), ACTIONS["choice"], "q", r"must have 3 entries"),
         (spaces.Dict(action_mask=spaces.MultiBinary(3)), ACTIONS["choice"], "q", r"nothing to observe"),
+        (
+            spaces.Box(-1, 1, (0,)),
+            ACTIONS["choice"],
+            "q",
+            r"nothing to observe in Box\(.*such as a Box of shape \(1,\)",
+        ),
     ],
 )
 def test_what_no_network_is_made_of_is_refused_in_words(observation: Any, action: Any, kind: Any, words: str) -> None:
     with pytest.raises(HyperparameterError, match=words):
         parl.networks.for_spaces(observation, action, kind)
+
+
+def test_a_part_without_numbers_is_observed_beside_others() -> None:
+    space = spaces.Dict(empty=spaces.Box(-1, 1, (0,)), full=VECTOR)
+    agent = parl.Agent(parl.algorithms.PPO(parl.networks.for_spaces(space, ACTIONS["choice"])))
+    obs = {key: np.stack([part] * 3) for key, part in space.sample().items()}
+    assert agent.predict(obs).shape == (3,)
 
 
 def test_options_that_mean_nothing_are_refused() -> None:
@@ -354,6 +367,7 @@ def test_options_that_mean_nothing_are_refused() -> None:
         ({"blocks": "resnet"}, "blocks must be one of"),
         ({"channels": "middle"}, "channels must be"),
         ({"hidden": (0,)}, r"hidden\[0\] must be"),
+        ({"hidden": 64}, r"hidden lists the size of each layer, such as hidden=\(64,\), got 64"),
         ({"blocks": "simba", "hidden": (16, 32)}, "one width for all blocks"),
         ({"activation": "softsign"}, "no activation 'softsign'"),
         ({"dueling": True}, "dueling=True is for networks of the kind 'q' or 'categorical', got 'actor-critic'"),

@@ -24,6 +24,7 @@ __all__ = [
     "check_real",
     "check_rows",
     "check_scheduled",
+    "check_sizes",
     "first_method",
     "first_not_finite",
     "for_team_of",
@@ -110,6 +111,17 @@ def check_int(name: str, value: object, *, at_least: int = 1) -> int:
     if value < at_least:
         raise HyperparameterError(f"{name} must be at least {at_least}, got {value!r}")
     return int(value)
+
+
+def check_sizes(name: str, value: Any) -> tuple[int, ...]:
+    """Return the sizes of layers as whole numbers of at least 1; there may be none.
+
+    Raises:
+        HyperparameterError: it is a single number, or one of them is not such a number.
+    """
+    if not isinstance(value, Iterable):
+        raise HyperparameterError(f"{name} lists the size of each layer, such as {name}=({value!r},), got {value!r}")
+    return tuple(check_int(f"{name}[{i}]", size) for i, size in enumerate(value))
 
 
 def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -172,8 +172,10 @@ def parts_of(space: Any, channels: Channels = "auto", *, masked: bool = False) -
         for path, leaf in _walk(space, ())
         if not (masked and path == ("action_mask",))
     )
-    if not found:
-        raise HyperparameterError(f"there is nothing to observe in {space}")
+    if not any(part.image or part.choices or part.numbers for part in found):
+        raise HyperparameterError(
+            f"there is nothing to observe in {space}: let it have a constant to observe, such as a Box of shape (1,)"
+        )
     return found
 
 
@@ -236,7 +238,7 @@ class SpaceEncoder(Layer):
                     )
             else:
                 numbers = self._layers.cast(array, "float32")
-                features.append(self._layers.reshape(numbers, [0, part.numbers]))
+                features.append(self._layers.reshape(numbers, [numbers.shape[0], part.numbers]))
         return features[0] if len(features) == 1 else self._layers.concat(features, axis=-1)
 
 

@@ -36,7 +36,7 @@ from math import sqrt
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
-from parl_core.checks import check_fraction, check_int
+from parl_core.checks import check_fraction, check_int, check_sizes
 from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Layer, SpacePart
 from parl_core.errors import HyperparameterError
@@ -294,6 +294,9 @@ class Body:
     simba: bool = False
     noisy: float | None = None
     observed: tuple[SpacePart, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", check_sizes("hidden", self.hidden))
 
 
 class _Network(Model):

@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from parl_core import backends
-from parl_core.checks import check_int
 from parl_core.contracts.actions import ActionKind
 from parl_core.encoders import Channels, parts_of
 from parl_core.errors import HyperparameterError
@@ -189,7 +188,7 @@ def for_spaces(
     images = [part for part in parts if part.image is not None]
     body = _default_body(kind, without_layers=len(images) == len(parts) or memory is not None)
     changes: dict[str, Any] = {
-        "hidden": None if hidden is None else tuple(check_int(f"hidden[{i}]", size) for i, size in enumerate(hidden)),
+        "hidden": hidden,
         "act": activation,
         "normalised": normalisation == "layer",
         "simba": blocks == "simba",
