@@ -369,6 +369,7 @@ def test_a_video_of_each_episode_is_written(still: Path, tmp_path: Path) -> None
     target = tmp_path / "new" / "agent.mp4"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the packages that draw and encode
+        warnings.filterwarnings("error", ".*Overwriting existing videos")
         result = run("play", str(still), "--video", str(target), "--episodes", "2")
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in target.parent.iterdir()) == ["agent-0.mp4", "agent-1.mp4"]

@@ -188,6 +188,12 @@ def test_without_a_terminal_progress_is_occasional_plain_lines() -> None:
     ]
 
 
+def test_an_error_is_left_to_who_catches_it() -> None:
+    out = io.StringIO()
+    Progress(out).on_end(ended(Stop.FAILED))
+    assert out.getvalue() == "Stopped after 1000 steps and 9.0 s: an error ended it\n"
+
+
 def test_an_evaluation_before_the_first_report_says_its_own_step() -> None:
     out = io.StringIO()
     Progress(out).on_evaluation(evaluation(500, 40.0))

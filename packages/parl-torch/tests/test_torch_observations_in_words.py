@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.errors import SpoiledBatchError
 from parl_torch.agent import Agent
 from parl_torch.algorithms.dqn import DQN
 from parl_torch.algorithms.ppo import PPO
@@ -28,7 +29,7 @@ def test_the_pair_that_reset_returns_is_named(agent: Agent, method: str) -> None
 def test_nan_is_named_with_its_place(agent: Agent, method: str) -> None:
     obs = np.zeros((3, 4), np.float32)
     obs[2, 1] = np.nan
-    with pytest.raises(ValueError, match=r"obs\[1\] of observation 2 is NaN"):
+    with pytest.raises(SpoiledBatchError, match=r"obs\[1\] of observation 2 is NaN"):
         getattr(agent, method)(obs)
 
 

@@ -690,12 +690,12 @@ def _refuse_nan(batch: Any) -> None:
     """Refuse observations that are NaN, for which any action is as good as none.
 
     Raises:
-        ValueError: it names the number's place.
+        SpoiledBatchError: it names the number's place.
     """
     for name, array in leaves("obs", batch).items():
         if array.dtype.kind == "f" and np.isnan(array).any():
             row, *place = np.argwhere(np.isnan(array))[0].tolist()
-            raise ValueError(
+            raise SpoiledBatchError(
                 f"{name}{place} of observation {row} is NaN: look for divisions by 0 in the environment "
                 "(parl.env.check_env finds such), or for a reset that left numbers out"
             )

@@ -75,7 +75,7 @@ class DivergedError(ParlError, ArithmeticError):
 
 
 class SpoiledBatchError(DivergedError, ValueError):
-    """A loss is not finite because a number of the batch is not: the message names its row."""
+    """A number of a batch or of observations is NaN or infinite, which spoils losses or actions: it is named."""
 
 
 class EnvironmentContractError(ParlError, TypeError):

@@ -121,7 +121,8 @@ def play_run(
 
 def _record(target: Path, agent: Any, trained: Trained, make_env: Any, seed: int, how: Any) -> Any:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # the recorder chooses its files' names
+    with tempfile.TemporaryDirectory(dir=target.parent) as new:  # the recorder chooses its files' names
+        folder = str(Path(new) / "video")  # which it makes; of one that exists it says that it overwrites videos
 
         def recorded() -> Any:
             return gymnasium.wrappers.RecordVideo(make_env(), folder, episode_trigger=lambda _: True)

@@ -296,7 +296,8 @@ class Progress(Callback):
     def on_end(self, ended: Ended) -> None:
         if self._bar is not None:
             self._bar.close()
-        print(f"Stopped after {ended.step} steps and {ended.seconds:.1f} s: {ended.reason}", file=self._out, flush=True)
+        reason = ended.stop.value if ended.stop is Stop.FAILED else ended.reason  # an error is told by who catches it
+        print(f"Stopped after {ended.step} steps and {ended.seconds:.1f} s: {reason}", file=self._out, flush=True)
 
     def _draw(self, update: Update) -> None:
         if self._bar is None:
