@@ -156,6 +156,18 @@ def test_samples_that_a_rollback_makes_too_old_are_reported_as_such() -> None:
     assert (report.used, report.set_aside.too_old, report.stale) == (8, 3, {1: 8})
 
 
+def test_samples_that_are_too_few_for_a_step_after_a_rollback_are_reported_as_such() -> None:
+    config = settings(rollback=True, min_control=3)
+    config["solver"]["update"] = {"min_samples": 8}
+    es = ES(np.ones(6), config)
+    update(es, [])
+    infos = [*es.ask(5), *(control(es) for _ in range(30)), *(control(es, 0) for _ in range(30))]
+    report = es.tell(infos, [*range(5), *rewards_of(1.0, 30, 1), *rewards_of(10.0, 30, 2)])
+    assert report.rolled_back
+    assert (report.used, report.set_aside.too_few, report.set_aside.total, report.mean_reward) == (0, 5, 5, 0.0)
+    assert (es.mean == 1.0).all()
+
+
 def test_clones_leave_the_old_trusted_model_also_where_the_step_is_not_taken() -> None:
     config = settings(rollback=True, min_control=3)
     config["solver"]["update"] = {"shaping": "CENTERED"}

@@ -22,6 +22,7 @@ class SetAside:
         used: An earlier update has used them; their reward came again.
         untrusted: Their reward came without a token, and the settings want one (`update.only_tokens`).
         diverged: The step that they lead to is not finite.
+        too_few: They were fewer than `min_samples` when the model was rolled back.
     """
 
     too_old: int = 0
@@ -32,6 +33,7 @@ class SetAside:
     used: int = 0
     untrusted: int = 0
     diverged: int = 0
+    too_few: int = 0
 
     @property
     def total(self) -> int:
