@@ -4,7 +4,10 @@ import base64
 import copy
 import os
 import re
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -230,6 +233,28 @@ def test_a_forked_child_does_not_write_its_parents_tally_once_more(
 def test_a_log_without_tokens_says_what_a_token_needs(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log, pytest.raises(RecordError, match="no tokens"):
         log.reward("A" * 56, 1.0)
+
+
+ROTATES_AND_DIES = """
+import os, signal, sys
+from parl_evokit.tokens import rotate_secret
+
+os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+rotate_secret(sys.argv[1])
+"""
+
+
+def test_the_next_rotation_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    path = create_secret(tmp_path / "[1] secret")
+    before = path.read_text()
+    other = tmp_path / ".other.0.tmp"
+    other.touch()
+    killed = subprocess.run([sys.executable, "-c", ROTATES_AND_DIES, path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_text() == before
+    assert len(list(tmp_path.iterdir())) == 3
+    rotate_secret(path)
+    assert {*tmp_path.iterdir()} == {path, other}
 
 
 def test_the_command_makes_and_rotates_secrets(tmp_path: Path) -> None:

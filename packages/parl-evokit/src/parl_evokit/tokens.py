@@ -13,6 +13,7 @@ signs, all are accepted: rotation puts a new line on top and drops the last.
 
 import base64
 import binascii
+import glob
 import hashlib
 import hmac
 import os
@@ -246,6 +247,8 @@ def _write(path: Path, secrets: Sequence[bytes]) -> Path:
     try:
         _require_own_directory(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):  # secrets of a rotation that was killed
+            left.unlink(missing_ok=True)
         with atomic_write(path, "w", permissions=0o600) as file:
             file.write(text)
     except OSError as error:
