@@ -106,6 +106,16 @@ def test_a_decision_has_the_reward_that_an_update_would_take(tmp_path: Path) -> 
     assert found.actions.tolist() == [2, 2]
 
 
+def test_decisions_of_two_models_that_share_keys_and_numbers_are_two(tmp_path: Path) -> None:
+    for fingerprint in (5, 6):
+        with LogWriter(tmp_path) as log:
+            info = SamplingInfo([7, 2], 1, fingerprint)
+            log.sampled(info, context=[1.0], action=fingerprint, propensity=0.5)
+            log.reward(info, float(fingerprint))
+    found = read_decisions(tmp_path)
+    assert sorted(zip(found.actions.tolist(), found.rewards.tolist(), strict=True)) == [(5, 5.0), (6, 6.0)]
+
+
 def test_a_record_of_another_writer_that_is_no_decision_is_left_out(tmp_path: Path) -> None:
     tag, chance = b"\x4d", np.float32
     good = b"\x3a\x04" + chance(1.5).tobytes() + b"\x40\x01" + tag + chance(0.5).tobytes()

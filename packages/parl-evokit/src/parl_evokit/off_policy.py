@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from parl_evokit._records import Record, SamplingInfo, is_decision
 from parl_evokit.errors import EvolutionError, RecordError
-from parl_evokit.log._frames import is_header, scan
+from parl_evokit.log._frames import Header, is_header, scan
 from parl_evokit.log._reader import read_log
 from parl_evokit.log._segments import FileGone, FileUnreadable, files_of, stretch_of
 
@@ -123,17 +123,19 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
             data = stretch_of(file.path, 0, file.size)
         except (FileGone, FileUnreadable):  # as `read_log` leaves it out
             continue
+        fingerprint = 0
         for payload in scan(data).payloads:
-            if is_header(payload):
-                continue
             try:
+                if is_header(payload):
+                    fingerprint = Header.decode(payload).fingerprint
+                    continue
                 record = Record.decode(payload)
             except RecordError:
                 continue
             if record.action is None or not (any(record.info.key) or record.info.identity):
                 continue
             if is_decision(record.context, record.action, record.propensity):
-                served[_identity(record.info)] = record
+                served[_identity(record.info, fingerprint)] = record
     rows = [(record, rewards[sample]) for sample, record in served.items() if sample in rewards]
     if len({len(record.context) for record, _ in rows}) > 1:
         raise EvolutionError("contexts in the log differ in length: they are of different products or versions")
@@ -146,9 +148,9 @@ def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -
     )
 
 
-def _identity(info: SamplingInfo) -> tuple[int, ...]:
-    """Return what tells a sample from all others."""
-    return (*(info.key or (0, 0)), info.identity, info.model_iter_id)
+def _identity(info: SamplingInfo, fingerprint: int = 0) -> tuple[int, ...]:
+    """Return what tells a sample from all others; `fingerprint` is that of its segment."""
+    return (*(info.key or (0, 0)), info.identity, info.model_iter_id, info.fingerprint or fingerprint)
 
 
 def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) -> Evaluation:
