@@ -177,6 +177,26 @@ def test_a_step_that_is_not_finite_is_not_taken_and_later_ones_are() -> None:
     assert es.mean.tobytes() != before
 
 
+@pytest.mark.parametrize(("kind", "optimizer", "lr"), [("GA", "SGD", 1.0), ("ARS", "MOMENTUM", 1e37)])
+def test_samples_are_finite_where_noise_is_as_wide_as_may_be(kind: str, optimizer: str, lr: float) -> None:
+    sampling = {"gaussian_sampling": {"std": 1e37}}
+    solver = {"type": kind, "optimizer": {"type": optimizer, "base_lr": lr}, "sampling": sampling}
+    search = solver_class(SolverKind[kind])(np.ones(20), {"keys": "COUNTER", "solver": solver})
+    rejected = 0
+    for _ in range(40):
+        infos, before, kept = search.ask(40), search.mean.copy(), search.state()
+        samples = search.candidates(infos)
+        assert np.isfinite(samples).all()
+        report = search.tell(infos, samples[:, 0] / 1e37)
+        if report.rejected:
+            rejected += 1
+            assert search.mean.tobytes() == before.tobytes()
+            after = search.state()
+            for name in set(kept) - {"model_iter_id", "next_key"}:
+                np.testing.assert_array_equal(after[name], kept[name], err_msg=name)
+    assert rejected
+
+
 @pytest.mark.parametrize("kind", [kind for kind in SolverKind if kind not in {SolverKind.BASIC_ES, SolverKind.ARS}])
 @pytest.mark.parametrize("d", [1, 3, 7])
 def test_samples_are_finite_where_rewards_grow_for_ever(kind: SolverKind, d: int) -> None:

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parl_evokit._params import FlatVector, ParameterLayout
-from parl_evokit._sampler import FARTHEST, Advance, Bounds, Sampler, Transform
+from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Bounds, Sampler, Transform
 from parl_evokit._samples import Group, Intake
 from parl_evokit.config import Config, RestartKind
 from parl_evokit.errors import ConfigError, InvalidReward, LayoutMismatch
@@ -60,8 +60,6 @@ __all__ = [
     "sorted_log_ranks",
 ]
 
-LARGEST_SPREAD = 1e30  # beyond, float32 parameters would overflow
-LARGEST_REACH = float(np.finfo(np.float32).max)
 RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
 UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12

@@ -23,6 +23,8 @@ from parl_evokit.noise._spec import UNITS_PER_ONE, splitmix64
 
 __all__ = [
     "FARTHEST",
+    "LARGEST_REACH",
+    "LARGEST_SPREAD",
     "Advance",
     "Best",
     "Bounds",
@@ -35,6 +37,8 @@ __all__ = [
 PARENT_INDEX = 2**32
 CONTROL_INDEX = 2**32 + 1
 FARTHEST = 10.0  # standard deviations: no sample is farther from its model
+LARGEST_SPREAD = 1e30  # standard deviation beyond which samples of finite parameters may not be finite
+LARGEST_REACH = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from parl_evokit._params import FlatVector, ParameterLayout
 from parl_evokit._records import SamplingInfo, halves_of, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
-from parl_evokit._sampler import Advance, Best, Sampler, Transform
+from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Best, Sampler, Transform
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
@@ -210,7 +210,7 @@ class Strategy(ABC):
             )
         state_before = self._own_state() if self.config.solver.guard.rollback and guard.trusted is None else {}
         try:
-            step = self._advance(intake, before)
+            step = self._finite(before, lambda: self._advance(intake, before))
         except StepDiverged as error:
             report = self._not_taken(intake, before, guard, str(error))
             return self._with_comparison(report, comparison, arms[1])
@@ -221,6 +221,21 @@ class Strategy(ABC):
         self._note_best(intake, before)
         report = _report(intake, before, used, step.gradient_norm, update_norm, parameters)
         return self._with_comparison(report, comparison, arms[1])
+
+    def _finite(self, before: Sampler, advance: Callable[[], Advance]) -> Advance:
+        """Return a step; with noise so wide that its samples may not be finite, look at it.
+
+        Raises:
+            StepDiverged: They would not be; the algorithm is as before.
+        """
+        if _widest(before.std) <= LARGEST_SPREAD:
+            return advance()
+        state, step = self._own_state(), advance()
+        centres = step.parameters if step.parents is None else step.parents
+        if float(np.abs(centres).max()) + FARTHEST * _widest(step.std) > LARGEST_REACH:
+            self._load_own_state(state)
+            raise StepDiverged("samples would not be finite; rewards grow as far as numbers reach")
+        return step
 
     def sorted(self, samples: Samples) -> Intake:
         """Return samples as an update of the present model would take them."""
@@ -301,7 +316,7 @@ class Strategy(ABC):
             return _report(intake, before, used=0, update_norm=norm, parameters=self.mean, rolled_back=reason)
         state = self._own_state()
         try:
-            step = self._advance_reverted(intake, reverted, children)
+            step = self._finite(reverted, lambda: self._advance_reverted(intake, reverted, children))
         except StepDiverged as error:
             return self._not_taken(intake, reverted, self.guard, str(error), reason)
         parameters = self._take(step, reverted, self.guard, state)
@@ -525,6 +540,10 @@ def _report(
         stale_rule=intake.stale_rule,
         effective=float(intake.used) if intake.effective is None else intake.effective,
     )
+
+
+def _widest(std: float | FlatVector) -> float:
+    return float(std.max()) if isinstance(std, np.ndarray) else std
 
 
 def length_of(vector: FlatVector) -> float:
