@@ -221,6 +221,40 @@ def test_with_new_episodes_at_every_checkpoint_stopping_changes_nothing_either(t
         np.testing.assert_array_equal(parts.weights, whole.weights)
 
 
+class Scaled(gymnasium.RewardWrapper[Any, Any]):
+    """Divides rewards by the largest one that it has seen."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.largest = 0.1
+
+    def reward(self, reward: Any) -> float:
+        self.largest = max(self.largest, abs(reward))
+        return float(reward / self.largest)
+
+    def checkpoint_state(self) -> Any:
+        return {"largest": self.largest}
+
+    def restore_checkpoint(self, state: Any) -> None:
+        self.largest = float(state["largest"])
+
+
+@pytest.mark.parametrize("inference", ["actors", "learner"])
+def test_statistics_of_environments_go_on_in_new_episodes(
+    inference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Walk
+    monkeypatch.setitem(globals(), "Walk", lambda: Scaled(made()))
+    changes: dict[str, Any] = {"inference": inference, "checkpoints": {"environments": "reset"}}
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn(run, **changes)
+    with Run.at(tmp_path / "parts") as run:
+        learn(run, StepBudget(60), **changes)
+    with Run.resume(tmp_path / "parts") as run:
+        parts = learn(run, **changes)
+    np.testing.assert_array_equal(parts.weights, whole.weights)
+
+
 def test_environments_that_cannot_be_had_again_are_named_and_fresh_episodes_go_on(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"env_kwargs": {"repeatable": False}}
     with Run.at(tmp_path / "run") as run:

@@ -29,6 +29,7 @@ What fails is the loop's to ask for again; an environment that raised will be ma
 a row ends the run with its last error.
 """
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -487,6 +488,22 @@ class ActorEnvironments:
                 f"{self._groups} of {self.num_envs // self._groups}: make the same, however many actors have them"
             )
         self._workers.call_all([Call(group, "set_state", (group, each)) for group, each in enumerate(saved)])
+
+    def get_statistics(self) -> list[Any]:
+        """Return what each environment keeps beyond an episode, once nothing is in progress."""
+        self._source.settle()
+        calls = [Call(group, "get_statistics", (group,)) for group in range(self._groups)]
+        return list(itertools.chain.from_iterable(self._workers.call_all(calls)))
+
+    def set_statistics(self, saved: Sequence[Any]) -> None:
+        """Continue with what `get_statistics` returned, from the next reset on, which has to follow.
+
+        Raises:
+            CheckpointError: an environment has other wrappers.
+        """
+        size = self.num_envs // self._groups
+        each = enumerate(saved[start : start + size] for start in range(0, self.num_envs, size))
+        self._workers.call_all([Call(group, "set_statistics", (group, states)) for group, states in each])
 
 
 class FragmentCollector:

@@ -399,6 +399,14 @@ class GroupActor:
                 raise
         self._begun[group] = state["begun"]
 
+    def get_statistics(self, group: int) -> list[Any]:
+        """Return what each environment of a group keeps beyond an episode."""
+        return self._environments(group).get_statistics()
+
+    def set_statistics(self, group: int, states: Sequence[Any]) -> None:
+        """Continue with what `get_statistics` returned; a reset has to follow."""
+        self._environments(group).set_statistics(states)
+
     def close(self) -> None:
         """Close all environments."""
         for group in list(self._open):
