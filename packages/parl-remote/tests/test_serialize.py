@@ -73,7 +73,7 @@ class Large:
 
 
 def test_an_error_that_says_nothing_is_named_alone() -> None:
-    with pytest.raises(SerializationError, match="cannot be sent to the actor: MemoryError. Send plain data"):
+    with pytest.raises(SerializationError, match=r"cannot be sent to the actor: MemoryError\. Send plain data"):
         serialize.dumps_arguments((Large(),), {}, "A.f", list)
 
 

@@ -240,7 +240,7 @@ class Items:
         self._left = total  # not taken yet, if that is known
         self._on_end: Callable[[], None] | None = on_end
         self._exhausted = False
-        self.source_error: Exception | None = None  # raised where the next item would be
+        self.source_error: BaseException | None = None  # raised where the next item would be
         self._queue: Any = []  # items that are taken and not handed out, from `_at` on
         self._at = 0
         if ahead == 0 and type(items) is range:  # of which a part is as small as the whole
@@ -258,7 +258,6 @@ class Items:
         self._workers_seen = 1
         self._arrived = Condition(workers.lock)
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
-        self.source_error: BaseException | None = None
         self._closed = False
         self._cut_short = False  # by the executor's end
         self._begun = False
