@@ -38,6 +38,12 @@ def pid(_: object = None) -> int:
     return os.getpid()
 
 
+def endless_at_700(n: int) -> int:
+    if n == 700:
+        threading.Event().wait()
+    return n
+
+
 def odd_fails(number: int) -> int:
     if number % 2:
         raise KeyError(number)
@@ -435,6 +441,13 @@ class TestMap:
         with pytest.raises(KeyError):
             next(results)
         assert list(results) == []
+
+    def test_an_item_of_many_that_does_not_end_is_found_by_its_time_limit(self, shared_cluster: None) -> None:
+        results = parl_remote.map(endless_at_700, range(1000), timeout_s=1.5)
+        came = [next(results) for _ in range(700)]
+        with pytest.raises(ResultTimeout, match="item 700"):
+            next(results)
+        assert [*came, *results] == [n for n in range(1000) if n != 700]
 
     @pytest.mark.parametrize("buffersize", [None, 1])
     def test_an_error_of_the_items_source_comes_after_the_items(

@@ -34,6 +34,7 @@ _CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
 _LEAST_S = 0.002  # less is not worth a message, however few items are left
 _GROWTH = 64  # from one chunk to the next, because one item says little
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
+_SLACK = 4  # of the time that items take beside one that may be late
 _COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for the iterating thread
 
@@ -423,6 +424,9 @@ class Items:
             self._queue[self._at : self._at + size] = [None] * size  # an item lives no longer than its chunk
         self._at += size
         chunk = Chunk(self, self._code, items, size, self._how, self._next_start)
+        if self.timeout_s is not None:
+            most = (size - 1) * self.timeout_s
+            chunk.rest_s = min(most, _SLACK * size * self._cost) if self._cost else most
         self._next_start += size
         return chunk
 

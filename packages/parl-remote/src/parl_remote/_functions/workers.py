@@ -111,13 +111,15 @@ class Chunk:
         size: How many.
         how: See `How`.
         start: The number of the first one.
+        rest_s: How long all of it but one item may take: if it takes longer than that and the time limit, it is run
+            again in pieces, until the item that is too late is alone.
         deaths: How many workers have ended with it, if it is a single item.
         alone: Whether it is to be the only one in a worker, because one has ended with it.
         future: Of the call, if it is one.
         worker: The reference to the worker that it was done by, for generators that are there.
     """
 
-    __slots__ = ("alone", "code", "deaths", "future", "how", "items", "size", "source", "start", "worker")
+    __slots__ = ("alone", "code", "deaths", "future", "how", "items", "rest_s", "size", "source", "start", "worker")
 
     def __init__(self, source: Source, code: Code, items: Any, size: int, how: How, start: int) -> None:
         self.source = source
@@ -126,6 +128,7 @@ class Chunk:
         self.size = size
         self.how = how
         self.start = start
+        self.rest_s = 0.0
         self.deaths = 0
         self.alone = False
         self.future: Any = None
@@ -469,7 +472,7 @@ class Workers:
             self._lost(worker, chunk, error)
             return
         if chunk.source.timeout_s is not None:
-            self._clock.after(chunk.source.timeout_s * chunk.size, partial(self._time_out, worker, chunk))
+            self._clock.after(chunk.source.timeout_s + chunk.rest_s, partial(self._time_out, worker, chunk))
         del items, code
         future.add_done_callback(partial(self._answered, worker, chunk, size))
 
@@ -562,6 +565,7 @@ def _pieces(chunk: Chunk) -> list[Chunk]:
         part = chunk.items[first : first + step]
         piece = Chunk(chunk.source, chunk.code, part, len(part), chunk.how, chunk.start + first)
         piece.alone = True
+        piece.rest_s = chunk.rest_s if len(part) > 1 else 0.0
         pieces.append(piece)
     return pieces
 
