@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import gc
 import os
 import queue
 import random
@@ -35,6 +36,27 @@ class Echo:
 
     def zeros(self, size: int) -> Any:
         return np.zeros(size)
+
+    def numbers(self, most: int) -> Iterator[int]:
+        self.open = getattr(self, "open", 0) + 1
+        try:
+            yield from range(most)
+        finally:
+            self.open -= 1
+
+    def opened(self) -> int:
+        return getattr(self, "open", 0)
+
+
+@parl_remote.remote_class
+class Whole:
+    def echo(self, value: Any) -> Any:
+        return value
+
+
+class Plain:
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 @pytest.fixture
@@ -239,11 +261,19 @@ def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_w
 Alarm = Callable[[float, Callable[[], object]], None]
 
 
-@pytest.fixture
-def alarmed() -> Iterator[Alarm]:
-    """Run something with what Ctrl-C does at some moment within so many seconds."""
+class TimeIsUp(Exception):
+    """What a program's time limit raises."""
+
+
+def time_is_up(*_: object) -> None:
+    raise TimeIsUp
+
+
+@pytest.fixture(params=[signal.default_int_handler, time_is_up])
+def alarmed(request: pytest.FixtureRequest) -> Iterator[Alarm]:
+    """Run something with what Ctrl-C, or a time limit, does at some moment within so many seconds."""
     time_limit, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # of the test
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    before = signal.signal(signal.SIGALRM, request.param)
     chance = random.Random(7)
 
     def alarm(within_s: float, action: Callable[[], object]) -> None:
@@ -254,7 +284,7 @@ def alarmed() -> Iterator[Alarm]:
                 action()
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeIsUp):
             pass
 
     yield alarm
@@ -273,7 +303,7 @@ class TestPrograms:
             assert echo.size(large) == large.size
             assert echo.zeros(200_000).shape == large.shape
 
-        for n in range(300):
+        for n in range(150):
             alarmed(0.003, calls)
             assert submit(echo.echo, n).result(PATIENCE_S) == n
 
@@ -285,7 +315,7 @@ class TestPrograms:
             with parl_remote.Executor(2) as executor:
                 assert executor.submit(abs, -1).result(PATIENCE_S) == 1
 
-        for n in range(300):
+        for n in range(150):
             alarmed(0.003, maps)
             alarmed(0.001, calls)
             assert next(parl_remote.map(abs, [-n], timeout=PATIENCE_S)) == n
@@ -307,13 +337,20 @@ class TestPrograms:
 
     def test_a_queue_keeps_its_items(self, shared_cluster: None, alarmed: Alarm) -> None:
         items: parl_remote.Queue[int] = parl_remote.Queue()
-        sent, came = 0, []
-        for _ in range(200):
-            alarmed(0.002, lambda: items.get(timeout=PATIENCE_S))  # there is nothing to get
-            items.put_many([sent, sent + 1])
-            sent += 2
-            came += [items.get(timeout=PATIENCE_S), items.get(timeout=PATIENCE_S)]
-        assert came == list(range(sent))
+        items.put_many(range(1000))
+        came: list[int] = []
+
+        def take() -> None:
+            while len(came) < 1000:
+                came.append(items.get(timeout=PATIENCE_S))
+
+        for _ in range(2000):
+            if len(came) < 1000:
+                alarmed(0.002, take)
+        assert came == list(range(1000))
+        alarmed(0.002, lambda: items.get(timeout=PATIENCE_S))  # there is nothing to get
+        items.put(1)
+        assert items.get(timeout=PATIENCE_S) == 1
         with pytest.raises(queue.Empty):
             items.get_nowait()
 
@@ -328,10 +365,65 @@ class TestPrograms:
         with pytest.raises(queue.Empty):
             items.get(timeout=0.1)
 
-    def test_making_actors(self, shared_cluster: None, alarmed: Alarm) -> None:
+    def test_a_generator_goes_on_where_it_was_and_is_closed(self, shared_cluster: None, alarmed: Alarm) -> None:
+        echo = Echo()
+        for _ in range(20):
+            values = echo.numbers(60)
+            came: list[int] = []
+
+            def take(values: Any = values, came: list[int] = came) -> None:
+                for value in values:
+                    came.append(value)  # noqa: PERF402
+                assert len(came) == 60
+
+            for _ in range(2000):
+                if len(came) < 60:
+                    alarmed(0.001, take)
+            assert came == list(range(60))
+        del values, take
         for _ in range(60):
-            alarmed(0.03, lambda: Echo().echo(1))
-        assert Echo().echo(1) == 1
+            alarmed(0.002, lambda: list(echo.numbers(10**9)))
+        gc.collect()
+        assert echo.opened() == 0
+
+    @pytest.mark.parametrize("method", ["map", "map_unordered"])
+    def test_a_pool_returns_each_result(self, shared_cluster: None, alarmed: Alarm, method: str) -> None:
+        with parl_remote.ActorPool([Echo(), Echo()]) as pool:
+            results = getattr(pool, method)("echo", iter(range(500)))
+            came: list[int] = []
+
+            def take() -> None:
+                for value in results:
+                    came.append(value)  # noqa: PERF402
+                assert len(came) == 500
+
+            for _ in range(5000):
+                if len(came) < 500:
+                    alarmed(0.002, take)
+            assert sorted(came) == list(range(500))
+
+    def test_what_a_handler_raises_is_not_taken_for_a_value_that_cannot_be_sent(
+        self, shared_cluster: None, alarmed: Alarm
+    ) -> None:
+        echo: Any = Echo()
+        many = [Plain(n) for n in range(300)]
+
+        def set_attribute() -> None:
+            echo.many = many
+
+        for _ in range(60):
+            alarmed(0.003, lambda: parl_remote.put(many))
+            alarmed(0.003, set_attribute)
+            alarmed(0.003, lambda: list(parl_remote.map(len, [many, many])))
+
+    def test_making_actors_loses_neither_a_cpu_nor_a_name(self, connect: Callable[..., None], alarmed: Alarm) -> None:
+        connect(cpu_num=1, lease_timeout_s=PATIENCE_S)
+        named = parl_remote.with_options(Whole, name="whole")
+        for _ in range(60):
+            alarmed(0.03, lambda: Whole().echo(1))
+            alarmed(0.03, lambda: named().echo(1))
+        assert Whole().echo(1) == 1
+        assert named().echo(1) == 1
 
     def test_a_source_that_is_interrupted_is_over_and_its_items_come_first(self, shared_cluster: None) -> None:
         def source() -> Iterator[int]:

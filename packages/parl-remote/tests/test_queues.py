@@ -107,7 +107,7 @@ def test_actors_share_a_queue_that_was_passed_to_them() -> None:
 def test_any_number_of_getters_may_wait_and_a_put_is_still_heard() -> None:
     shared: Queue[int] = Queue()
     got: list[int] = []
-    futures = [submit(shared._actor.lend, bytes(1), 1, None) for _ in range(2000)]
+    futures = [submit(shared._actor.lend, bytes(1), 1, None, []) for _ in range(2000)]
     shared.put_many(range(2000))
     for future in futures:
         got += future.result(PATIENCE_S)[0]
@@ -117,7 +117,7 @@ def test_any_number_of_getters_may_wait_and_a_put_is_still_heard() -> None:
 @pytest.mark.usefixtures("shared_cluster")
 def test_a_getter_that_gave_up_takes_nothing() -> None:
     shared: Queue[int] = Queue()
-    waiting = submit(shared._actor.lend, bytes(1), 1, None)
+    waiting = submit(shared._actor.lend, bytes(1), 1, None, [])
     assert shared.qsize() == 0  # calls begin in order: the getter waits now
     assert not waiting.done()
     waiting.cancel()
@@ -132,7 +132,7 @@ def test_a_getter_that_gave_up_takes_nothing() -> None:
 def test_a_getter_that_is_given_up_before_the_queue_is_made_takes_nothing() -> None:
     for _ in range(20):
         shared: Queue[int] = Queue()
-        submit(shared._actor.lend, bytes(1), 1, None).cancel()
+        submit(shared._actor.lend, bytes(1), 1, None, []).cancel()
         shared.put(7)
         assert shared.qsize() == 1
 
@@ -170,7 +170,7 @@ def test_closing_wakes_waiting_threads() -> None:
     empty: Queue[int] = Queue()
     full: Queue[int] = Queue(maxsize=1)
     full.put(1)
-    getting, putting = submit(empty._actor.lend, bytes(1), 1, None), submit(full._actor.put, [2], None)
+    getting, putting = submit(empty._actor.lend, bytes(1), 1, None, []), submit(full._actor.put, [2], None)
     empty.close()
     full.close()
     assert getting.result(PATIENCE_S) == ([], True)

@@ -37,6 +37,7 @@ from parl_remote._data.tensors import Reducers, reducers
 from parl_remote._future import RemoteFuture
 from parl_remote._links.identity import host_id, new_id
 from parl_remote._system.facilities import is_portable
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
 from parl_remote.errors import ObjectLost, SerializationError
@@ -260,6 +261,7 @@ class _DirectArgument(serialize.Reference):
         return self.ref
 
 
+@uninterrupted
 def put(value: T) -> ObjectRef[T]:
     """Store a value once, to be passed to many actors.
 

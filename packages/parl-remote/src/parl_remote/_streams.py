@@ -29,6 +29,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from typing import Any, NoReturn, Protocol, Self
 
 from parl_remote._data import serialize
+from parl_remote._system.interrupts import uninterrupted
 
 __all__ = [
     "RemoteIterator",
@@ -82,18 +83,30 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         return self
 
     def __next__(self) -> Any:
+        values = self._values
+        while not values:
+            self._fetch()
+        value = values[0]
+        del values[0]  # no call from there on: neither a signal's handler nor another thread comes in between
+        return value
+
+    @uninterrupted
+    def _fetch(self) -> None:
         with self._turn:
-            while not self._values:
-                if self._over:
-                    raise StopIteration(self._returned)
-                coming = self._asked()
-                try:
-                    part = coming.result()
-                except Exception:
-                    self._end_if_failed(coming)
-                    raise
-                self._take(part)
-            return self._values.popleft()
+            if self._values:
+                return
+            if self._over:
+                raise StopIteration(self._returned)
+            self._take(self._result_of(self._asked()))
+
+    def _result_of(self, coming: Any) -> Any:
+        """Wait for a part, and return it; a wait that a handler or the time ends leaves it to the next one."""
+        coming._wait_until(None)
+        try:
+            return coming.result()
+        except Exception:
+            self._end_if_failed(coming)
+            raise
 
     def send(self, value: Any, /) -> Any:
         """Resume the generator with the value of its `yield` expression, and return the value that it yields next.
@@ -168,7 +181,7 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
         await self.aclose()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the actor, or this program, may have ended
+        with uninterrupted, contextlib.suppress(Exception):  # the actor, or this program, may have ended
             self._close()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -192,15 +205,10 @@ class RemoteIterator(Generator[Any, Any, Any], AsyncGenerator[Any, Any]):
             raise TypeError("can't send non-None value to a just-started generator")
         return at_start
 
+    @uninterrupted
     def _resumed(self, value: Any, error: BaseException | None) -> Any:
         with self._turn:
-            coming = self._resume(value, error)
-            try:
-                part = coming.result()
-            except Exception:
-                self._end_if_failed(coming)
-                raise
-            self._take(part)
+            self._take(self._result_of(self._resume(value, error)))
             if not self._values:
                 raise StopIteration(self._returned)
             return self._values.popleft()

@@ -108,6 +108,7 @@ class Executor(concurrent.futures.Executor):
 
         return submit_call(begin, fn, args, kwargs)
 
+    @uninterrupted
     def map(
         self,
         fn: Callable[..., T],
@@ -151,8 +152,7 @@ class Executor(concurrent.futures.Executor):
             )
             self._maps.add(job)
         try:
-            with uninterrupted:
-                job.fill()
+            job.fill()
             if job.source_error is not None:
                 raise job.source_error
         except BaseException:
@@ -357,6 +357,7 @@ def remote_function(
     return decorate if function is None else decorate(function)
 
 
+@uninterrupted
 def map(  # as it is called in the package
     fn: Callable[..., R],
     *iterables: Iterable[Any],

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
-from itertools import islice
 from math import inf
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from parl_remote._functions.worker import Code, How, Outcome, Unread, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
 from parl_remote._future import RemoteFuture
 from parl_remote._streams import RemoteIterator
-from parl_remote._system.interrupts import Condition, interruptible, is_between_steps, uninterrupted
+from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
 from parl_remote.errors import ResultTimeout
 
 __all__ = ["Calls", "Items", "Results", "read"]
@@ -35,6 +34,7 @@ _LEAST_S = 0.002  # less is not worth a message, however few items are left
 _GROWTH = 64  # from one chunk to the next, because one item says little
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
 _SLACK = 4  # of the time that items take beside one that may be late
+_NOTHING = object()
 _COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for the iterating thread
 
@@ -280,16 +280,10 @@ class Items:
                 break
             some: list[Any] = []
             try:
-                with interruptible:  # items may come from the program's own generator, which may wait
-                    try:
-                        some.extend(islice(self._items, None if room == inf else int(room)))
-                        self._exhausted = len(some) < room
-                    except BaseException as error:
-                        if is_between_steps(error):
-                            raise
-                        self.source_error, self._exhausted = error, True
-                        if not isinstance(error, Exception):
-                            raise
+                error = take_items(some, self._items, None if room == inf else int(room))
+                self.source_error, self._exhausted = error, len(some) < room
+                if error is not None and (is_by_handler(error) or not isinstance(error, Exception)):
+                    raise error
             finally:
                 with self.workers.lock:
                     if self._at:
@@ -316,17 +310,16 @@ class Items:
         room = _AHEAD * size * max(2, self._workers_seen) - (self._taken - self.given)
         return room if room >= size else 0
 
-    def part(self, timeout_s: float | None, deadline: float | None) -> _Read | None:
-        """Wait for the next part of the results; return it, or None if there are no more.
+    def part(self, timeout_s: float | None, deadline: float | None) -> _Read | BaseException | None:
+        """Wait for the next part of the results; return it, None if there are no more, or the error that ends them.
 
         Args:
             timeout_s: For the message.
             deadline: By when it has to be there.
 
-        Raises:
-            ResultTimeout: It is not.
-            RuntimeError: The executor was shut down before all items were taken.
-            Exception: What the source of the items raised, after the results of those before.
+        Returns:
+            As an error: that it was not there in time, that the executor was shut down before all items were taken, or
+            what the source of the items raised, after the results of those before.
         """
         with self._arrived:
             while (found := self._done.pop(self.given, None)) is None:
@@ -334,15 +327,13 @@ class Items:
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise ResultTimeout(f"a result was not there within {timeout_s} s")
+                    return ResultTimeout(f"a result was not there within {timeout_s} s")
                 self._arrived.wait(left)
         if found is None:
             error, self.source_error = self.source_error, None
-            if error is not None:
-                raise error
-            for _ in self._items if self._cut_short else ():
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            return None
+            if error is None and self._cut_short and next(self._items, _NOTHING) is not _NOTHING:
+                return RuntimeError("cannot schedule new futures after shutdown")
+            return error
         chunk, outcome = found
         if isinstance(outcome, BaseException):
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
@@ -532,23 +523,20 @@ class Results(Iterator[R]):
                 raise StopIteration
             self._has_begun = True
             job = self._job
-            try:
-                job.fill()
-                if not self._later:
-                    self._take_part(job.part(self._timeout_s, self._deadline))
-            except Exception:
-                self._end()
-                raise
+            job.fill()
+            if not self._later:
+                self._take_part(job.part(self._timeout_s, self._deadline))
             if self._later:
                 job.given += 1
                 self._ready.append(self._later.pop())
                 job.fill()
 
-    def _take_part(self, part: _Read | None) -> None:
+    def _take_part(self, part: _Read | BaseException | None) -> None:
         self._tick(self._counted)
-        if part is None:
+        self._counted = 0
+        if part is None or isinstance(part, BaseException):
             self._end()
-            raise StopIteration
+            raise StopIteration if part is None else part
         values, failures = part
         self._counted = len(values)
         for place, error in failures.items():

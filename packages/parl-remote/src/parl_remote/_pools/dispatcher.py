@@ -22,6 +22,7 @@ from typing import Any
 from parl_remote._future import RemoteFuture
 from parl_remote._links.loop import serving
 from parl_remote._program.proxy import RemoteObject, make_proxy, reference_of
+from parl_remote._system.interrupts import Event
 from parl_remote.errors import ActorError, ActorLost, ItemLost, NotConnected, RemoteCallError, TooManyPendingCalls
 
 __all__ = ["Dispatcher", "Member", "Task"]
@@ -118,7 +119,7 @@ class Dispatcher:
     def add(self, actor: Any) -> None:
         """Add an actor."""
         member = Member(actor)
-        done = threading.Event()
+        done = Event()
 
         def add() -> None:
             self._members[member] = None
@@ -144,7 +145,7 @@ class Dispatcher:
 
     def await_all(self) -> None:
         """Wait until all tasks so far are settled."""
-        done = threading.Event()
+        done = Event()
         self._events.put(lambda: self._all_done.append(done))
         self._await(done)
 

@@ -15,12 +15,13 @@ An item that raises, raises at its place; the iterator continues with the next o
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import itertools
 import logging
 import os
-import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -31,6 +32,7 @@ from parl_remote._future import RemoteFuture
 from parl_remote._options import check_count
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
+from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
 from parl_remote.errors import ActorError, ResultTimeout
 
 __all__ = ["ActorPool", "Results"]
@@ -289,9 +291,12 @@ class Results(Iterator[Any]):
         self._timeout_s = timeout_s
         self._tick = tick
         self._under_way: deque[RemoteFuture[Any]] = deque()
-        self._finished: queue.SimpleQueue[RemoteFuture[Any]] = queue.SimpleQueue()
+        self._news = Condition()
+        self._finished: deque[RemoteFuture[Any]] = deque()
+        self._taken: list[tuple[int, Any]] = []  # an item that is not begun yet
+        self._next: list[tuple[Any, BaseException | None]] = []  # the result, or error, that is to be returned
         self._exhausted = False
-        self._source_error: Exception | None = None  # raised where the next item would be
+        self._source_error: BaseException | None = None  # raised where the next item would be
 
     def __iter__(self) -> Self:
         return self
@@ -305,25 +310,37 @@ class Results(Iterator[Any]):
             ItemLost: Actors kept dying while working on this item.
             Exception: Whatever the method raised for this item.
         """
+        following = self._next
+        while not following:
+            self._fetch()
+        value, error = following[0]
+        del following[0]  # no call from there on: neither a signal's handler nor another thread comes in between
+        if error is None:
+            return value
+        try:
+            if isinstance(error, StopIteration):  # as in a generator
+                raise RuntimeError("an item raised StopIteration") from error
+            raise error
+        finally:
+            del error  # its traceback would have this frame
+
+    @uninterrupted
+    def _fetch(self) -> None:
+        """Make the next result ready, or end."""
         self._fill()
         if not self._under_way:
             self.close()
-            try:
-                raise StopIteration if self._source_error is None else self._source_error
-            finally:
-                self._source_error = None
+            error, self._source_error = self._source_error, None
+            raise StopIteration if error is None else error
         future = self._first() if self._is_ordered else self._any()
         self._tick(1)
-        try:
-            return future.result()
-        except StopIteration as error:  # as in a generator
-            raise RuntimeError("an item raised StopIteration") from error
-        finally:
-            del future  # it has the result, and the error, whose traceback would have this frame
+        error = concurrent.futures.CancelledError() if future.cancelled() else future.exception()
+        self._next.append((None if error is not None else future.result(), error))
 
     def close(self) -> None:
         """Take no more items and cancel those not started; available results are dropped."""
         self._exhausted = True
+        self._next.clear()
         while self._under_way:
             self._under_way.popleft().cancel()
         self._tick(0)
@@ -334,38 +351,39 @@ class Results(Iterator[Any]):
 
     def _fill(self) -> None:
         while not self._exhausted and len(self._under_way) < self._ahead:
-            try:
-                index, item = next(self._items)
-            except StopIteration:
-                self._exhausted = True
-                return
-            except Exception as error:
-                self._exhausted = True
+            if not self._taken and (error := take_items(self._taken, self._items, 1)) is not None:
                 trace = error.__traceback__
                 self._source_error = error.with_traceback(trace and trace.tb_next)  # this frame would keep the iterator
+                self._exhausted = True
+                if is_by_handler(error) or not isinstance(error, Exception):
+                    raise error
+            if not self._taken:
+                self._exhausted = True
                 return
-            future = self._begin(index, item)
+            future = self._begin(*self._taken.pop())
             self._under_way.append(future)
             if not self._is_ordered:
                 future.add_done_callback(self._note)  # not a lambda: it must not keep this iterator alive for long
 
     def _note(self, future: Any) -> None:
-        self._finished.put(future)
+        with self._news:
+            self._finished.append(future)
+            self._news.notify_all()
 
     def _first(self) -> RemoteFuture[Any]:
         future = self._under_way[0]
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         try:
-            future.exception(self._timeout_s)
-        except TimeoutError:
-            if not future.done():
-                raise ResultTimeout(f"the next result did not come within {self._timeout_s} s; ask again") from None
+            future._wait_until(deadline)
+        except ResultTimeout:
+            raise ResultTimeout(f"the next result did not come within {self._timeout_s} s; ask again") from None
         return self._under_way.popleft()
 
     def _any(self) -> RemoteFuture[Any]:
-        try:
-            future = self._finished.get(timeout=self._timeout_s)
-        except queue.Empty:
-            raise ResultTimeout(f"no result came within {self._timeout_s} s; ask again") from None
+        with self._news:
+            if not self._news.wait_for(lambda: self._finished, self._timeout_s):
+                raise ResultTimeout(f"no result came within {self._timeout_s} s; ask again")
+            future = self._finished.popleft()
         self._under_way.remove(future)
         return future
 

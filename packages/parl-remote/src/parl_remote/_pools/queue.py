@@ -2,11 +2,11 @@
 
 Queue.put --items--> QueueActor: items, and who waits --items--> Queue.get
                         (one event loop: a caller that waits is a task, which ends with its caller)
-                     items that are lent        <--received, given back-- Queue.get
+                     items that are lent        <--got, given back-- Queue.get
 
 A `get` may end at any moment, by Ctrl-C or cancelled, also when its items are on the way. It borrows them, under a
-ticket of its own, and then says that it has got them, or that they go back to where they were. Calls run in order, so
-that the next `get` of the same program finds them there.
+ticket of its own. The next `get` says that it has got them; one that ended says that they go back to where they were.
+Calls run in order, so that the next `get` of the same program finds them there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from parl_remote import _current
 from parl_remote._connecting import connect, get_actor, kill
 from parl_remote._decorator import remote_class, submit, with_options
 from parl_remote._options import check_count
+from parl_remote._system.interrupts import uninterrupted
 from parl_remote.errors import QueueClosed
 
 __all__ = ["Queue"]
@@ -29,6 +30,7 @@ __all__ = ["Queue"]
 Item = TypeVar("Item")
 
 _TICKET_BYTES = 8
+_MOST_LENT = 10_000
 _MOST_WAITING = 1_000_000  # calls at once: all getters may wait, and a put must still be heard
 
 
@@ -64,11 +66,15 @@ class QueueActor:
             _wake(self._getters)
         return len(items), False
 
-    async def lend(self, ticket: bytes, most: int, timeout_s: float | None) -> tuple[list[Any], bool]:
+    async def lend(self, ticket: bytes, most: int, timeout_s: float | None, got: list[bytes]) -> tuple[list[Any], bool]:
         """Take one to `most` items, none if there was none in time; return them, and whether the queue is closed.
 
-        They are kept until `received` or `give_back`.
+        They are kept until a later call says that its caller has `got` them, or gives them back.
         """
+        for one in got:
+            self._lent.pop(one, None)
+        while len(self._lent) >= _MOST_LENT:  # to callers that are gone
+            del self._lent[next(iter(self._lent))]
         until = _deadline(timeout_s)
         while not self._items:
             if self._is_closed or not await self._wait(self._getters, until):
@@ -80,10 +86,6 @@ class QueueActor:
             _wake(self._getters)
         self._lent[ticket] = taken
         return taken, False
-
-    def received(self, ticket: bytes) -> None:
-        """Forget items that were lent: their caller has them."""
-        self._lent.pop(ticket, None)
 
     def give_back(self, ticket: bytes) -> None:
         """Put items that were lent back to the front; do nothing if there were none."""
@@ -183,6 +185,7 @@ class Queue(Generic[Item]):
             connect()
         made: Callable[..., Any] = with_options(QueueActor, **options) if options else QueueActor
         self._actor: Any = made(maxsize)
+        self._got: list[bytes] = []  # tickets of what this handle has got
 
     @classmethod
     def named(cls, name: str) -> Queue[Any]:
@@ -250,16 +253,19 @@ class Queue(Generic[Item]):
         return self._taken(most, _patience(True, timeout))
 
     def _taken(self, most: int, timeout_s: float | None) -> list[Item]:
-        """Take items; what ends the wait, such as Ctrl-C, leaves them in the queue."""
-        ticket = os.urandom(_TICKET_BYTES)
+        """Take items; what a signal's handler raises leaves them in the queue."""
+        ticket, got = os.urandom(_TICKET_BYTES), self._got[:]
         try:
-            answer = self._actor.lend(ticket, most, timeout_s)
+            with uninterrupted:
+                items, is_closed = self._actor.lend(ticket, most, timeout_s, got)
+                del self._got[: len(got)]
         except BaseException:
             submit(self._actor.give_back, ticket)
             raise
-        if answer[0]:
-            submit(self._actor.received, ticket)
-        return _checked(answer)
+        if items:
+            self._got += (ticket,)
+            return items  # type: ignore[no-any-return]  # no call since they came: no handler comes in between
+        raise _nothing(is_closed)
 
     async def put_async(self, item: Item, timeout: float | None = None) -> None:
         """Add an item without blocking the event loop; raise what `put` raises."""
@@ -271,17 +277,18 @@ class Queue(Generic[Item]):
         If it is cancelled, as by `asyncio.wait_for`, it takes nothing.
         """
         ticket = os.urandom(_TICKET_BYTES)
-        lending = submit(self._actor.lend, ticket, 1, _patience(True, timeout))
+        got, self._got = self._got, []
+        lending = submit(self._actor.lend, ticket, 1, _patience(True, timeout), got)
         try:
-            answer = await lending
+            items, is_closed = await lending
         except BaseException:
             lending.cancel()
             submit(self._actor.give_back, ticket)
             raise
-        if answer[0]:
-            submit(self._actor.received, ticket)
-        item: Item = _checked(answer)[0]
-        return item
+        if items:
+            self._got += (ticket,)
+            return items[0]  # type: ignore[no-any-return]
+        raise _nothing(is_closed)
 
     def qsize(self) -> int:
         """Return the number of items at this moment."""
@@ -342,7 +349,7 @@ class Queue(Generic[Item]):
 
 def _of(actor: Any) -> Queue[Any]:
     made: Queue[Any] = Queue.__new__(Queue)
-    made._actor = actor
+    made._actor, made._got = actor, []
     return made
 
 
@@ -362,10 +369,5 @@ def _check_put(answer: tuple[int, bool], number: int) -> None:
         raise standard.Full(f"{put} of {number} items were added in time")
 
 
-def _checked(answer: tuple[list[Any], bool]) -> list[Any]:
-    items, is_closed = answer
-    if items:
-        return items
-    if is_closed:
-        raise QueueClosed("the queue is closed and has no items left")
-    raise standard.Empty
+def _nothing(is_closed: bool) -> Exception:
+    return QueueClosed("the queue is closed and has no items left") if is_closed else standard.Empty()

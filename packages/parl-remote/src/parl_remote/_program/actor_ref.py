@@ -211,6 +211,7 @@ class ActorRef:
         with uninterrupted:
             return self.outbox.submit(call).result()
 
+    @uninterrupted
     def set(self, name: str, value: Any) -> None:
         """Write an attribute.
 

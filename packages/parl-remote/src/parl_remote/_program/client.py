@@ -374,6 +374,7 @@ class Client(ConnectionDisplay):
 
     def _let_go(self, record: ActorRecord, channel: Channel | None) -> None:
         if os.getpid() == self._pid:
+            record.is_let_go = True
             self._releaser.drop(record, channel)
 
     def _destroy(self, record: ActorRecord) -> None:

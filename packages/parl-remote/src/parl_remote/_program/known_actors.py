@@ -131,6 +131,7 @@ class ActorRecord:
         is_borrowed: Whether another process has made it.
         on_names: Called with the names of its attributes when they change.
         is_detached: Whether it outlives this program.
+        is_let_go: Whether this process has no handle of it any more, so that it ends unless others have one.
         forked: Whether it belongs to the process that this one was forked from.
         restarts: Restarts it when it is lost; None for an actor that is not restarted.
         outbox: The way of calls to it, which ends with it unless it is restarted; None before there is one.
@@ -142,6 +143,7 @@ class ActorRecord:
     ) -> None:
         self.is_borrowed = is_borrowed
         self.is_detached = is_detached
+        self.is_let_go = False
         self.lease_id = lease_id
         self.node_id = node_id
         self.class_name = class_name

@@ -145,6 +145,9 @@ class Making:
         self._variables = variables
         self._limits = limits
         self._named: dict[str, ActorRecord] = {}  # the last one with each name that was made here
+        self._given_up: dict[
+            str, float
+        ] = {}  # names of actors that were not made, and when they are free at the latest
         self.lease_timeout_s = lease_timeout_s
         self.logs: LogForwarder | None = None
 
@@ -181,12 +184,12 @@ class Making:
                     time.sleep(self._limits.rejoin_interval_s)  # the master has to learn of it as well
                 continue
             except BaseException:
-                self._release(record)
+                self._give_up(record, options.name)
                 raise
             try:
                 created.result()
             except BaseException:
-                self._release(record)
+                self._give_up(record, options.name)
                 raise
             addresses = tuple(granted.node_addresses)
             there = ActorPlace(granted.lease_id, granted.node_id, addresses, granted.socket_dir, granted.host_id)
@@ -235,10 +238,24 @@ class Making:
                 return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
             except NameTaken:
                 before = self._named.get(options.name)
-                if before is None or not before.has_ended or time.monotonic() > patience:
+                is_leaving = before is not None and (before.has_ended or before.is_let_go)
+                was_given_up = time.monotonic() < self._given_up.get(options.name, 0.0)
+                if not (is_leaving or was_given_up) or time.monotonic() > patience:
                     raise
                 with interruptible:
                     time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
+            except BaseException:
+                self._note_given_up(options.name)
+                raise
+
+    def _give_up(self, record: ActorRecord, name: str) -> None:
+        self._note_given_up(name)
+        self._release(record)
+
+    def _note_given_up(self, name: str) -> None:
+        if len(self._given_up) >= _NAMES_KEPT:
+            self._given_up.clear()
+        self._given_up[name] = time.monotonic() + NEWS_S
 
     def _remember(self, name: str, record: ActorRecord) -> None:
         if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter, see `_lease`

@@ -14,6 +14,7 @@ What happens when the connection breaks, on a cluster that may come back:
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -192,6 +193,8 @@ class MasterClient:
             if self._answers.pop(number, None) is not None:  # interrupted: the answer is not wanted any more
                 with contextlib.suppress(RemoteError):
                     self._tell(LeaseCancel(number))
+            else:
+                answer.add_done_callback(self._unwanted)  # interrupted while it came
             raise
         finally:
             del answer  # it holds the error, whose traceback holds this frame and all that its callers have
@@ -225,6 +228,10 @@ class MasterClient:
             if isinstance(answer, LeaseWaiting):
                 return f": {answer.reason}" + (f"; {answer.ahead} asked earlier for the same" if answer.ahead else "")
         return ""
+
+    def _unwanted(self, answer: concurrent.futures.Future[LeaseGranted]) -> None:
+        if answer.exception() is None:
+            self.release(answer.result().lease_id)
 
     def release(self, lease_id: str) -> None:
         """Give a lease back; its worker ends the actor."""

@@ -18,16 +18,21 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps in conversions, longer than all the rest
 import contextlib
+import functools
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from threading import get_ident
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["Condition", "Event", "interruptible", "is_between_steps", "uninterrupted"]
+__all__ = ["Condition", "Event", "interruptible", "is_by_handler", "take_items", "uninterrupted"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _INSISTS_S = 1.0
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
@@ -47,6 +52,16 @@ _WAIT, _STEPS, _ENDED_WAIT = range(3)
 
 class _Uninterrupted:
     __slots__ = ()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function that is uninterrupted, but for its waits."""
+
+        @functools.wraps(function)
+        def whole(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return whole
 
     def __enter__(self) -> None:
         if get_ident() == _main:
@@ -116,10 +131,36 @@ class Event(threading.Event):
         self._cond = Condition(threading.Lock())
 
 
-def is_between_steps(error: BaseException) -> bool:
-    """Return whether a handler raised an error between two steps of the function that caught it, not in its calls."""
-    trace = None if error.__traceback__ is None else error.__traceback__.tb_next
-    return trace is not None and trace.tb_frame.f_code is _put_off.__code__
+def take_items(into: list[Any], source: Iterator[Any], number: int | None) -> BaseException | None:
+    """Add items of the program's own iterator, which may wait, to a list.
+
+    Args:
+        into: The list; it has what was taken whatever is raised.
+        source: The iterator.
+        number: How many items to take; None for all.
+
+    Returns:
+        What ended the iterator, if that was an error.
+    """
+    with interruptible:
+        try:
+            into.extend(islice(source, number))
+        except BaseException as error:
+            trace = None if error.__traceback__ is None else error.__traceback__.tb_next
+            if trace is not None and trace.tb_frame.f_code is _put_off.__code__:
+                raise  # by a handler, between two steps of this function
+            return error
+    return None
+
+
+def is_by_handler(error: BaseException) -> bool:
+    """Return whether a handler that ran in a wait has raised an error."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is _put_off.__code__:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _put_off(number: int, frame: FrameType | None) -> None:
