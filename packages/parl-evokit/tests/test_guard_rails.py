@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from parl_evokit import (
     CMAES,
     ES,
+    GA,
     ConfigError,
     ESAgent,
     LogWriter,
@@ -29,13 +30,14 @@ from parl_evokit.guard import Control, Guard, Verdict, shortened
 
 
 def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str, Any]:
+    shares = {"control_share": 0.1, "holdout_share": 0.1} if guard.get("rollback") else {}
     return {
         "keys": "COUNTER",
         "solver": {
             "type": kind,
             "optimizer": {"type": "ADAM", "base_lr": lr},
             "sampling": {"gaussian_sampling": {"std": 0.1}},
-            "guard": guard,
+            "guard": shares | guard,
         },
     }
 
@@ -212,7 +214,7 @@ def test_false_alarms_are_as_rare_as_promised_and_worse_models_are_found() -> No
 
     def month(effect: float, seed: int) -> int | None:
         random = np.random.default_rng(seed)
-        guard = Guard(GuardConfig(rollback=True, min_control=30))
+        guard = Guard(GuardConfig(control_share=0.1, holdout_share=0.1, rollback=True, min_control=30))
         for hour in range(720):
             guard.updated(hour, np.ones(2, np.float32), {})
             level = 0.3 * np.sin(2 * np.pi * hour / 24)
@@ -234,7 +236,7 @@ Arms = tuple[NDArray[Any], NDArray[Any]]
 
 def verdict_of(seed: int, draw: Callable[[np.random.Generator], Arms], rounds: int) -> tuple[Verdict, int]:
     """Return the verdict on the rewards of the present model and the holdout, and after how many rounds it came."""
-    random, guard = np.random.default_rng(seed), Guard(GuardConfig(rollback=True))
+    random, guard = np.random.default_rng(seed), Guard(GuardConfig(control_share=0.1, holdout_share=0.1, rollback=True))
     guard.updated(0, np.ones(2, np.float32), {})
     for number in range(1, rounds + 1):
         present, holdout = draw(random)
@@ -316,7 +318,14 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="control_share must be at least 0 and below 1, not 1"):
         ES(np.ones(3), settings(control_share=1.0))
     with pytest.raises(ConfigError, match="max_update_ratio cannot go with GA"):
-        ES(np.ones(3), settings("GA", max_update_ratio=0.1))
+        GA(np.ones(3), settings("GA", max_update_ratio=0.1))
+
+
+@pytest.mark.parametrize(("control", "holdout"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1)])
+def test_a_rollback_without_both_arms_of_its_comparison_is_refused(control: float, holdout: float) -> None:
+    guard = {"rollback": True, "control_share": control, "holdout_share": holdout}
+    with pytest.raises(ConfigError, match=f"must be above 0 with rollback.*not {control:g} and {holdout:g}"):
+        ESAgent({"solver": {"guard": guard}}, mlp([4, 2]))
 
 
 def test_a_resumed_solver_remembers_the_trusted_model_and_the_comparison() -> None:

@@ -103,7 +103,7 @@ def test_whole_numbers_stay_within_their_bounds() -> None:
 
 
 def test_the_holdout_arm_serves_whole_numbers_too() -> None:
-    guard = {"rollback": True, "holdout_share": 0.5}
+    guard = {"rollback": True, "control_share": 0.1, "holdout_share": 0.5}
     solver = {"type": "CMA_ES", "sampling": {"cma_sampling": {"integers": [0]}}, "guard": guard}
     start = {"x": np.array([0.4, 0.4], np.float32)}
     agent = ESAgent({"keys": "COUNTER", "solver": solver}, (start, lambda arrays, _: arrays["x"]))

@@ -384,7 +384,8 @@ class GuardConfig:
         control_share: Part of the traffic that gets the present model without noise, 0 to below 1.
         holdout_share: Part of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95 new models
             are a canary of 5 %.
-        rollback: Whether to go back to the trusted model when the present ones' rewards are worse.
+        rollback: Whether to go back to the trusted model when the present ones' rewards are worse; compares the arms of
+            `control_share` and `holdout_share`, both of which must be above 0.
         min_control: Rewards of both arms that make one difference; 2 or more.
         level: The probability of ever going back from a model that is no worse; above 0 to 0.5.
         margin: The present model is trusted once it is not worse than the trusted one by more than this part of a
@@ -409,6 +410,10 @@ class GuardConfig:
         _require(self.min_control >= 2, "min_control", self.min_control, "2 or more")
         _require(0.0 < self.level <= 0.5, "level", self.level, "above 0 and at most 0.5")
         _require(self.margin > 0.0 and isfinite(self.margin), "margin", self.margin, "above 0")
+        compared = min(self.control_share, self.holdout_share) > 0.0
+        shares = f"{self.control_share:g} and {self.holdout_share:g}"
+        wanted = "above 0 with rollback, which compares their traffic"
+        _require(compared or not self.rollback, "control_share and holdout_share", shares, wanted)
 
 
 @dataclass(frozen=True)
