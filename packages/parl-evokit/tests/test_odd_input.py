@@ -77,6 +77,30 @@ def arrays(es: Strategy) -> dict[str, bytes]:
 
 
 @every
+def test_the_class_decides_the_algorithm_and_settings_of_another_one_are_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"keys": "COUNTER"}')
+    for source in ({"keys": "COUNTER"}, file):
+        assert KINDS[name](np.ones(4), source).config.solver.type.name == name  # type: ignore[arg-type]
+    other = "SNES" if name == "CEM" else "CEM"
+    for settings_ in ({"solver": {"type": other}}, Config.load({"solver": {"type": other}})):
+        with pytest.raises(ConfigError, match=f"runs {name}, but the settings have solver.type {other}"):
+            KINDS[name](np.ones(4), settings_)
+
+
+@every
+@pytest.mark.parametrize("limit", [{"lower": [-9.0]}, {"upper": [9.0]}, {"integers": [0]}])
+def test_limits_that_an_algorithm_would_ignore_are_refused(name: str, limit: dict[str, Any]) -> None:
+    known = {"CMA_ES", "SEP_CMA_ES"} | ({"LM_MA_ES", "CR_FM_NES"} if "integers" not in limit else set())
+    source = {"solver": {"sampling": {"cma_sampling": limit}}}
+    if name in known:
+        assert KINDS[name](np.ones(4), source).config.solver.type.name == name
+        return
+    with pytest.raises(ConfigError, match=f"{next(iter(limit))} belongs to .*CMA_ES.*; {name} would ignore it"):
+        KINDS[name](np.ones(4), source)
+
+
+@every
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [

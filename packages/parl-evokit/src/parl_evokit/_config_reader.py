@@ -208,12 +208,17 @@ def _unescaped(literal: str) -> str:
     return re.sub(ESCAPE, resolve, literal[1:-1], flags=re.DOTALL)
 
 
-def load_settings(kind: type[T], source: T | Mapping[str, Any] | str | PathLike[str]) -> T:
+def load_settings(
+    kind: type[T],
+    source: T | Mapping[str, Any] | str | PathLike[str],
+    implied: Mapping[tuple[str, ...], str] | None = None,
+) -> T:
     """Return settings from a file, a dictionary, or settings of this kind; see `Config.load`.
 
     Args:
         kind: A dataclass whose fields are numbers, strings, enumerations, tuples, or such dataclasses.
         source: The path of a file, a nested dictionary, or an instance of `kind`.
+        implied: Words at the nested places of settings that a file or a dictionary leaves out.
 
     Raises:
         ConfigError: The file cannot be read, or a field is not one that `kind` has.
@@ -221,7 +226,7 @@ def load_settings(kind: type[T], source: T | Mapping[str, Any] | str | PathLike[
     if isinstance(source, kind):
         return source
     if isinstance(source, Mapping):
-        return _build(kind, _nested(_block_of(source)), "the dictionary", at_top=True)
+        return _build(kind, _nested(_block_of(source), implied), "the dictionary", at_top=True)
     if not isinstance(source, str | PathLike):
         raise ConfigError(
             f"settings are a path, a dictionary or a {kind.__name__}, not of type {type(source).__name__}"
@@ -235,7 +240,7 @@ def load_settings(kind: type[T], source: T | Mapping[str, Any] | str | PathLike[
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
-        return _build(kind, _nested(readers[path.suffix](text)), "the configuration", at_top=True)
+        return _build(kind, _nested(readers[path.suffix](text), implied), "the configuration", at_top=True)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except RecursionError as error:
@@ -286,9 +291,12 @@ def _value_of(name: str, value: object) -> Value:
     raise ConfigError(f"{name} cannot be a {type(value).__name__}")
 
 
-def _nested(block: Block) -> Block:
-    """Return the same settings with those of the flat form at their nested places."""
-    return _gather(list(_move(block, ())))
+def _nested(block: Block, implied: Mapping[tuple[str, ...], str] | None = None) -> Block:
+    """Return the same settings with those of the flat form at their nested places, and implied ones it leaves out."""
+    leaves = list(_move(block, ()))
+    given = {path for path, _ in leaves}
+    leaves += [(path, Field(path[-1], Word(text), 0)) for path, text in (implied or {}).items() if path not in given]
+    return _gather(leaves)
 
 
 def _move(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Field]]:

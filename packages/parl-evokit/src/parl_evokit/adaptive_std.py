@@ -42,7 +42,7 @@ from parl_evokit._cma_family import log_ranks
 from parl_evokit._params import FlatVector, ParameterLayout, under, within
 from parl_evokit._sampler import FARTHEST, Advance, Sampler
 from parl_evokit._samples import Group, Intake
-from parl_evokit.config import Config
+from parl_evokit.config import Config, SolverKind
 from parl_evokit.errors import LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum, sum_of_squares
 from parl_evokit.noise._spec import UNITS_PER_ONE
@@ -146,6 +146,7 @@ class SNES(AdaptiveStd):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.SNES
     sampler_name = "snes"
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
@@ -184,6 +185,7 @@ class PGPE(AdaptiveStd):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.PGPE
     sampler_name = "pgpe"
 
     def __init__(

@@ -23,6 +23,7 @@ from parl_evokit._params import FlatVector
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Group
 from parl_evokit.adaptive_std import AdaptiveStd
+from parl_evokit.config import SolverKind
 from parl_evokit.errors import LayoutMismatch
 
 __all__ = ["CEM"]
@@ -38,6 +39,7 @@ class CEM(AdaptiveStd):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.CEM
     sampler_name = "cem"
     _updates = 0
 

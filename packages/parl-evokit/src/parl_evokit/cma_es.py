@@ -38,6 +38,7 @@ from parl_evokit._cma_family import (
 )
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Group, Intake
+from parl_evokit.config import SolverKind
 
 __all__ = ["CMAES"]
 
@@ -57,6 +58,7 @@ class CMAES(CmaFamily):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.CMA_ES
     sampler_name = "cma"
     separable = False
 

@@ -247,7 +247,8 @@ class CmaConfig:
         population: Samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
         restarts: Whether to begin again elsewhere once the search has converged.
         max_restarts: How often the population is doubled for that at most; 0 or more.
-        lower: Sides of the box that no sample leaves: none, one for all parameters, or one for each.
+        lower: Sides of the box that no sample leaves: none, one for all parameters, or one for each; other algorithms
+            refuse a box.
         upper: The same for its upper sides.
         integers: Numbers of the parameters, from 0, that are whole numbers; of CMA_ES and SEP_CMA_ES.
     """
@@ -440,8 +441,10 @@ class SolverConfig:
                 raise ConfigError(f"a schedule of std belongs to BASIC_ES and ARS; {self.type.name} has its own")
             if self.update.stale is StaleKind.IMPORTANCE:
                 raise ConfigError("stale: IMPORTANCE takes samples of one std only: leave out the schedule of std")
-        if self.sampling.cma_sampling.integers and self.type not in {SolverKind.CMA_ES, SolverKind.SEP_CMA_ES}:
-            raise ConfigError(f"integers belong to CMA_ES and SEP_CMA_ES, not to {self.type.name}")
+        for name, solvers in _CMA_ONLY.items():
+            if getattr(self.sampling.cma_sampling, name) and self.type not in solvers:
+                wanted = ", ".join(solver.name for solver in solvers)
+                raise ConfigError(f"{name} belongs to {wanted}; {self.type.name} would ignore it")
         if self.type is SolverKind.GA and self.guard.max_update_ratio:
             raise ConfigError("max_update_ratio cannot go with GA, whose models are children and not steps")
 
@@ -455,6 +458,11 @@ _SAMPLED_BY = {
         SolverKind.CR_FM_NES,
     ),
     SamplingKind.GA_SAMPLING: (SolverKind.GA,),
+}
+_CMA_ONLY = {
+    "lower": _SAMPLED_BY[SamplingKind.CMA_SAMPLING],
+    "upper": _SAMPLED_BY[SamplingKind.CMA_SAMPLING],
+    "integers": (SolverKind.CMA_ES, SolverKind.SEP_CMA_ES),
 }
 
 
@@ -502,17 +510,20 @@ class Config:
         _require(0 <= self.worker < 2**31, "worker", self.worker, "from 0 to 2**31 - 1")
 
     @classmethod
-    def load(cls, source: Union["Config", Mapping[str, Any], str, "PathLike[str]"]) -> "Config":
+    def load(
+        cls, source: Union["Config", Mapping[str, Any], str, "PathLike[str]"], solver: SolverKind = SolverKind.BASIC_ES
+    ) -> "Config":
         """Return settings from a file, a dictionary or another `Config`.
 
         Args:
             source: A path that ends in `.prototxt`, `.toml` or `.json`; a nested dictionary; or a `Config`.
+            solver: The algorithm where a file or a dictionary names none.
 
         Raises:
             ConfigError: The file cannot be read, a field is unknown (with its line and the nearest name), repeated, of
                 another type, or out of its range.
         """
-        return load_settings(cls, source)
+        return load_settings(cls, source, {("solver", "type"): solver.name})
 
     def to_prototxt(self) -> str:
         """Return all settings in the nested form; `load` of a file with this text gives an equal `Config`."""

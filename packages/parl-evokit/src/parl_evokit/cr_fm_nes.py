@@ -43,7 +43,7 @@ from parl_evokit._cma_family import CmaFamily, Rates, expected_norm, log_ranks
 from parl_evokit._params import ParameterLayout
 from parl_evokit._sampler import Sampler, Stretch
 from parl_evokit._samples import Group
-from parl_evokit.config import Config
+from parl_evokit.config import Config, SolverKind
 from parl_evokit.noise._spec import UNITS_PER_ONE, quantiles
 
 __all__ = ["CRFMNES"]
@@ -62,6 +62,7 @@ class CRFMNES(CmaFamily):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.CR_FM_NES
     sampler_name = "cr-fm-nes"
     separable = True  # of a warm start: it has the deviations, the direction is drawn
     leaps = True  # where the direction is long, its natural gradient has no bound

@@ -27,7 +27,7 @@ from parl_evokit._params import ParameterLayout
 from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Intake
-from parl_evokit.config import Config
+from parl_evokit.config import Config, SolverKind
 from parl_evokit.errors import LayoutMismatch
 from parl_evokit.strategy import Strategy
 
@@ -62,6 +62,7 @@ class GA(Strategy):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.GA
     sampler_name = "ga"
 
     def __init__(

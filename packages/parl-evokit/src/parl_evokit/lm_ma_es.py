@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from parl_evokit._cma_family import SMALLEST_STEP, CmaFamily, log_ranks
 from parl_evokit._sampler import Directions, Sampler
 from parl_evokit._samples import Group
+from parl_evokit.config import SolverKind
 
 __all__ = ["LMMAES"]
 
@@ -45,6 +46,7 @@ class LMMAES(CmaFamily):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.LM_MA_ES
     sampler_name = "lm-ma"
     separable = True  # of a warm start: it has the step size, the directions begin at none
 

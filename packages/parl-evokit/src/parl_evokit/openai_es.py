@@ -61,7 +61,7 @@ from parl_evokit import shaping
 from parl_evokit._params import FlatVector, ParameterLayout, under, within
 from parl_evokit._sampler import Advance, Sampler
 from parl_evokit._samples import Group, Intake
-from parl_evokit.config import Config, ScheduleKind, ShapingKind, StaleKind, UpdateConfig
+from parl_evokit.config import Config, ScheduleKind, ShapingKind, SolverKind, StaleKind, UpdateConfig
 from parl_evokit.errors import ConfigError, LayoutMismatch
 from parl_evokit.noise._exact_sum import ExactSum
 from parl_evokit.noise._spec import UNITS_PER_ONE
@@ -99,6 +99,7 @@ class ES(Strategy):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.BASIC_ES
     defaults: Mapping[str, Any] = {
         "solver": {
             "optimizer": {"type": "ADAM", "base_lr": 0.03},
@@ -245,6 +246,8 @@ class ARS(ES):
         config: Settings; used are `optimizer`, `sampling.gaussian_sampling` and `update` except for its `shaping`.
         layout: Names and shapes of the vector's parts.
     """
+
+    kind = SolverKind.ARS
 
     def _utilities(self, group: Group) -> shaping.Utilities:
         return shaping.top_directions(group.rewards, group.keys, self.config.solver.update.top_k)

@@ -21,6 +21,7 @@ from parl_evokit._cma_family import LEAST_INTEGER_STD, CmaFamily, Rates, expecte
 from parl_evokit._params import FlatVector
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Group
+from parl_evokit.config import SolverKind
 from parl_evokit.noise._exact_sum import weighted_moments
 from parl_evokit.noise._spec import UNITS_PER_ONE
 
@@ -39,6 +40,7 @@ class SepCMAES(CmaFamily):
         layout: Names and shapes of the vector's parts.
     """
 
+    kind = SolverKind.SEP_CMA_ES
     sampler_name = "sep-cma"
     separable = True
 

@@ -27,8 +27,8 @@ from parl_evokit._records import SamplingInfo, halves_of, sampling_infos
 from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import FARTHEST, LARGEST_REACH, LARGEST_SPREAD, Advance, Best, Sampler, Transform
 from parl_evokit._samples import Intake, Samples, noise_keys, sort_samples
-from parl_evokit.config import Config, KeyKind
-from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
+from parl_evokit.config import Config, KeyKind, SolverKind
+from parl_evokit.errors import ConfigError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Comparison, Guard, Verdict, shortened
 from parl_evokit.noise._gaussian import GaussianNoise, Prepared
 from parl_evokit.noise._keys import CounterKeys, KeySource, RandomKeys
@@ -46,7 +46,8 @@ NEXT_KEY = "next_key"  # of counted keys, in the state
 class Strategy(ABC):
     """Base of all algorithms.
 
-    `defaults` are the settings of a search that is given none; those that they leave out are the PARL 1.x manual's.
+    `kind` is the algorithm's name in settings. `defaults` are the settings of a search that is given none; those that
+    they leave out are the PARL 1.x manual's.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
@@ -54,10 +55,11 @@ class Strategy(ABC):
         layout: Names and shapes of the vector's parts. Default: one part named `x`, or the named arrays' own.
 
     Raises:
-        ConfigError: See `Config.load`.
+        ConfigError: See `Config.load`; or the settings are another algorithm's.
         LayoutMismatch: `mean0` is not what `layout` says, or not finite.
     """
 
+    kind: SolverKind
     sampler_name = "gaussian"
     defaults: Mapping[str, Any] = {}
 
@@ -67,7 +69,12 @@ class Strategy(ABC):
         config: Config | Mapping[str, Any] | str | None = None,
         layout: ParameterLayout | None = None,
     ) -> None:
-        self.config = Config.load(self.defaults if config is None else config)
+        self.config = Config.load(self.defaults if config is None else config, self.kind)
+        if (named := self.config.solver.type) is not self.kind:
+            raise ConfigError(
+                f"{type(self).__name__} runs {self.kind.name}, but the settings have solver.type {named.name}: "
+                f"set that to {self.kind.name}, or take the class of {named.name}"
+            )
         try:
             arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
         except (TypeError, ValueError) as error:
