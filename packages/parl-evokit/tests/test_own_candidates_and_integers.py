@@ -125,6 +125,20 @@ def test_integers_that_cannot_be_are_refused() -> None:
         LMMAES(np.ones(3), {"solver": {"type": "LM_MA_ES", "sampling": {"cma_sampling": {"integers": [1]}}}})
 
 
+def test_whole_numbers_stay_within_the_bounds() -> None:
+    es = search(3, start=5.0, std=5.0, integers=[0, 1], lower=[0.4, -0.5, 0.4], upper=[9.6, 10.0, 9.6])
+    infos = es.ask(500)
+    table = es.candidates(infos)
+    assert sorted(set(table[:, 0].tolist())) == list(range(1, 10))
+    assert sorted(set(table[:, 1].tolist())) == list(range(11))
+    assert (np.stack([es.candidate(info) for info in infos]) == table).all()
+
+
+def test_bounds_without_a_whole_number_between_them_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parameter 1 of integers has no whole number between its bounds 0.4, 0.6"):
+        search(3, start=0.5, integers=[1], lower=[0.4], upper=[0.6])
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_separable_form_solves_mixed_problems_too(seed: int) -> None:
     def separable(x: np.ndarray) -> float:

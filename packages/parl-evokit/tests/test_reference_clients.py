@@ -277,7 +277,7 @@ def test_predictions_in_a_browser_are_those_of_python(javascript: Command, tmp_p
     assert none.startswith("error a token is 56 characters")
 
 
-LIMITS = {"lower": [-1.4], "upper": [1.4], "integers": [1, 3]}  # within which the first weights are
+LIMITS = {"lower": [-1.6], "upper": [1.6], "integers": [1, 3]}  # the first weights are within, whole numbers up to 1
 SHAPED = ("CMA_ES", "LM_MA_ES", "CR_FM_NES")  # their noise goes through a matrix, whose sums each language rounds
 
 

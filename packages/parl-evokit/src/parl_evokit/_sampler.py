@@ -242,11 +242,15 @@ class Sampler:
         self.confine(out)
 
     def confine(self, out: NDArray[np.float32]) -> None:
-        """Mirror samples `[n]` or `[k, n]` into the box and round what is whole, in place."""
-        if self.bounds is not None:
-            self.bounds.fold(out)
-        if self.integers is not None:
-            out[..., self.integers] = np.rint(out[..., self.integers])
+        """Mirror samples `[n]` or `[k, n]` into the box and round what is whole to a number in it, in place."""
+        bounds, places = self.bounds, self.integers
+        if bounds is not None:
+            bounds.fold(out)
+        if places is not None:
+            whole = np.rint(out[..., places])
+            if bounds is not None:
+                whole = np.clip(whole, np.ceil(bounds.lower[places]), np.floor(bounds.upper[places]))
+            out[..., places] = whole
 
     def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the parameters with each key's noise, `[k, n]`."""

@@ -666,7 +666,12 @@ struct Model {
 
     void confine(std::vector<float> &out) const {
         if (!box.lower.empty()) box.fold(out);
-        for (size_t i : integers) out[i] = std::rint(out[i]);
+        for (size_t i : integers) {
+            out[i] = std::rint(out[i]);
+            if (box.lower.empty()) continue;
+            const double low = std::ceil(box.lower[i]), high = std::floor(box.upper[i]);
+            out[i] = static_cast<float>(std::min(std::max<double>(out[i], low), high));
+        }
     }
 
   private:

@@ -309,8 +309,12 @@
     }
 
     confine(flat) {
-      if (this.box) flat.forEach((x, i) => (flat[i] = folded(x, this.box[0][i], this.box[1][i])));
-      for (const i of this.integers) flat[i] = rounded(flat[i]);
+      const [lower, upper] = this.box || [[], []];
+      if (this.box) flat.forEach((x, i) => (flat[i] = folded(x, lower[i], upper[i])));
+      for (const i of this.integers) {
+        flat[i] = rounded(flat[i]);
+        if (this.box) flat[i] = Math.min(Math.max(flat[i], Math.ceil(lower[i])), Math.floor(upper[i]));
+      }
       return flat;
     }
 
