@@ -103,6 +103,10 @@ def test_a_replay_gives_the_same_digest_and_says_where_it_does_not(place: Path) 
     whole = history.read_text()
     history.write_text(whole.replace('"used":6', '"used":7', 1))
     assert "does not follow line 1" in told("replay", *UPDATE, expect=4)["message"]
+    history.write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    assert "was written with 2 lines" in told("replay", *UPDATE, expect=4)["message"]
+    history.unlink()
+    assert "has no history" in told("replay", *UPDATE, expect=4)["message"]
     history.write_text(whole)
     for segment in sorted((place / "sampling_log").glob("*.evl")):
         segment.unlink()

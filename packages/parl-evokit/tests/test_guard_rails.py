@@ -366,6 +366,14 @@ def _changed(whole: bytes) -> bytes:
     return whole.replace(b'"best_reward":5.0', b'"best_reward":9.0')
 
 
+def _newest_changed(whole: bytes) -> bytes:
+    return whole.replace(b'"best_reward":6.0', b'"best_reward":9.0')
+
+
+def _newest_gone(whole: bytes) -> bytes:
+    return b"".join(whole.splitlines(keepends=True)[:-1])
+
+
 def _shorter(whole: bytes) -> bytes:
     return b"\n".join(line for i, line in enumerate(whole.split(b"\n")) if i != 1)
 
@@ -379,6 +387,9 @@ def _shorter(whole: bytes) -> bytes:
         (lambda whole: whole[:-10] + b"?\n", "line 3 of the history"),
         (lambda whole: whole[:50] + b"\xff" + whole[51:], "is not text"),
         (lambda whole: whole + b"[]\n", "line 4 of the history"),
+        (_newest_changed, "has 3 lines, .* but was written with 3 lines"),
+        (_newest_gone, "has 2 lines, .* but was written with 3 lines"),
+        (lambda _: b"", "has 0 lines, .* but was written with 3 lines"),
     ],
 )
 def test_a_damaged_history_is_refused_and_can_be_left_behind(

@@ -1,7 +1,7 @@
 """A model directory beside its weights: the state of the solver, and the history of its updates.
 
     solver.json    format, package version, configuration, model_iter_id, ledger, the name of a built-in model,
-                   SHA-256 of the parameters and of the other files
+                   SHA-256 of the parameters and of the other files, number and digest of the history's lines
     solver.npz     float32 and int64 arrays: the optimizer's moments, counters
     waiting.npz    samples that were served and have no reward yet, where there are any
     used-N.npy     keys of the samples that update N has used, as long as a reward for them could come again
@@ -9,8 +9,9 @@
                    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
 
 All are data only; nothing in them is executed or names code. A line of the history that is changed or taken out later
-does not fit the next one's `previous`, and the file is refused. There is no time of day in it, because the same update
-of the same log has to give the same bytes; a directory's own time says when.
+does not fit the next one's `previous`, nor the newest line the digest in `solver.json`, and the file is refused; without
+the file a new history begins. There is no time of day in it, because the same update of the same log has to give the
+same bytes; a directory's own time says when.
 
 A reward that comes again finds its sample among the used ones, and changes nothing:
 
@@ -51,7 +52,6 @@ __all__ = [
     "read_summary",
     "version",
     "write",
-    "write_history",
 ]
 
 FORMAT = 2
@@ -213,7 +213,13 @@ class Progress:
     now_us: int = 0
 
 
-def write(directory: Path, strategy: Strategy, progress: Progress | None = None, model: str | None = None) -> None:
+def write(
+    directory: Path,
+    strategy: Strategy,
+    progress: Progress | None = None,
+    model: str | None = None,
+    history: Sequence[str] = (),
+) -> None:
     """Write the state of `strategy` into an existing directory that no one reads yet (see `directories.replacing`).
 
     Args:
@@ -221,8 +227,11 @@ def write(directory: Path, strategy: Strategy, progress: Progress | None = None,
         strategy: Whose state.
         progress: The progress of reading logs.
         model: Name of a built-in model (see `built_in`), if it is one.
+        history: One line for each update; of very long ones only the newest are kept.
     """
-    progress = progress or Progress()
+    progress, history = progress or Progress(), history[-_KEPT:]
+    (directory / HISTORY).unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
+    (directory / HISTORY).write_text("".join(f"{line}\n" for line in history), encoding="utf-8")
     write_arrays(directory / ARRAYS, strategy.state())
     (directory / WAITING).unlink(missing_ok=True)
     if len(progress.waiting):
@@ -243,6 +252,7 @@ def write(directory: Path, strategy: Strategy, progress: Progress | None = None,
         "missing": dict(progress.missing),
         "used": used,
         "now_us": progress.now_us,
+        "history": _summary_of(history),
         "files": {name: _digest(directory / name) for name in names},
     }
     summary["checksum"] = _checksum(summary)
@@ -334,8 +344,12 @@ def history_line(report: UpdateReport, previous: str) -> str:
     return json.dumps(numbers, separators=(",", ":"))
 
 
-def read_history(directory: Path) -> list[str]:
+def read_history(directory: Path, summary: Mapping[str, Any] | None = None) -> list[str]:
     """Return the lines of a model's history; none where there is no file.
+
+    Args:
+        directory: Of the model.
+        summary: Of the same directory (see `read_summary`): the newest line is compared with it, too.
 
     Raises:
         SolverError: It was changed or is damaged.
@@ -349,16 +363,12 @@ def read_history(directory: Path) -> list[str]:
         raise SolverError(f"{path} is not text ({error}): {_REMEDY}") from error
     try:
         check_history(lines)
+        noted = None if summary is None else summary.get("history")  # summaries of earlier versions have none
+        if noted is not None and noted != (found := _summary_of(lines)):
+            raise SolverError(f"the history has {_described(found)}, but was written with {_described(noted)}")
     except SolverError as error:
         raise SolverError(f"{path}: {error}; {_REMEDY}") from error
     return lines
-
-
-def write_history(directory: Path, lines: Sequence[str]) -> None:
-    """Write the history into a directory that no one reads yet; only the newest lines of very long ones."""
-    path = directory / HISTORY
-    path.unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
-    path.write_text("".join(f"{line}\n" for line in lines[-_KEPT:]), encoding="utf-8")
 
 
 def check_history(lines: Sequence[str]) -> int:
@@ -378,6 +388,14 @@ def check_history(lines: Sequence[str]) -> int:
         except (ValueError, KeyError, TypeError) as error:
             raise SolverError(f"line {len(lines)} of the history is not an update: {line[:80]!r}") from error
     return len(lines)
+
+
+def _summary_of(history: Sequence[str]) -> dict[str, Any]:
+    return {"lines": len(history), "last": _line_digest(history[-1] if history else "")}
+
+
+def _described(summary: Mapping[str, Any]) -> str:
+    return f"{summary['lines']} lines, of which the last has the SHA-256 {summary['last'] or 'of none'}"
 
 
 def _line_digest(line: str) -> str:

@@ -27,7 +27,7 @@ from parl_evokit._records import SamplingInfo
 from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource, SamplingAgent
-from parl_evokit._solver_dir import history_line, read_history, write_history
+from parl_evokit._solver_dir import history_line, read_history, read_summary
 from parl_evokit.config import CensorKind, Config, SolverKind
 from parl_evokit.errors import EvolutionError, LogError, SolverError
 from parl_evokit.log import LogContents, SegmentReport, read_log
@@ -245,7 +245,7 @@ class ESAgent:
         """
         self._ready("replay_log")
         with self._updating:
-            return self._tell_log(paths, max_damage, _solver_dir.read_summary(path_of(until, SolverError)))
+            return self._tell_log(paths, max_damage, read_summary(path_of(until, SolverError)))
 
     def param_size(self) -> int:
         """Return how many numbers evolve."""
@@ -307,7 +307,7 @@ class ESAgent:
         """
         strategy, directory = self._new_strategy("load_solver"), path_of(model_dir, SolverError)
         self._progress = _solver_dir.read(directory, strategy)
-        self._history = read_history(directory)
+        self._history = read_history(directory, read_summary(directory))
         self._note_version(directory)
         self._strategy = strategy
         self._bind()
@@ -347,8 +347,8 @@ class ESAgent:
         return self._strategy, model
 
     def _write_solver(self, directory: Path, strategy: Strategy) -> None:
-        _solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
-        write_history(directory, self._history)
+        built_in = getattr(self._model, "built_in", None)
+        _solver_dir.write(directory, strategy, self._progress, built_in, self._history)
 
     def _require_version(self, model_dir: Path) -> None:
         """Refuse to write over an update that this agent has not seen."""

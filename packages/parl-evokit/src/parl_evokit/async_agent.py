@@ -33,7 +33,7 @@ from parl_evokit._report import SetAside, UpdateReport
 from parl_evokit._sampler import Sampler
 from parl_evokit._samples import Samples
 from parl_evokit._sampling_agent import SamplerSource
-from parl_evokit._solver_dir import read_history
+from parl_evokit._solver_dir import read_history, read_summary
 from parl_evokit.agent import ESAgent, Source
 from parl_evokit.errors import EvolutionError, LogError, NothingToUpdate, SolverError, StorageError
 from parl_evokit.log import LogContents, read_log
@@ -312,7 +312,7 @@ class AsyncESAgent(ESAgent):
         strategy = self._strategy_for(model)
         progress = _solver_dir.read(directory, strategy)
         self._having_model("AsyncESAgent").load(directory)  # whole, so that what does not evolve is that of the files
-        return strategy, progress, read_history(directory)
+        return strategy, progress, read_history(directory, read_summary(directory))
 
     def _source(self) -> SamplerSource:
         return _Newest(self)

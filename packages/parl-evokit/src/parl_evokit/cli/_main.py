@@ -46,7 +46,7 @@ from parl_evokit.cli._options import (
 )
 from parl_evokit.config import Config
 from parl_evokit.environments import NamedEpisode
-from parl_evokit.errors import EvolutionError, LogError
+from parl_evokit.errors import EvolutionError, LogError, SolverError
 from parl_evokit.log import LogContents, SegmentReport, read_log
 from parl_evokit.log._frames import SUFFIX
 from parl_evokit.log._segments import QUARANTINE, compact, prune
@@ -192,8 +192,10 @@ def replay(
     history is checked as well. Nothing is written.
     """
     agent = open_solver(model_dir, config_path, model)
-    wanted = read_summary(updated_model_dir)["parameters_sha256"]
-    read_history(updated_model_dir)  # which is checked
+    summary = read_summary(updated_model_dir)
+    wanted = summary["parameters_sha256"]
+    if not read_history(updated_model_dir, summary):
+        raise SolverError(f"{updated_model_dir} has no history, to which an update adds a line: take it from a copy")
     report, _ = agent.replay_log(log_paths, updated_model_dir, max_damage=max_damage)
     same = report.parameters_sha256 == wanted
     fields = {"same": same, "parameters_sha256": report.parameters_sha256, "expected_sha256": wanted}
