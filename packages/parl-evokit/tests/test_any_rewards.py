@@ -333,3 +333,15 @@ def test_a_large_update_of_snes_needs_more_than_64_bits() -> None:
     report = search.tell(infos, (np.arange(150_000) % 1009).astype(np.float64))
     assert report.used == 150_000
     assert np.isfinite(search.mean).all()
+
+
+def test_a_search_that_stops_at_the_precision_of_rewards_says_how_coarse_it_is() -> None:
+    reasons = []
+    for offset in (0.0, 1e9):
+        es = CMAES(np.ones(4), {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 1e-3}}}})
+        while not es.should_stop():
+            infos = es.ask(es.population)
+            es.tell(infos, [-offset - float(np.square(es.candidate(info).astype(np.float64)).sum()) for info in infos])
+        reasons.append(es.should_stop())
+    assert "float32" not in reasons[0]
+    assert "float32 rewards near -1e+09 are 64 apart" in reasons[1]

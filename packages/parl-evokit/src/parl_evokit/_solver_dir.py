@@ -9,9 +9,9 @@
                    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
 
 All are data only; nothing in them is executed or names code. A line of the history that is changed or taken out later
-does not fit the next one's `previous`, nor the newest line the digest in `solver.json`, and the file is refused; without
-the file a new history begins. There is no time of day in it, because the same update of the same log has to give the
-same bytes; a directory's own time says when.
+does not fit the next one's `previous`, nor the newest line the digest in `solver.json`, and the file is refused;
+without the file a new history begins. There is no time of day in it, because the same update of the same log has to
+give the same bytes; a directory's own time says when.
 
 A reward that comes again finds its sample among the used ones, and changes nothing:
 

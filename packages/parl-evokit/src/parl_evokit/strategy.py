@@ -182,7 +182,8 @@ class Strategy(ABC):
 
         Args:
             infos: Samples of this model or of older ones.
-            rewards: One per sample, larger is better; values that are not finite are set aside.
+            rewards: One per sample, larger is better; values that are not finite are set aside. They count as float32,
+                as logs hold them: subtract a large offset that all have in common.
 
         Returns:
             What was used and what changed.
@@ -368,7 +369,7 @@ class Strategy(ABC):
         if self._rejected:
             return f"the last step was not taken: {self._rejected}"
         if self._stalled >= 100:
-            return f"the last {self._stalled} updates changed nothing: all rewards were equal"
+            return f"the last {self._stalled} updates changed nothing: all rewards were equal as float32 numbers"
         return ""
 
     def state(self) -> dict[str, NDArray[Any]]:
