@@ -241,7 +241,7 @@ def test_a_damaged_file_in_the_manuals_form_is_read_up_to_the_damage(tmp_path: P
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="neither a log's directory nor a file"):
+    with pytest.raises(LogError, match=r"neither a log's directory nor a file: it does not exist \(a service makes it"):
         read_log(tmp_path / "nowhere")
     (tmp_path / "text").write_text("something else entirely, longer than any header")
     with pytest.raises(LogError, match="neither a segment nor a log in the raw form"):

@@ -137,7 +137,8 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[LogFile]:
                 continue
         except OSError as error:
             raise LogError(f"{path} cannot be read: {error}") from error
-        raise LogError(f"{path} is neither a log's directory nor a file")
+        absent = "" if path.exists() else ": it does not exist (a service makes it when it opens its log)"
+        raise LogError(f"{path} is neither a log's directory nor a file{absent}")
     return files
 
 
