@@ -101,6 +101,28 @@ def test_limits_that_an_algorithm_would_ignore_are_refused(name: str, limit: dic
 
 
 @every
+def test_a_start_beyond_float32_is_refused_without_a_warning(name: str) -> None:
+    for start in ([1e300, 0.0], {"x": np.array([1e300, 0.0])}):
+        with pytest.raises(LayoutMismatch, match="must be finite numbers within float32"):
+            KINDS[name](start, settings(name))
+
+
+@pytest.mark.parametrize("keys", ["COUNTER", "SECRETS"])
+def test_a_negative_number_of_samples_is_refused(keys: str) -> None:
+    es, clone = ES([1.0], {"keys": keys}), ESAgent({"keys": keys}, mlp([4, 2])).clone()
+    for draw in (es.ask, clone.draw):
+        with pytest.raises(ValueError, match="must be 0 or more, not -1"):
+            draw(-1)
+        assert draw(0) == []
+
+
+def test_a_perceptron_without_units_in_a_layer_is_refused() -> None:
+    for sizes in ([4, 0, 2], [4, -1, 2]):
+        with pytest.raises(LayoutMismatch, match="each layer has 1 unit or more"):
+            mlp(sizes)
+
+
+@every
 @pytest.mark.parametrize(
     ("rewards", "message"),
     [

@@ -139,6 +139,18 @@ def test_bounds_without_a_whole_number_between_them_are_refused() -> None:
         search(3, start=0.5, integers=[1], lower=[0.4], upper=[0.6])
 
 
+@pytest.mark.parametrize("kind", [CMAES, GA])
+def test_the_best_candidate_may_be_an_injected_one(kind: type[CMAES | GA]) -> None:
+    es = kind(np.zeros(5), {"keys": "COUNTER"})
+    for reward in (1e6, 1.0):
+        es.inject([[reward] * 5], [reward])
+    infos = es.ask(10)
+    es.tell(infos, [0.0] * 5 + [1.0] * 5)
+    assert es.best is not None
+    assert es.best.reward == 1e6
+    assert es.best.parameters.tolist() == [1e6] * 5
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_separable_form_solves_mixed_problems_too(seed: int) -> None:
     def separable(x: np.ndarray) -> float:

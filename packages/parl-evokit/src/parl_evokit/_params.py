@@ -71,7 +71,8 @@ class ParameterLayout:
                 raise LayoutMismatch(f"parameter {name!r} has shape {view.shape}, the array given for it {array.shape}")
             if array.dtype.kind not in "fiu":
                 raise LayoutMismatch(f"parameter {name!r} must hold real numbers, not {array.dtype}")
-            view[...] = array
+            with np.errstate(over="ignore"):  # beyond float32 becomes infinite
+                view[...] = array
         return flat
 
     def views(self, flat: FlatVector) -> dict[str, FlatVector]:

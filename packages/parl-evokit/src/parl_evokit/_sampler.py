@@ -320,17 +320,21 @@ class Best:
 
     Attributes:
         reward: Its reward.
-        info: Its record.
-        sampler: The model that it perturbed.
+        info: Its record; an empty one of what was injected.
+        sampler: The model that it perturbed; of what was injected, the one that was present.
+        injected: The parameters of what was injected.
     """
 
     reward: float
     info: SamplingInfo
     sampler: Sampler
+    injected: FlatVector | None = None
 
     @property
     def parameters(self) -> FlatVector:
         """The sample's parameters `[n]`, a new array."""
+        if self.injected is not None:
+            return self.injected.copy()
         out = np.empty_like(self.sampler.parameters)
         self.sampler.perturb(self.info.noise_key, out)
         return out

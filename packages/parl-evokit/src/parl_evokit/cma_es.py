@@ -79,6 +79,7 @@ class CMAES(CmaFamily):
             InvalidReward: There is not one finite reward a solution.
         """
         table, worth = checked_solutions(solutions, rewards, self.layout.size)
+        self._note_injected(table, worth)
         if self._injected is not None:
             table, worth = np.concatenate((self._injected[0], table)), np.concatenate((self._injected[1], worth))
         self._injected = table, worth

@@ -91,6 +91,7 @@ class GA(Strategy):
             InvalidReward: There is not one finite reward a solution.
         """
         table, worth = checked_solutions(solutions, rewards, self.layout.size)
+        self._note_injected(table, worth)
         self._injected += zip(worth.tolist(), table.astype(np.float32), strict=True)
 
     def _own_state(self) -> dict[str, NDArray[Any]]:

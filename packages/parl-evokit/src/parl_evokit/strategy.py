@@ -76,7 +76,8 @@ class Strategy(ABC):
                 f"set that to {self.kind.name}, or take the class of {named.name}"
             )
         try:
-            arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
+            with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is refused below
+                arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
         except (TypeError, ValueError) as error:
             raise LayoutMismatch(f"mean0 must be a vector of numbers, or named arrays: {error}") from error
         if layout is None or isinstance(mean0, Mapping):
@@ -84,12 +85,12 @@ class Strategy(ABC):
             parameters = self.layout.flatten(arrays)
         else:
             self.layout = layout
-            parameters = np.array(mean0, np.float32)
+            parameters = arrays["x"].copy()
             layout.require_vector(parameters)
         if not parameters.size:
             raise LayoutMismatch("there is nothing to search for: mean0 has no parameters")
         if not np.isfinite(parameters).all():
-            raise LayoutMismatch("the parameters to start from must be finite numbers")
+            raise LayoutMismatch("the parameters to start from must be finite numbers within float32")
         parameters.flags.writeable = False
         gaussian = self.config.solver.sampling.gaussian_sampling
         self._sampler = Sampler(
@@ -125,11 +126,15 @@ class Strategy(ABC):
 
     @property
     def best(self) -> Best | None:
-        """The best sample that `tell` saw of a model that was present then; None before the first."""
+        """The best sample that `tell` saw of a model that was present then, or that was injected; None before the first."""
         return self._best
 
     def ask(self, n: int) -> list[SamplingInfo]:
-        """Draw `n` new samples of the present model, in mirrored pairs unless the settings say otherwise."""
+        """Draw `n` new samples of the present model, in mirrored pairs unless the settings say otherwise.
+
+        Raises:
+            ValueError: `n` is below 0.
+        """
         sampler = self._sampler
         keys = self.keys.draw_many(n)
         infos = sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
@@ -463,6 +468,12 @@ class Strategy(ABC):
             info = SamplingInfo()
             info.fill(int(present.keys[place]), sampler.model_iter_id, sampler.fingerprint)
             self._best = Best(reward, info, sampler)
+
+    def _note_injected(self, solutions: NDArray[np.float64], rewards: NDArray[np.float64]) -> None:
+        place = int(rewards.argmax())
+        if self._best is None or rewards[place] > self._best.reward:
+            own = solutions[place].astype(np.float32)
+            self._best = Best(float(rewards[place]), SamplingInfo(), self._sampler, own)
 
 
 class _Ahead:

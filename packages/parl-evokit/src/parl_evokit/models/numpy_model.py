@@ -139,11 +139,13 @@ def mlp(
         `[batch, inputs]`.
 
     Raises:
-        LayoutMismatch: `sizes` has fewer than two numbers.
+        LayoutMismatch: `sizes` has fewer than two numbers, or one below 1.
         ValueError: `activation` is another word.
     """
     if len(sizes) < 2:
         raise LayoutMismatch(f"a perceptron has inputs and outputs, so two sizes or more, not {list(sizes)}")
+    if min(sizes) < 1:
+        raise LayoutMismatch(f"each layer has 1 unit or more, not {list(sizes)}")
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     noise = GaussianNoise(NoiseSpec(seed))

@@ -94,10 +94,19 @@ class KeySource(Protocol):
         """Return a key that was not drawn before; with mirrored sampling, two draws in a row give a pair's halves."""
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """Return what `n` calls of `draw` give, `[n]`."""
+        """Return what `n` calls of `draw` give, `[n]`.
+
+        Raises:
+            ValueError: `n` is below 0.
+        """
 
     def start_pair(self) -> None:
         """Give up a half that still waits: the next draw starts a new pair (after an update of the model)."""
+
+
+def _require_count(n: int) -> None:
+    if n < 0:
+        raise ValueError(f"the number of samples must be 0 or more, not {n}")
 
 
 class RandomKeys:
@@ -125,6 +134,7 @@ class RandomKeys:
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
         """See `KeySource`; one call of the system for all of them."""
+        _require_count(n)
         waiting = self._waiting_half() if n > 0 else None
         wanted = max(0, n - (waiting is not None))
         halves = 2 if self._mirrored else 1
@@ -192,9 +202,8 @@ class CounterKeys:
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
         """See `KeySource`."""
-        counts = np.array(
-            list(itertools.islice(self._counts, max(n, 0))), np.uint64
-        )  # taken in one go, which is atomic too
+        _require_count(n)
+        counts = np.array(list(itertools.islice(self._counts, n)), np.uint64)  # taken in one go, which is atomic too
         lows = counts if self._mirrored else counts << np.uint64(1)
         self._require_room(int(lows[-1]) if len(lows) else 0)
         return lows | np.uint64(self._worker << HALF_BITS)
