@@ -1,7 +1,7 @@
 """The whole example in one program: the service, the offline job, and simulated visitors.
 
     pip install parl-evokit flask waitress matplotlib
-    python run.py                  12000 visits, about half a minute; writes curve.csv and curve.png into --out
+    python run.py                  12000 visits, about a minute; writes curve.csv and curve.png into --out
     python run.py --smoke          a few hundred visits, to see that everything works
     python run.py --place shop     the same, and log, warehouse and configuration stay in a new folder
 

@@ -136,7 +136,10 @@ class ScheduleKind(Enum):
 
 
 class KeyKind(Enum):
-    """The source of keys: the system's randomness, or (worker, counter) for runs that repeat."""
+    """The source of keys: the system's randomness, or (worker, counter) for runs that repeat.
+
+    The counter continues from the saved solver, so a service that restarts would repeat the keys drawn since.
+    """
 
     SECRETS = "SECRETS"
     COUNTER = "COUNTER"
@@ -213,6 +216,7 @@ class OptimizerConfig:
 class GaussianConfig:
     """`std` of the noise; `cached` and `cache_size` of its table; `mirrored` draws keys in pairs of opposite noise.
 
+    `seed` is that of the noise of a key; a run only repeats with `keys: COUNTER`, too.
     `schedule` is how `std` goes, for BASIC_ES and ARS; the other algorithms adapt it themselves.
     """
 
@@ -388,9 +392,11 @@ class GuardConfig:
         rollback: Whether to go back to the trusted model when the present ones' rewards are worse; compares the arms of
             `control_share` and `holdout_share`, both of which must be above 0.
         min_control: Rewards of both arms that make one difference; 2 or more.
-        level: The probability of ever going back from a model that is no worse; above 0 to 0.5.
-        margin: The present model is trusted once it is not worse than the trusted one by more than this part of a
-            reward's standard deviation; above 0.
+        level: The probability of ever going back from a model that is no worse, where the variance of rewards does not
+            grow strongly within a comparison; above 0 to 0.5.
+        margin: The present model is trusted once it is not worse than the trusted one by more than this, in standard
+            deviations of one reward: of clicks at a rate of 20 %, 0.1 tolerates a loss of 4 percentage points. What it
+            tolerates may add up, because the next comparison is with this model; above 0.
     """
 
     max_update_ratio: float = 0.0

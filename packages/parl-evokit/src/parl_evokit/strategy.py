@@ -126,7 +126,7 @@ class Strategy(ABC):
 
     @property
     def best(self) -> Best | None:
-        """The best sample that `tell` saw of a model that was present then, or that was injected; None before the first."""
+        """The best that was injected, or that `tell` saw of a model that was present then; None before the first."""
         return self._best
 
     def ask(self, n: int) -> list[SamplingInfo]:
