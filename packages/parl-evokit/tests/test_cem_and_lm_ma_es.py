@@ -126,6 +126,19 @@ def test_a_step_of_lm_ma_es_is_the_papers() -> None:
     assert es.sigma == pytest.approx(sigma * float(np.exp(change)))
 
 
+def test_lm_ma_es_stays_near_with_two_parameters() -> None:
+    def rosenbrock(x: np.ndarray) -> float:
+        return float(100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2)
+
+    es, farthest = lm_ma_es(2, population=12), 0.0
+    for _ in range(300):
+        infos = es.ask(12)
+        es.tell(infos, [-rosenbrock(x) for x in es.candidates(infos).astype(np.float64)])
+        farthest = max(farthest, float(np.abs(es.mean).max()))
+    assert farthest < 20
+    assert rosenbrock(es.mean.astype(np.float64)) < 1e-3
+
+
 @pytest.mark.parametrize("make", [cem, lm_ma_es])
 def test_a_saved_search_goes_on_to_the_same_bits(make: Any) -> None:
     def steps(es: Any, count: int) -> None:

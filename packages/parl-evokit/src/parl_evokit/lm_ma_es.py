@@ -14,9 +14,9 @@ memory and time grow with n ln n where those of CMA_ES grow with n**2: for ill-c
 z is made from the sample's key and the directions are in the solver, so a log of keys is all that an update needs. z
 is exact; what follows goes through BLAS, so results agree between machines to rounding.
 
-Differences from the paper: rates are at most 1/2 (for few parameters); weights are computed for as many samples as
-came, if these are no fewer than the population; equal rewards share the mean of their ranks; samples of older models
-are set aside.
+Differences from the paper: rates are at most 1/2, and with fewer than 5 parameters at most n / 10; weights are computed
+for as many samples as came, if these are no fewer than the population; equal rewards share the mean of their ranks;
+samples of older models are set aside.
 """
 
 from collections.abc import Mapping
@@ -34,6 +34,7 @@ from parl_evokit.config import SolverKind
 __all__ = ["LMMAES"]
 
 LARGEST_RATE = 0.5  # of all rates, which with a few parameters would be 1 and more
+LARGEST_RATE_FOR_ONE = 0.1  # with 1 and 2 parameters, products of directions that change by half are now and then huge
 
 
 class LMMAES(CmaFamily):
@@ -93,19 +94,23 @@ class LMMAES(CmaFamily):
         z_w = weights[better] @ z
         d_w = weights[better] @ (z if sampler.transform is None else sampler.shaped(z))
         mean = sampler.parameters + self._sigma * d_w  # (11)
-        c_sigma = min(LARGEST_RATE, 2 * count / n)
+        c_sigma = min(self._largest_rate, 2 * count / n)
         self._path_sigma *= 1 - c_sigma
         self._path_sigma += sqrt(mueff * c_sigma * (2 - c_sigma)) * z_w  # (12)
-        rates = np.minimum(LARGEST_RATE, count / n / 4.0 ** np.arange(len(self._directions)))[:, np.newaxis]
+        rates = np.minimum(self._largest_rate, count / n / 4.0 ** np.arange(len(self._directions)))[:, np.newaxis]
         self._directions *= 1 - rates
         self._directions += np.sqrt(mueff * rates * (2 - rates)) * z_w  # (14)
         self._steps += 1
         self._sigma *= exp(min(1.0, c_sigma / 2 * (float(self._path_sigma @ self._path_sigma) / n - 1)))  # (15)
         return mean, float(np.linalg.norm(d_w))
 
+    @property
+    def _largest_rate(self) -> float:
+        return min(LARGEST_RATE, LARGEST_RATE_FOR_ONE * self.layout.size)
+
     def _shape(self) -> tuple[float, Directions | None]:
         used = min(self._steps, len(self._directions))
         if not used:
             return self._sigma, None
-        rates = np.minimum(LARGEST_RATE, 1.0 / self.layout.size / 1.5 ** np.arange(used))
+        rates = np.minimum(self._largest_rate, 1.0 / self.layout.size / 1.5 ** np.arange(used))
         return self._sigma, Directions(rates, self._directions[:used].copy())

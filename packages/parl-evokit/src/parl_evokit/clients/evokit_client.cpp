@@ -787,7 +787,7 @@ void read_distribution(Model &model, const std::string &algorithm, const State &
         const auto steps = static_cast<uint64_t>(state.get<int64_t>("steps", "<i8", 1)[0]);
         const size_t used = static_cast<size_t>(std::min<uint64_t>(steps, vectors.size() / n));
         double rate = 1.0 / static_cast<double>(n);
-        for (size_t k = 0; k < used; k++, rate /= 1.5) model.shape.rates.push_back(std::min(0.5, rate));
+        for (size_t k = 0; k < used; k++, rate /= 1.5) model.shape.rates.push_back(std::min({0.5, 0.1 * static_cast<double>(n), rate}));
         vectors.resize(used * n);
         model.shape.vectors = std::move(vectors);
     } else if (algorithm == "CR_FM_NES") {

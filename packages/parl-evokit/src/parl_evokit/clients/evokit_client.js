@@ -201,7 +201,7 @@
       const vectors = arrays.directions.values, used = Math.min(Number(arrays.steps.values[0]), vectors.length / n);
       return (z) => {
         for (let k = 0, rate = 1 / n; k < used; k++, rate /= 1.5) {
-          const along = dot(z, vectors, k * n), part = Math.min(0.5, rate);
+          const along = dot(z, vectors, k * n), part = Math.min(0.5, 0.1 * n, rate);
           z = z.map((value, i) => (1 - part) * value + along * (part * vectors[k * n + i]));
         }
         return z;
