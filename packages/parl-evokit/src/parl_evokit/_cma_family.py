@@ -115,9 +115,11 @@ class CmaFamily(Strategy):
             if min(settings.integers) < 0 or max(settings.integers) >= n:
                 raise ConfigError(f"integers must be numbers of parameters from 0 to {n - 1}, not {settings.integers}")
             integers = np.array(sorted(set(settings.integers)), np.intp)
-            for k in integers if self._bounds is not None else ():
-                low, high = self._bounds.lower[k], self._bounds.upper[k]
-                if np.ceil(low) > np.floor(high):
+            if (box := self._bounds) is not None:
+                empty = integers[np.ceil(box.lower[integers]) > np.floor(box.upper[integers])]
+                if empty.size:
+                    k = int(empty[0])
+                    low, high = box.lower[k], box.upper[k]
                     raise ConfigError(f"parameter {k} of integers has no whole number between its bounds {low}, {high}")
             self._sampler = replace(self._sampler, integers=integers)
         self._restarts = Restarts(settings.restarts, settings.max_restarts, self.population, first.std, first.seed)
