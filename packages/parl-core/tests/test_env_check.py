@@ -121,6 +121,8 @@ def test_random_numbers_from_elsewhere_are_found() -> None:
         (np.zeros(2), "has dtype float64, the space float32"),
         (np.array([0.0, np.nan], np.float32), "the observation[1] is nan"),
         (np.array([0.0, -3.0], np.float32), "the observation[1] is -3.0, outside of its bounds [-1, 1]"),
+        (np.array([0, 2**40]), "the observation[1] is 1099511627776, outside of its bounds [-1, 1]"),
+        (np.array(["a", "b"]), "has dtype <U1, the space float32"),
     ],
 )
 def test_observations_that_do_not_fit_are_named_with_place_and_value(observation: Any, message: str) -> None:

@@ -247,6 +247,7 @@ def test_seeds_may_be_numpy_s_whole_numbers_and_nothing_else() -> None:
 BOX, BYTES = gymnasium.spaces.Box(-9.0, 9.0, (3,), np.float32), gymnasium.spaces.Box(0, 255, (3,), np.uint8)
 CHOICE, NAMED = gymnasium.spaces.Discrete(4), gymnasium.spaces.Dict(a=BOX, b=BOX)
 CHOICES = gymnasium.spaces.MultiDiscrete([2, 3])
+SIGNED = gymnasium.spaces.Box(-128, 127, (1,), np.int8)
 
 
 class Says(gymnasium.Env[Any, Any]):
@@ -299,6 +300,9 @@ def test_an_info_that_is_no_dictionary_is_refused_where_it_is_returned(method: s
         (BOX, None, "None"),
         (BYTES, np.array([300.7, -1.0, 2.9]), r"\[300.7.*dtype uint8"),
         (BYTES, np.array([256, 0, 0]), r"\[256"),
+        (SIGNED, np.array([200]), r"\[200\] of shape \[1\] and dtype int64.*dtype int8"),
+        (gymnasium.spaces.Dict(s=SIGNED), {"s": np.array([-129])}, r"\['s'\] \[-129\] of shape \[1\].*dtype int8"),
+        (gymnasium.spaces.Box(-5, 5, (), np.int16), 2**15, r"32768.*dtype int16"),
         (CHOICE, 2.7, "2.7"),
         (CHOICE, 4, r"4, which is not in Discrete\(4\): return one of 0\.\.3"),
         (CHOICE, np.int64(-1), r"-1, which is not in Discrete\(4\)"),

@@ -61,8 +61,8 @@ EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
 
 _CHOICES = (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)
-_LOOKED_INTO = (gymnasium.spaces.Dict, *_CHOICES)
-"""Spaces whose observations numpy would take though they have other keys or are other choices."""
+_LOOKED_INTO = (gymnasium.spaces.Dict, gymnasium.spaces.Box, *_CHOICES)
+"""Spaces whose observations numpy would take though they have other keys, are other choices, or would wrap."""
 
 # How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
 # steps, so that calls are few, and short for other calls of its actor, which takes one at a time.
@@ -339,19 +339,21 @@ class EnvGroup:
         space, count = self._space, len(observations)
         shape = space.shape or ()
         if shape:
+            casting: Any = _casting_to(space)
             try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
                 if out is not None:
-                    np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]))
+                    np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]), casting=casting)
                     return out
-                rows = np.concatenate(observations, dtype=space.dtype)
+                rows = np.concatenate(observations, dtype=space.dtype, casting=casting)
                 if rows.shape[1:] == shape[1:]:
                     return rows.reshape(count, *shape)
             except (TypeError, ValueError):
                 pass  # one does not fit, which the slower way mends or names
         stacked = np.empty((count, *shape), space.dtype) if out is None else out
+        is_choice = isinstance(space, gymnasium.spaces.Discrete)
         for index, observation in enumerate(observations):
             self._at = index
-            is_plain = not shape and type(observation) is int  # the usual kind costs no call
+            is_plain = is_choice and type(observation) is int  # the usual kind costs no call
             stacked[index] = observation if is_plain else as_observation(self._envs[index], space, observation)
         return stacked
 
@@ -541,14 +543,24 @@ def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
         raise wrong_observation(env, space, observation) from None
     if found.shape != space.shape:
         raise wrong_observation(env, space, observation)
-    if not np.can_cast(found.dtype, space.dtype, "same_kind"):
-        if found.dtype.kind not in "iuf":
-            raise wrong_observation(env, space, observation)
-        with np.errstate(invalid="ignore"):  # which numbers do not fit is what is asked here
-            fitting = found.astype(space.dtype)
-        if not np.array_equal(fitting, found):
-            raise wrong_observation(env, space, observation)
+    if not _holds(space, found):
+        raise wrong_observation(env, space, observation)
     return found.astype(space.dtype, copy=False)
+
+
+def _casting_to(space: Any) -> str:
+    """Return numpy's name of the conversions that keep all numbers: whole ones of the same kind may wrap."""
+    return "same_kind" if space.dtype.kind == "f" else "safe"
+
+
+def _holds(space: Any, found: NDArray[Any]) -> bool:
+    """Return whether the dtype of a space has all numbers of an array; floating-point ones may be rounded."""
+    if np.can_cast(found.dtype, space.dtype, _casting_to(space)):  # type: ignore[arg-type]  # one of numpy's names
+        return True
+    if found.dtype.kind not in "iuf":
+        return False
+    with np.errstate(invalid="ignore"):  # which numbers do not fit is what is asked here
+        return np.array_equal(found.astype(space.dtype), found)
 
 
 def _choices_of(space: Any) -> tuple[Any, Any]:
@@ -575,6 +587,10 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
                     f"{start}..{stop - 1}, or mend the space"
                 )
         return
+    if isinstance(space, gymnasium.spaces.Box):
+        if np.shape(observation) == space.shape and not _holds(space, np.asarray(observation)):
+            raise wrong_observation(env, space, observation, place)
+        return
     if not isinstance(observation, Mapping):
         return
     parts = space.spaces
@@ -591,8 +607,8 @@ def _require_parts(env: Any, space: Any, observation: Any, place: str = "") -> N
             _require_parts(env, part, observation[key], f"{place}[{key!r}]")
 
 
-def wrong_observation(env: Any, space: Any, observation: Any) -> EnvironmentContractError:
-    """Return the error for an observation that does not fit its space."""
+def wrong_observation(env: Any, space: Any, observation: Any, place: str = "") -> EnvironmentContractError:
+    """Return the error for an observation, or the part of one at some place, that does not fit its space."""
     if isinstance(space, ArraySpaces):
         array = isinstance(observation, np.ndarray)
         found = f"of shape {list(observation.shape)} and dtype {observation.dtype}" if array else f"{observation!r:.99}"
@@ -602,8 +618,8 @@ def wrong_observation(env: Any, space: Any, observation: Any) -> EnvironmentCont
     else:
         found, wanted = f"{observation!r:.299}", "like that"
     return EnvironmentContractError(
-        f"{_kind(env)} gave the observation {found}, its observation_space is {space!r:.299}: return one {wanted}, or "
-        "mend the space; parl.env.check_env finds the place"
+        f"{_kind(env)} gave the observation{place} {found}, its observation_space{place} is {space!r:.299}: return one "
+        f"{wanted}, or mend the space; parl.env.check_env finds the place"
     )
 
 

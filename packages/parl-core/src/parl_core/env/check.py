@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
+from numpy.typing import NDArray
 
 from parl_core.checks import check_int, first_not_finite
 from parl_core.env._vector_group import EnvMaker, make_env
@@ -268,8 +269,8 @@ def _box_mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
         yield f"{name} is {_kind(value)}: return a numpy array, such as numpy.array(value, {space.dtype})"
     elif value.shape != space.shape:
         yield f"{name} has shape {list(value.shape)}, the space {list(space.shape)}: mend the one or the other"
-    elif not np.can_cast(value.dtype, space.dtype):
-        yield f"{name} has dtype {value.dtype}, the space {space.dtype}: return value.astype({space.dtype})"
+    elif value.dtype.kind not in "biuf":
+        yield _other_dtype(space, value, name)
     elif value.dtype.kind == "f" and (where := first_not_finite(value)) is not None:
         yield f"{name}{list(where)} is {value[where]}: one such number spoils all weights, look for divisions by 0"
     elif (outside := (value < space.low) | (value > space.high)).any():
@@ -278,6 +279,12 @@ def _box_mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
             f"{name}{[int(i) for i in at]} is {value[at]}, outside of its bounds [{space.low[at]:g}, "
             f"{space.high[at]:g}]: widen the bounds of observation_space, or clip"
         )
+    elif not np.can_cast(value.dtype, space.dtype):  # after the bounds: converting what lies outside would wrap it
+        yield _other_dtype(space, value, name)
+
+
+def _other_dtype(space: Any, value: NDArray[Any], name: str) -> str:
+    return f"{name} has dtype {value.dtype}, the space {space.dtype}: return value.astype({space.dtype})"
 
 
 def _leaves(space: Any, path: str) -> Iterator[tuple[str, Any]]:
