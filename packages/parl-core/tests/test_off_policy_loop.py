@@ -19,7 +19,9 @@ from parl_core.training import (
     Episode,
     Evaluation,
     OffPolicySettings,
+    StepBudget,
     Stop,
+    TimeBudget,
     Update,
     evaluate,
     train_off_policy,
@@ -564,6 +566,16 @@ def test_false_that_ends_training_in_other_libraries_is_not_taken_for_going_on()
 
     with pytest.raises(TypeError, match=r"Stops.on_update\(\) returned False: return the reason to stop in words"):
         train_off_policy(Table(), make_vector_env(Counting, 1), settings(report_every=20), callbacks=[Stops()])
+
+
+def test_budgets_end_a_run_at_their_step_and_second_though_no_report_is_due() -> None:
+    envs = make_vector_env(Counting, 2)
+    often = settings(total_steps=400, report_every=400)
+    ended = train_off_policy(Table(), envs, often, callbacks=[StepBudget(30)])
+    assert (ended.step, ended.stop, ended.reason) == (30, Stop.CALLBACK, "the portion of 30 steps is done")
+    seconds = iter(range(1000))
+    ended = train_off_policy(Table(), envs, often, callbacks=[TimeBudget(7.0)], clock=lambda: float(next(seconds)))
+    assert (ended.step, ended.stop) == (14, Stop.CALLBACK)
 
 
 class NoCallback:

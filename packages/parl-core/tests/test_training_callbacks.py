@@ -79,10 +79,10 @@ def test_a_goal_has_to_be_reached_by_evaluations_in_a_row() -> None:
     assert verdicts[3] == "evaluations in a row reached 475: 480.0, 475.0"
 
 
-def test_the_time_budget_stops_the_first_update_after_it() -> None:
+def test_the_time_budget_stops_at_the_first_step_after_it() -> None:
     rule = TimeBudget(10.0)
-    assert rule.on_update(update(1, seconds=9.9)) is None
-    assert "10 s" in (rule.on_update(update(2, seconds=10.0)) or "")
+    assert rule.on_advance(1, 9.9) is None
+    assert "10 s" in (rule.on_advance(2, 10.0) or "")
 
 
 @pytest.mark.parametrize(
@@ -373,8 +373,8 @@ def test_training_ends_when_it_gets_no_better() -> None:
 
 def test_a_portion_of_steps_ends_at_its_step() -> None:
     rule = StepBudget(200)
-    assert rule.on_update(update(199)) is None
-    assert rule.on_update(update(200)) == "the portion of 200 steps is done"
+    assert rule.on_advance(199, 1.0) is None
+    assert rule.on_advance(200, 1.0) == "the portion of 200 steps is done"
 
 
 def test_the_latest_weights_are_saved_at_evaluations_and_at_the_end_but_not_after_an_error(tmp_path: Path) -> None:

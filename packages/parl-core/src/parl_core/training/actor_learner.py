@@ -342,7 +342,7 @@ def train_actor_learner(
                 version.value += 1
                 with metrics.phase("send"):
                     source.publish(version.value)
-                if course.step - reported.value >= settings.report_every or not course.goes_on:
+                if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
                     reported.value = course.step
                     so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
                     course.report(losses.take_means(), episodes.take(), now, so_far)

@@ -403,7 +403,7 @@ def train_apex(
                         result, newest[0] = learn_from(agent, memory, None, *drawn, now, whole=True)
                         figures.add(result)
                         target.after_update()
-                if course.step - reported.value >= settings.report_every or not course.goes_on:
+                if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
                     reported.value = course.step
                     so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
                     course.report(figures.take_means(), episodes.take(), now, so_far)

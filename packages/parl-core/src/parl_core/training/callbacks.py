@@ -105,23 +105,19 @@ class NoImprovement(Callback):
 
 
 class TimeBudget(Callback):
-    """Stops after the first update that ends later than `seconds` into the loop; a resumed run continues counting."""
+    """Stops at the first step (or rollout) that ends later than `seconds` into the loop; a resumed run counts on."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = check_positive("seconds", seconds)
 
-    def on_update(self, update: Update) -> str | None:
-        if update.seconds < self._seconds:
-            return None
-        return f"the time budget of {self._seconds:g} s is used up"
+    def on_advance(self, step: int, seconds: float) -> str | None:  # noqa: ARG002  # what every callback is given
+        return f"the time budget of {self._seconds:g} s is used up" if seconds >= self._seconds else None
 
 
 class StepBudget(Callback):
-    """Stops at the first report at or after a step, without touching schedules that go over the whole budget.
+    """Stops at a step, or right after it, without touching schedules that go over the whole budget.
 
-    Only reports can stop a loop: `train_on_policy` gives one after each update, the other loops every `report_every`
-    steps (gradient steps of `train_offline`) and at the end. With fewer steps between the budget and the end the run
-    is trained as a whole; a smaller `report_every` stops it earlier.
+    Loops count a step of all environments at once, `train_on_policy` a rollout.
 
     A run that is to be trained in portions stops here, and `Run.resume` continues with it later.
     """
@@ -129,8 +125,8 @@ class StepBudget(Callback):
     def __init__(self, steps: int) -> None:
         self._steps = check_int("steps", steps)
 
-    def on_update(self, update: Update) -> str | None:
-        return f"the portion of {self._steps} steps is done" if update.step >= self._steps else None
+    def on_advance(self, step: int, seconds: float) -> str | None:  # noqa: ARG002  # what every callback is given
+        return f"the portion of {self._steps} steps is done" if step >= self._steps else None
 
 
 class SavableAgent(Protocol):

@@ -3,7 +3,7 @@
 with Course(total_steps, callbacks, evaluator, evaluate_every) as course:
     while course.goes_on:
         ...                                    # the loop's own: act, learn
-        course.advance(steps)
+        course.advance(steps)                  # ── step, time ──> callbacks
         course.report(losses, episodes)        # ── Update ──────> callbacks
         course.evaluate_when_due()             # ── Evaluation ──> callbacks
         course.checkpoint_when_due()
@@ -66,6 +66,7 @@ class Course:
         self._next_checkpoint = 0 if checkpoints is None else checkpoints.every
         self._total, self._unit = total_steps, unit
         self._callbacks, self._evaluator, self._clock = _checked(callbacks), evaluator, clock
+        self._counting = [one for one in callbacks if type(one).on_advance is not Callback.on_advance]
         if evaluator is not None and not callable(evaluator):
             raise HyperparameterError(
                 f"evaluator is a function that evaluates, got {evaluator!r}: for instance "
@@ -117,8 +118,10 @@ class Course:
         return self._clock() - self._began
 
     def advance(self, steps: int) -> None:
-        """Count steps that were taken."""
+        """Count steps that were taken, and tell the callbacks that want to know."""
         self.step += steps
+        for callback in self._counting:
+            self._listen(callback, "on_advance", callback.on_advance(self.step, self.seconds))
 
     def report(
         self,

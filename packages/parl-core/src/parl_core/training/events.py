@@ -1,8 +1,9 @@
 """Reports of a training loop to its callbacks, the callback itself, and figures collected between two reports.
 
-A callback hears of three things:
+A callback hears of four things:
 
-    loop ── Update ────────> callbacks      after every update of the agent
+    loop ── step, seconds ─> callbacks      after every step of the environments, or rollout of them
+         ── Update ────────> callbacks      after updates of the agent
          ── Evaluation ────> callbacks      after every evaluation
          ── Ended ─────────> callbacks      once, however the loop ends
 """
@@ -136,13 +137,21 @@ class Ended:
 class Callback:
     """An observer of a loop; a subclass overrides the methods that it needs.
 
-    `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends after all
-    callbacks were told. One that remembers something across events gives it to checkpoints with `get_state` and takes
-    it back with `set_state`.
+    `on_advance`, `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends
+    after all callbacks were told. One that remembers something across events gives it to checkpoints with `get_state`
+    and takes it back with `set_state`.
     """
 
+    def on_advance(self, step: int, seconds: float) -> str | None:
+        """Handle steps that were taken; called whenever the loop has counted some, so it should be cheap.
+
+        Args:
+            step: environment steps so far (gradient steps of `train_offline`).
+            seconds: since the loop began.
+        """
+
     def on_update(self, update: Update) -> str | None:
-        """Handle an update of the agent; called after each."""
+        """Handle an update of the agent; called after each (in `train_off_policy` every `report_every` steps)."""
 
     def on_evaluation(self, evaluation: Evaluation) -> str | None:
         """Handle an evaluation; called after each."""
