@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from parl_core import backends
+from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
+from parl_core.training import Callback, Run, Update, seeds
 from parl_core.training.recipe_run import RecipeRun
-from parl_core.training.seeds import RunInActor
+from parl_core.training.seeds import RunInActor, train_seeds
 from parl_core.training.trained import Trained
 from parl_remote.testing import LoopbackCluster
 
@@ -220,6 +224,35 @@ def test_a_run_of_a_group_goes_on_from_its_checkpoint_and_without_one_begins_ane
     for more, total in (({}, 32), ({}, 32), ({"extended_to": 64}, 64)):
         assert RunInActor().train({**values, **more}, str(folder), {}) == f"{total} steps were taken"
     assert len((folder / "updates.csv").read_text().splitlines()) == 1 + 64 // 16
+
+
+class PressesOnce(Callback):
+    """Presses Ctrl-C as soon as every run of a group has written figures."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.left = list(folders)
+
+    def on_update(self, update: Update) -> None:
+        if self.left and all((folder / "updates.csv").exists() for folder in self.left):
+            self.left.clear()
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_interrupted_runs_of_a_group_end_with_checkpoints_that_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(seeds, "SECONDS_OF_A_ROUND", 200.0)
+    given = {"num_envs": 2, "n_steps": 8, "network.width": 4}
+    asked = RecipeRun("PPO", "CartPole-v1", BACKEND, steps=10**7, checkpoint_every=10**7, given=given)
+    folders = [tmp_path / "group" / f"seed-{seed}" for seed in (3, 4)]
+    with pytest.raises(SystemExit) as ended, Run.at(tmp_path / "group") as run:
+        train_seeds(asked, run, (3, 4), jobs=2, watcher=PressesOnce(folders))
+    assert ended.value.code == 130
+    told = capsys.readouterr().err
+    for folder in folders:
+        (step,) = CheckpointStore(folder / "checkpoints").steps()
+        assert f"checkpoint of step {step}; continue all with: parl resume {tmp_path / 'group'}" in told
+        assert f"{folder / 'last.ckpt'}: " in told
 
 
 def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
     <folder>/seed-0/ …        one run each, as `parl train` makes it
     <folder>/curves.png       the interquartile mean over the runs, with its interval
+    <folder>/stop             made by Ctrl-C: the runs, wherever they are, end with checkpoints when they see it
 
 What they have done is seen in their logs, so that it is the same wherever they run; on a cluster of several hosts the
 folder must be one that all of them see.
@@ -25,12 +26,30 @@ from parl_core.training.curves import Comparison, RunGroup, draw_comparison, rea
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
 from parl_core.training.logs import JsonLines, tracker
 from parl_core.training.recipe_run import RecipeRun
-from parl_core.training.run import Run
+from parl_core.training.run import SECONDS_OF_A_ROUND, Run
 
 __all__ = ["FollowedRuns", "RunInActor", "seeds_of", "summary_of", "train_seeds"]
 
 SECONDS_BETWEEN_LOOKS = 0.5
 SEEDS_FILE = "seeds.json"
+STOP_FILE = "stop"
+
+
+class _StopsOnRequest(Callback):
+    """Stops a run as soon as a file is there.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._next_look = path, 0.0
+
+    def on_advance(self, step: int, seconds: float) -> str | None:  # noqa: ARG002  # what every callback is given
+        if seconds < self._next_look:  # on a network's file system each look takes a while
+            return None
+        self._next_look = seconds + SECONDS_BETWEEN_LOOKS
+        return "all runs were interrupted" if self._path.exists() else None
 
 
 class RunInActor:
@@ -54,7 +73,7 @@ class RunInActor:
         if not taken and not list((path / "checkpoints").glob("damaged-*")):
             shutil.rmtree(path, ignore_errors=True)  # it ended before its first checkpoint, and begins anew
         with Run.resume(path) if path.exists() else Run.at(path) as run:
-            watching = [tracker(name, run, request) for name in tracked]
+            watching = [_StopsOnRequest(path.parent / STOP_FILE), *(tracker(name, run, request) for name in tracked)]
             return request.train(run, callbacks=watching, progress=False, **options).reason
 
 
@@ -92,9 +111,9 @@ class FollowedRuns:
             for mean in evaluations:
                 callback.on_evaluation(Evaluation([Episode(mean, 0)], step, seconds))
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, stop: Stop = Stop.BUDGET) -> None:
         """Report to the callbacks that all runs have ended."""
-        ended = Ended(Stop.BUDGET, reason, sum(self._steps.values()), time.monotonic() - self._began)
+        ended = Ended(stop, reason, sum(self._steps.values()), time.monotonic() - self._began)
         for callback in self._callbacks:
             callback.on_end(ended)
 
@@ -156,9 +175,11 @@ def train_seeds(
 
     Raises:
         ParlError: a run failed; the message names its seed, and the others have gone on.
+        KeyboardInterrupt: after the runs had time to end with checkpoints, which `run` has noted.
     """
     asked.write(run.path)
     write_json(run.path / SEEDS_FILE, list(seeds))
+    (run.path / STOP_FILE).unlink(missing_ok=True)
     run.how_to_resume = f"parl resume {run.path}"
     count = min(jobs or (len(seeds) if cluster else usable_cores()), len(seeds))
     folders = {seed: run.path / f"seed-{seed}" for seed in seeds}
@@ -169,20 +190,28 @@ def train_seeds(
         waiting = list(seeds)
         working: dict[ActorFuture, tuple[int, ActorHandle]] = {}
         idle: list[ActorHandle] = []
-        while waiting or working:
-            while waiting and len(working) < count:
-                seed, actor = waiting.pop(0), idle.pop() if idle else system.create(RunInActor)
-                values = {**{name: value for name, value in vars(asked).items() if name != "recipe"}, "seed": seed}
-                working[actor.submit("train", values, str(folders[seed]), options)] = seed, actor
-            for future in wait_any(list(working), SECONDS_BETWEEN_LOOKS):
-                seed, actor = working.pop(future)
-                try:
-                    future.result()
-                    idle.append(actor)
-                except Exception as error:
-                    failed[seed] = error
-                    actor.kill()
+        try:
+            while waiting or working:
+                while waiting and len(working) < count:
+                    seed, actor = waiting.pop(0), idle.pop() if idle else system.create(RunInActor)
+                    values = {**{name: value for name, value in vars(asked).items() if name != "recipe"}, "seed": seed}
+                    working[actor.submit("train", values, str(folders[seed]), options)] = seed, actor
+                for future in wait_any(list(working), SECONDS_BETWEEN_LOOKS):
+                    seed, actor = working.pop(future)
+                    try:
+                        future.result()
+                        idle.append(actor)
+                    except Exception as error:
+                        failed[seed] = error
+                        actor.kill()
+                following.look()
+        except KeyboardInterrupt:
+            run.interruption.noticed()  # the runs take their time now, which Ctrl-C cuts short only when pressed again
+            _await_checkpoints(run, list(working))
             following.look()
+            following.end("interrupted", Stop.INTERRUPTED)
+            _note_saved(run, list(folders.values()))
+            raise
     following.end(f"{len(seeds) - len(failed)} of {len(seeds)} runs have ended")
     done = [folder for seed, folder in folders.items() if seed not in failed]
     if failed:
@@ -193,6 +222,27 @@ def train_seeds(
     draw_comparison(found, picture, f"{asked.algorithm} on {asked.env}", asked.recipe.goal)
     run.saved(picture, "learning curves of all seeds")
     return found
+
+
+def _await_checkpoints(run: Run, futures: list[ActorFuture]) -> None:
+    """Ask the runs to end, and wait for them no longer than for a single run."""
+    os.write(2, b"\nInterrupted: the runs end with checkpoints after this round; Ctrl-C again ends them at once.\n")
+    (run.path / STOP_FILE).touch()
+    deadline = time.monotonic() + SECONDS_OF_A_ROUND
+    while futures and (left := deadline - time.monotonic()) > 0:
+        for future in wait_any(futures, left):
+            futures.remove(future)
+
+
+def _note_saved(run: Run, folders: Sequence[Path]) -> None:
+    """Note what the runs have written, for the message after an interruption."""
+    for folder in folders:
+        store = CheckpointStore(folder / "checkpoints")
+        if steps := store.steps():
+            run.saved(store.folder, f"checkpoint of step {steps[-1]}; continue all with: {run.how_to_resume}")
+        for name in ("best.ckpt", "last.ckpt"):
+            if (folder / name).exists():
+                run.saved(folder / name, f"{name.removesuffix('.ckpt')} agent of an evaluation")
 
 
 def seeds_of(folder: Path) -> list[int]:
