@@ -203,6 +203,13 @@ def test_learning_rate_and_clip_range_decay_linearly_only_when_asked_to() -> Non
         np.testing.assert_allclose([given["clip"] for given in agent.given], 0.6 * np.array(factors))
 
 
+def test_a_schedule_is_followed_as_it_is_while_the_other_number_decays() -> None:
+    now = settings(total_steps=8, lr=lambda step: 0.5 - step / 16, clip=0.2, decay=True)
+    assert [now.scheduled(step) for step in (0, 4)] == [{"lr": 0.5, "clip": 0.2}, {"lr": 0.25, "clip": 0.1}]
+    with pytest.raises(HyperparameterError, match="got lr=None"):
+        settings(clip=0.2, decay=True)
+
+
 def test_callbacks_receive_every_update_and_evaluation_and_the_end_once() -> None:
     recorder = Recorder()
     ticks = iter(range(100))

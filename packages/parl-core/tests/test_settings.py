@@ -132,7 +132,7 @@ def test_algorithms_that_learn_from_single_steps_list_no_settings_of_memories(al
 
 
 def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
-    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)", "decay": False})
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)"})
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)
     of_updates = changed("SAC", "Pendulum-v1", actor_lr="linear(1e-3, 0)").algorithm["actor_lr"]
     assert of_updates == linear(1e-3, 0.0, 19_000)

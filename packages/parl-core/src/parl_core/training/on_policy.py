@@ -403,7 +403,8 @@ class OnPolicySettings:
         gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout.
         lr: learning rate, or its initial value.
         clip: clip range of PPO, or its initial value.
-        decay: whether learning rate and clip range go linearly to 0 over `total_steps`.
+        decay: whether learning rate and clip range go linearly to 0 over `total_steps`; one that is a schedule follows
+            that alone.
         entropy_coef: weight of the entropy bonus, at least 0.
         target_kl: where given, passes over a rollout end early when the policy has moved this far; of PPO.
         sequence_length: of models with a memory, steps of the sequences that are learned from, each from the state that
@@ -445,11 +446,8 @@ class OnPolicySettings:
                 check_positive(name, getattr(self, name))
         if self.entropy_coef is not None and not callable(self.entropy_coef):
             check_non_negative("entropy_coef", self.entropy_coef)
-        if self.decay and (self.lr is None or callable(self.lr) or callable(self.clip)):
-            raise HyperparameterError(
-                f"decay=True lets the numbers lr and clip go to 0, got lr={self.lr!r} and clip={self.clip!r}; "
-                "give numbers, or schedules and decay=False"
-            )
+        if self.decay and self.lr is None:
+            raise HyperparameterError("decay=True lets the number lr go to 0, got lr=None: give it, or decay=False")
 
     def with_total_steps(self, total_steps: int) -> "OnPolicySettings":
         """Return the same with another budget of environment steps."""
@@ -462,11 +460,11 @@ class OnPolicySettings:
             HyperparameterError: a schedule gives what is not a number of at least 0.
         """
         left = max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
-        values = {"lr": self.lr, "clip": self.clip, "entropy_coef": self.entropy_coef}
-        now = {name: value(step) if callable(value) else value for name, value in values.items() if value is not None}
+        values = {"lr": (self.lr, left), "clip": (self.clip, left), "entropy_coef": (self.entropy_coef, 1.0)}
         return {
-            name: check_non_negative(name, value) * (1.0 if name == "entropy_coef" else left)
-            for name, value in now.items()
+            name: check_non_negative(name, value(step)) if callable(value) else value * factor
+            for name, (value, factor) in values.items()
+            if value is not None
         }
 
 
