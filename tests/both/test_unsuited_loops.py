@@ -16,21 +16,31 @@ from parl_core import backends
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.offline import OfflineDataset
 from parl_core.training import (
+    ActorLearnerSettings,
     OffPolicySettings,
     OnPolicySettings,
     evaluate,
     make_vector_env,
+    train_actor_learner,
     train_off_policy,
     train_on_policy,
 )
 from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 
-MODELS = {"DQN": q_values, "PPO": actor_critic, "A2C": actor_critic, "SAC": squashed, "IQL": iql_model}
+MODELS = {
+    "DQN": q_values,
+    "PPO": actor_critic,
+    "A2C": actor_critic,
+    "IMPALA": actor_critic,
+    "SAC": squashed,
+    "IQL": iql_model,
+}
 SETTINGS = OffPolicySettings(total_steps=10, learning_starts=5, batch_size=4, memory_size=10)
 
 
 def agent(name: str) -> Any:
-    return parl.Agent(getattr(parl.algorithms, name)(MODELS[name](backends.current()), device="cpu"))
+    own = {"sample_batch_steps": 50} if name == "IMPALA" else {}
+    return parl.Agent(getattr(parl.algorithms, name)(MODELS[name](backends.current()), device="cpu", **own))
 
 
 def transformer(**sizes: Any) -> Any:
@@ -84,6 +94,23 @@ def test_the_offline_loop_names_the_loop_of_another_algorithm(name: str) -> None
 def test_settings_that_an_algorithm_does_not_have_are_named(name: str, settings: Any, message: str) -> None:
     with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
         train_off_policy(agent(name), envs, OffPolicySettings(**{**vars(SETTINGS), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "message"),
+    [
+        ("A2C", "learning_rate", "A2C has no learning_rate for rates; it has lr, clip, entropy_coef, target_kl"),
+        ("PPO", "rng", "PPO has no rng for rates; it has lr, clip, entropy_coef, target_kl"),
+        ("IMPALA", "lr", "IMPALA has no lr for rates; it has learning_rate, entropy_coeff"),
+    ],
+)
+def test_rates_that_an_algorithm_does_not_have_are_named_before_actors_play(name: str, rate: str, message: str) -> None:
+    def never() -> Any:
+        raise AssertionError("an actor was made")
+
+    settings = ActorLearnerSettings(rates={rate: 1e-3})
+    with pytest.raises(HyperparameterError, match=message):
+        train_actor_learner(agent(name), never, "CartPole-v1", settings, seed=0)
 
 
 def test_loops_and_evaluation_say_that_they_need_an_agent() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "require_off_policy",
     "require_offline",
     "require_on_policy",
+    "require_rates",
     "try_out",
     "warn_of_missing_bounds",
 ]
@@ -42,6 +43,7 @@ __all__ = [
 
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "action_mask", "next_action_mask", "mask")
+_OF_THE_LOOP = ("batch", "epochs", "minibatch_size", "rng")
 _LOOPS = (
     "DQN, DDPG, TD3, SAC, OAC, TQC, REDQ, DroQ, CrossQ, QMIX, VDN and MADDPG learn with train_off_policy; PPO, A2C, "
     "PolicyGradient, MAPPO, IPPO and COMA with train_on_policy; CQL, IQL, AWAC, TD3BC, ReBRAC, OfflineQ and "
@@ -104,6 +106,26 @@ def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: It
         _require_known("rates", rates, agent.alg, own)
     if type(agent).sample is Agent.sample:
         _require_known("exploration", exploration, agent.alg, _explored(agent.alg))
+
+
+def require_rates(agent: object, rates: Iterable[str]) -> None:
+    """Refuse rates that an algorithm does not have when it learns from fragments of actors.
+
+    Args:
+        agent: of the loop.
+        rates: names of arguments of its `learn` (IMPALA) or `learn_rollout`.
+
+    Raises:
+        HyperparameterError: it names them, and those that there are.
+    """
+    if not isinstance(agent, Agent):
+        return
+    method = "learn_rollout" if isinstance(agent.alg, OnPolicy) else "learn"
+    if getattr(type(agent), method) is not getattr(Agent, method):
+        return
+    columns = getattr(getattr(type(agent.alg), method), "columns", None)
+    known = _parameters(getattr(agent.alg, method)) if columns is None else columns.settings
+    _require_known("rates", rates, agent.alg, known and [name for name in known if name not in _OF_THE_LOOP])
 
 
 def require_offline(agent: object) -> None:

@@ -58,7 +58,7 @@ from parl_core.training._fragment_source import (
     LooseCollector,
 )
 from parl_core.training._group_actor import CollectingActor, Experience, GroupActor, experience_of
-from parl_core.training._requirements import require_agents, require_kinds
+from parl_core.training._requirements import require_agents, require_kinds, require_rates
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
@@ -169,8 +169,9 @@ class ActorLearnerSettings:
         gae_lambda: how far advantages look ahead, in [0, 1]; 1, A2C's, to the end of the fragment.
         epochs: passes over each batch, of PPO (10 by default); the others always take one.
         minibatch_size: samples of one gradient step, of PPO (64 by default).
-        rates: arguments of the algorithm's `learn` (or `learn_rollout`) by name, such as
-            `{"learning_rate": linear(1e-3, 0.0, 1e6)}`: numbers, or schedules of the steps learned from.
+        rates: numbers, or schedules of the steps learned from, such as `{"lr": linear(1e-3, 0.0, 1e6)}`. A2C, A3C and
+            PPO have `lr` and `entropy_coef` (PPO `clip` and `target_kl`, too); IMPALA has `learning_rate` and
+            `entropy_coeff`, which is negative for a bonus.
         report_every: steps between two reports to the callbacks, which get mean losses.
         timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
             its start included; a slower one is replaced. None: no limit. (In this process nothing can be ended.)
@@ -303,6 +304,7 @@ def train_actor_learner(
     discounts = {"gamma": settings.gamma, "gae_lambda": settings.gae_lambda}
     passes = settings.epochs, settings.minibatch_size
     experience = experience_of(agent, n_steps=settings.n_steps, **discounts, passes=passes, rng=rng)
+    require_rates(agent, settings.rates)
     total = settings.total_steps
     with Course(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         environments = ActorEnvironments(settings.n_groups, settings.envs_per_group)
