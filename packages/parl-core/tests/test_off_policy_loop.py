@@ -16,8 +16,10 @@ from parl_core.schedules import linear
 from parl_core.stats import RunningMeanStd
 from parl_core.training import (
     Callback,
+    ConfirmedReturn,
     Episode,
     Evaluation,
+    NoImprovement,
     OffPolicySettings,
     StepBudget,
     Stop,
@@ -576,6 +578,37 @@ def test_budgets_end_a_run_at_their_step_and_second_though_no_report_is_due() ->
     seconds = iter(range(1000))
     ended = train_off_policy(Table(), envs, often, callbacks=[TimeBudget(7.0)], clock=lambda: float(next(seconds)))
     assert (ended.step, ended.stop) == (14, Stop.CALLBACK)
+
+
+def test_callbacks_that_would_do_nothing_are_told_when_training_begins(caplog: pytest.LogCaptureFixture) -> None:
+    class Misspelt(Callback):
+        def on_updates(self, update: Any) -> None:
+            raise AssertionError("no loop calls it")
+
+        def on_rollout_start(self) -> None:
+            raise AssertionError("no loop calls it")
+
+    unused = [ConfirmedReturn(1.0), NoImprovement(), NoImprovement(), Misspelt(), Misspelt()]
+    with caplog.at_level(logging.WARNING, "parl"):
+        train_off_policy(Table(), make_vector_env(Counting, 1), settings(total_steps=30), callbacks=unused)
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "ConfirmedReturn, NoImprovement: nothing happens without evaluations, and the loop has no evaluator",
+        "no loop calls Misspelt.on_rollout_start",
+        "no loop calls Misspelt.on_updates",
+    ]
+    assert "did you mean on_update?" in caplog.text
+
+
+def test_rules_of_evaluations_are_not_told_where_there_are_some(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parl"):
+        train_off_policy(
+            Table(),
+            make_vector_env(Counting, 1),
+            settings(total_steps=30),
+            callbacks=[ConfirmedReturn(1.0)],
+            evaluator=lambda: Evaluation([Episode(0.0, 1)]),
+        )
+    assert not caplog.records
 
 
 class NoCallback:

@@ -46,6 +46,8 @@ class ConfirmedReturn(Callback):
         HyperparameterError: a number is out of its range, or NaN.
     """
 
+    needs_evaluations = True
+
     def __init__(self, threshold: float, times: int = 2) -> None:
         self._threshold = check_real("threshold", threshold)
         self._latest: deque[float] = deque(maxlen=check_int("times", times))
@@ -77,6 +79,8 @@ class NoImprovement(Callback):
         evaluations: how many in a row may bring no improvement, at least 1.
         by: a mean return counts as better when it is more than this above the best, at least 0.
     """
+
+    needs_evaluations = True
 
     def __init__(self, evaluations: int = 10, by: float = 0.0) -> None:
         self._patience, self._by = check_int("evaluations", evaluations), check_non_negative("by", by)
@@ -153,6 +157,8 @@ class KeepBest(Callback):
         name: of the file in the run's folder.
         normalization: the environment whose running statistics belong to the agent; they are kept and put back with it.
     """
+
+    needs_evaluations = True
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ A loop whose runs can be resumed says `course.watch(envs, seed)` before it reset
 `course.keep(LoopParts(...))` when all its parts are there; of a resumed run they then continue where they were.
 """
 
+import difflib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from parl_core import logger
 from parl_core.checks import check_finite, check_int
 from parl_core.errors import HyperparameterError
 from parl_core.training.checkpoints import Checkpoints, LoopParts
@@ -72,6 +74,7 @@ class Course:
                 f"evaluator is a function that evaluates, got {evaluator!r}: for instance "
                 "lambda: training.evaluate(agent, env, episodes=10)"
             )
+        _warn_of_unused(callbacks, evaluator)
         self._evaluate_every = self._next_evaluation = check_int("evaluate_every", evaluate_every)
         self._evaluations: list[Evaluation] = []
         self._reasons: list[str] = []
@@ -283,3 +286,22 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
                 "class from it, and pass an object, such as callbacks=[Mine()]"
             )
     return callbacks
+
+
+def _warn_of_unused(callbacks: Sequence[Callback], evaluator: Evaluator | None) -> None:
+    """Warn of callbacks that wait for evaluations where there are none, and of methods that look like hooks."""
+    kinds = list(dict.fromkeys(map(type, callbacks)))
+    waiting = [kind.__name__ for kind in kinds if kind.needs_evaluations]
+    if waiting and evaluator is None:
+        logger.warning(
+            "%s: nothing happens without evaluations, and the loop has no evaluator; pass for instance "
+            "evaluator=lambda: training.evaluate(agent, env, episodes=10)",
+            ", ".join(waiting),
+        )
+    hooks = [name for name in dir(Callback) if name.startswith("on_")]
+    for kind in kinds:
+        for name in dir(kind):
+            if name.startswith("on_") and name not in hooks:
+                near = difflib.get_close_matches(name, hooks, 1)
+                hint = f"did you mean {near[0]}?" if near else f"loops call {', '.join(hooks)}"
+                logger.warning("no loop calls %s.%s; %s", kind.__name__, name, hint)

@@ -278,6 +278,8 @@ class RecordVideo(Callback):
         HyperparameterError: `every` is not at least 1.
     """
 
+    needs_evaluations = True
+
     def __init__(
         self,
         run: Run,

@@ -139,8 +139,11 @@ class Callback:
 
     `on_advance`, `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends
     after all callbacks were told. One that remembers something across events gives it to checkpoints with `get_state`
-    and takes it back with `set_state`.
+    and takes it back with `set_state`. One that does nothing without evaluations sets `needs_evaluations`: a loop
+    without an evaluator then warns.
     """
+
+    needs_evaluations: bool = False
 
     def on_advance(self, step: int, seconds: float) -> str | None:
         """Handle steps that were taken; called whenever the loop has counted some, so it should be cheap.
