@@ -275,7 +275,7 @@ def test_an_image_of_another_shape_is_not_repeated_to_fill_the_place(
 )
 def test_fractions_are_not_dropped_where_whole_numbers_are_stored(obs_dtype: Any, obs: Any, act: Any) -> None:
     memory = ReplayMemory(9, 2, 0, obs_dtype=obs_dtype)
-    with pytest.raises(ValueError, match=r"float\d\d numbers with fractions where u?int\d+ is stored: .*obs_dtype"):
+    with pytest.raises(ValueError, match=r"got 0\.[57] among float\d\d numbers where u?int\d+ is stored: .*obs_dtype"):
         memory.append_batch(obs, act, [0.0], obs, [False])
     with pytest.raises(ValueError, match=r"append got obs .* such numbers .* obs_dtype and act_dtype"):
         memory.append(obs[0], act[0], 0.0, obs[0], False)
@@ -283,6 +283,19 @@ def test_fractions_are_not_dropped_where_whole_numbers_are_stored(obs_dtype: Any
     memory.append_batch(np.full((1, 2), 3.0), [1.0], [0.0], np.full((1, 2), 3.0), [0.0])
     memory.append(np.full(2, 3.0), 1.0, 0.0, np.full(2, 3.0), False)
     assert memory.obs[:2].tolist() == [[3, 3]] * 2
+
+
+@pytest.mark.parametrize("number", [-1, 300])
+def test_whole_numbers_are_not_wrapped(number: int) -> None:
+    memory = ReplayMemory(9, 2, 0, obs_dtype=np.uint8)
+    obs, fits = np.array([0, number]), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match=f"got {number} among int64 numbers where uint8 is stored"):
+        memory.append_batch([fits], [1], [0.0], [obs], [False])
+    with pytest.raises(ValueError, match=f"with {number} in next_obs, which uint8 cannot hold; this memory stores"):
+        memory.append(fits, 1, 0.0, obs, False)
+    with pytest.raises(ValueError, match=f"with {2**40} in act, which int32 cannot hold"):
+        ReplayMemory(9, 2, 0).append(np.zeros(2), 2**40, 0.0, np.zeros(2), False)
+    assert len(memory) == 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from parl_core._array_files import check_kinds, read_snapshot, write_snapshot
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay._priorities import Prioritized
-from parl_core.replay._ring import check_rewards, loses_fractions
+from parl_core.replay._ring import check_rewards, number_lost
 from parl_core.replay._sampled_ring import ReplayBatch, SampledRing
 
 __all__ = ["FrameReplayMemory"]
@@ -140,8 +140,8 @@ class FrameReplayMemory(SampledRing):
                 and next_obs.shape == self._obs_shape
                 and (not begins or np.shape(obs) == self._obs_shape)
                 and (not self._act_len or np.shape(act) == self._act_shape)
-                and not loses_fractions(next_obs, self._obs_dtype)
-                and not loses_fractions(np.asarray(act), self.action.dtype)
+                and number_lost(next_obs, self._obs_dtype) is None
+                and number_lost(np.asarray(act), self.action.dtype) is None
             )
             if fits:
                 self.action[slot] = act

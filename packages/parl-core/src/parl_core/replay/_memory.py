@@ -147,7 +147,7 @@ class ReplayMemory(SampledRing):
             self._reward_at[slot] = reward
             self._terminal_at[slot] = terminal
             self._truncated_at[slot] = truncated
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             self._floor = max(self._floor, end - self.max_size + 1)  # the slot may hold half of each
             raise ValueError(self._misfit(obs, act, reward, next_obs)) from error
         self._end = end + 1

@@ -19,7 +19,7 @@ from parl_core._array_files import ArrayFolder
 from parl_core.checks import check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 
-__all__ = ["Ring", "check_rewards", "loses_fractions", "shape_of"]
+__all__ = ["Ring", "check_rewards", "number_lost", "shape_of"]
 
 LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
@@ -48,12 +48,13 @@ def check_rewards(reward: NDArray[Any]) -> None:
         )
 
 
-def loses_fractions(given: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether numbers are other ones when they are stored as whole numbers of a dtype."""
-    if given.dtype.kind != "f" or dtype.kind not in "biu":
-        return False
+def number_lost(given: NDArray[Any], dtype: np.dtype[Any]) -> Any:
+    """Return the first number that is another one when it is stored as a whole number of a dtype; None if none is."""
+    if given.dtype.kind not in "iuf" or dtype.kind not in "biu" or np.can_cast(given.dtype, dtype):
+        return None
     with np.errstate(invalid="ignore"):  # of NaN, which is no whole number either
-        return bool((given != given.astype(dtype)).any())
+        lost = given[given != given.astype(dtype)]
+    return lost.flat[0] if lost.size else None
 
 
 class Ring:
@@ -203,9 +204,9 @@ class Ring:
                     f"got an array of shape {list(rows.shape)} where {[n, *column.shape[1:]]} is needed: "
                     "all arrays of a batch have one row for each transition"
                 )
-            if rows.dtype is not column.dtype and loses_fractions(rows, column.dtype):
+            if rows.dtype is not column.dtype and (lost := number_lost(rows, column.dtype)) is not None:
                 raise ValueError(
-                    f"got {rows.dtype} numbers with fractions where {column.dtype} is stored: create the memory with "
+                    f"got {lost} among {rows.dtype} numbers where {column.dtype} is stored: create the memory with "
                     "obs_dtype and act_dtype that hold them, such as numpy.float32"
                 )
         if n % self.n_envs:

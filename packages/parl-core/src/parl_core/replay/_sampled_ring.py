@@ -12,6 +12,7 @@ over the same data.
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from parl_core.checks import check_fraction, check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay._priorities import Prioritized, PrioritySampler
-from parl_core.replay._ring import Ring, loses_fractions, shape_of
+from parl_core.replay._ring import Ring, number_lost, shape_of
 from parl_core.seeding import generator_from_json, generator_to_json, make_generator
 
 __all__ = ["NStep", "ReplayBatch", "SampledRing", "n_step_windows"]
@@ -254,16 +255,26 @@ class SampledRing(Ring):
         obs_fit = self._obs_shape in {(), (1,)} or np.shape(obs) == np.shape(next_obs) == self._obs_shape
         if not obs_fit or (self._act_len and np.shape(act) != self._act_shape) or not isfinite(reward):
             raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")
-        given = (obs, self._obs_dtype), (next_obs, self._obs_dtype), (act, self.action.dtype)
-        if any(loses_fractions(np.asarray(numbers), dtype) for numbers, dtype in given):
-            raise ValueError("numpy would drop fractions")
+        if self._lost(obs, act, next_obs):
+            raise ValueError("numpy would drop fractions, or wrap")
+
+    def _lost(self, obs: Any, act: Any, next_obs: Any) -> str:
+        """Return the first number that the memory cannot store, with its place, for a message; empty if it can all."""
+        stored = self._obs_dtype, self._obs_dtype, self.action.dtype
+        for name, numbers, dtype in zip(("obs", "next_obs", "act"), (obs, next_obs, act), stored, strict=True):
+            if (lost := number_lost(np.asarray(numbers), dtype)) is not None:
+                return f" with {lost} in {name}, which {dtype} cannot hold"
+        return ""
 
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
         """Return what `append` says of a transition that is not of this memory's form."""
-        shapes = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)]
+        shapes, lost = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)], ""
+        with suppress(ValueError):  # of rows of different lengths
+            lost = self._lost(obs, act, next_obs)
         return (
-            f"append got obs {shapes[0]}, next_obs {shapes[1]}, act {shapes[2]} and the reward {reward!r}; this memory "
-            f"stores observations {list(self._obs_shape)} of {self._obs_dtype}, actions {list(self._act_shape)} of "
+            f"append got obs {shapes[0]}, next_obs {shapes[1]}, act {shapes[2]} and the reward {reward!r}"
+            f"{lost}; this memory stores observations {list(self._obs_shape)} of "
+            f"{self._obs_dtype}, actions {list(self._act_shape)} of "
             f"{self.action.dtype} and finite rewards: pass such numbers of exactly these shapes, or create it with "
             "other obs_dim, act_dim, obs_dtype and act_dtype"
         )
