@@ -47,6 +47,13 @@ def drawn(rng: np.random.Generator) -> Any:
     return lambda _obs: int(rng.integers(2))
 
 
+def test_actions_outside_of_the_unit_box_are_not_logged() -> None:
+    outside = lambda _rng: lambda _obs: np.array([5.0])  # noqa: E731
+    with pytest.raises(HyperparameterError, match=r"gave the action \[5.\].*in \[-1, 1\].*unit_box=False"):
+        record_episodes(Counter, outside, 1)
+    assert record_episodes(Counter, outside, 1, unit_box=False).action[0] == 5.0
+
+
 def test_rows_are_what_happened_although_the_environment_uses_one_array() -> None:
     env = Counter()
     data = record_episodes(lambda: env, half, 2)

@@ -290,6 +290,9 @@ def record_episodes(
     }
     try:
         valid = into_space(made.action_space, unit_box=unit_box)
+        in_unit_box = (
+            unit_box and isinstance(made.action_space, gymnasium.spaces.Box) and made.action_space.is_bounded()
+        )
         for episode_seed in spawn_seeds(seed, episodes):
             act = behaviour(np.random.default_rng(episode_seed))
             obs, _ = made.reset(seed=episode_seed)
@@ -297,6 +300,11 @@ def record_episodes(
             while not over:
                 before = np.array(obs)  # copies, because an environment may write into the array that it returned
                 action: NDArray[Any] = np.array(act(before))
+                if in_unit_box and action.dtype.kind in "iuf" and np.any(np.abs(action) > 1.0):
+                    raise HyperparameterError(
+                        f"the behaviour gave the action {action}, and actions are logged in [-1, 1]: let it give such "
+                        f"ones, which are mapped to the bounds of {made.action_space}, or pass unit_box=False"
+                    )
                 obs, reward, terminated, truncated, _ = made.step(valid(action[np.newaxis])[0])
                 steps += 1
                 cut = bool(truncated) or (steps >= max_steps and not terminated)
