@@ -58,6 +58,9 @@ SEED_WHILE_TRAINING = 2**31
 
 EPISODES_WHILE_TRAINING = 20
 
+# Between two evaluations of learning from logged data, unless that is shorter: one takes as long as many updates.
+FEWEST_UPDATES = 100
+
 ACTING_APART = (ActorLearnerSettings, ApexSettings)
 """Settings of loops whose actors are part of them."""
 
@@ -247,7 +250,8 @@ class RecipeRun:
                 normalization=normalization,
                 progress=progress,
             )
-            every = recipe.evaluate_every or (max(recipe.steps // 20, 1) if offline else None)
+            fewest = max(recipe.steps // 20, min(recipe.steps, FEWEST_UPDATES))
+            every = recipe.evaluate_every or (fewest if offline else None)
             watched: dict[str, Any] = {
                 "evaluator": lambda: play(
                     agent, trained, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING, seen_through=normalization
