@@ -61,7 +61,9 @@ def test_the_old_dictionary_fills_what_arguments_leave_open() -> None:
 
 
 def test_unknown_names_in_the_old_dictionary_are_refused() -> None:
-    with pytest.raises(HyperparameterError, match="DQN has no hyper-parameter gama; it has gamma"):
+    with pytest.raises(
+        HyperparameterError, match=r"DQN has no hyper-parameter gama; did you mean gamma\? It has gamma"
+    ):
         merge("DQN", {"gama": 0.5}, {}, {"gamma": 0.9})
 
 

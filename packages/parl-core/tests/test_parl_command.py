@@ -1,5 +1,6 @@
 """The `parl` command, as far as it goes without a backend; training with it is tested with each backend."""
 
+import errno
 import json
 import os
 import re
@@ -287,6 +288,22 @@ def test_options_that_cannot_be_meant_are_refused_with_the_usage(
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_configurations_that_are_missing_or_misspelt_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    assert f"--config {path}: there is no such file" in run("train", "--config", str(path)).output
+    path.write_text('algorithm = "ppo"\nenv = "CartPole-v1"\nstep = 3\n')
+    assert "step; did you mean steps? It has algorithm" in run("train", "--config", str(path)).output
+
+
+def test_a_reader_that_has_enough_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(commands, "columns", closed)
+    monkeypatch.setattr(commands.click, "echo", closed)
+    assert "Broken pipe" not in run("list").output
 
 
 def test_the_folder_of_several_seeds_is_no_agent_and_names_those_inside(tmp_path: Path) -> None:

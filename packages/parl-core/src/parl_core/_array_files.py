@@ -53,7 +53,7 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
         with source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
-        raise CheckpointError(f"{source} does not exist: check the path given to load()") from error
+        raise CheckpointError(f"{source} does not exist: check the path") from error
     except ValueError as error:  # NumPy's words advise to unpickle it
         raise CheckpointError(f"{source} is not a readable .npz file: it does not hold plain arrays alone") from error
     except (OSError, TypeError, EOFError, BadZipFile, zlib.error) as error:  # TypeError: a lone .npy array

@@ -3,6 +3,7 @@
 Every message names the argument, its value, the allowed values, and what to do.
 """
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -132,7 +133,10 @@ def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[st
     """
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise HyperparameterError(f"{algorithm} has no hyper-parameter {', '.join(unknown)}; it has {', '.join(known)}")
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean {near[0]}? It" if near else "it"
+        told = ", ".join(unknown)
+        raise HyperparameterError(f"{algorithm} has no hyper-parameter {told}; {hint} has {', '.join(known)}")
 
 
 def check_model_method(model: _Implements, method: str, algo: str) -> None:

@@ -40,6 +40,8 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # who reads the output has enough, which click takes for no error
         except (ParlError, ImportError, OSError, gymnasium.error.Error) as error:
             raise click.ClickException(str(error)) from error
 

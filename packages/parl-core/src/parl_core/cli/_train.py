@@ -197,6 +197,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         }
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise HyperparameterError(f"--config {path}: there is no such file, nor the folder of a run") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise HyperparameterError(f"{path} is not a TOML file: {error}") from error
     check_all_known(str(path), values, tuple(_IN_A_CONFIG))
