@@ -290,7 +290,7 @@ def _checked(callbacks: Any) -> Sequence[Callback]:
 
 def _warn_of_unused(callbacks: Sequence[Callback], evaluator: Evaluator | None) -> None:
     """Warn of callbacks that wait for evaluations where there are none, and of methods that look like hooks."""
-    kinds = list(dict.fromkeys(map(type, callbacks)))
+    kinds: list[type[Callback]] = list(dict.fromkeys(type(one) for one in callbacks))
     waiting = [kind.__name__ for kind in kinds if kind.needs_evaluations]
     if waiting and evaluator is None:
         logger.warning(
