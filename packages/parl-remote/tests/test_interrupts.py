@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import submit
+from parl_remote import RemoteFuture, submit
 from parl_remote._system import interrupts
 from parl_remote._system.interrupts import interruptible, uninterrupted
 
@@ -292,6 +292,45 @@ def alarmed(request: pytest.FixtureRequest) -> Iterator[Alarm]:
     signal.setitimer(signal.ITIMER_REAL, time_limit)
 
 
+def read_all(alarmed: Alarm, results: Iterator[Any]) -> list[Any]:
+    """Read an iterator to its end, with an alarm after each moment."""
+    came: list[Any] = []
+    ends: list[bool] = []
+
+    def take() -> None:
+        for value in results:
+            came.append(value)  # noqa: PERF402  # Python looks for signals neither before this nor in between
+        ends.append(True)
+
+    for _ in range(100_000):
+        if ends:
+            break
+        alarmed(0.001, take)
+    assert ends
+    return came
+
+
+def test_a_callback_whose_wait_is_interrupted_ends_the_wait_that_ran_it() -> None:
+    future: RemoteFuture[int] = RemoteFuture(None)
+    later: list[object] = []
+
+    def waits(_: object) -> None:
+        with interruptible:
+            signal.raise_signal(signal.SIGINT)
+
+    future.add_done_callback(waits)
+    future.add_done_callback(later.append)
+
+    def settle() -> None:
+        with uninterrupted:
+            future._settle(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        settle()
+    assert later == [future]
+    assert future.result() == 1
+
+
 # What a handler raises in a finalizer is printed, and lost: Python has no other place for it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestPrograms:
@@ -323,17 +362,7 @@ class TestPrograms:
     @pytest.mark.parametrize("buffersize", [None, 3])
     def test_a_map_goes_on_where_it_was(self, shared_cluster: None, alarmed: Alarm, buffersize: int | None) -> None:
         results = parl_remote.map(abs, iter(range(1000)), buffersize=buffersize)
-        came: list[int] = []
-
-        def take() -> None:
-            for value in results:
-                came.append(value)  # noqa: PERF402  # Python looks for signals neither before this nor in between
-            assert len(came) == 1000
-
-        for _ in range(100_000):
-            if len(came) < 1000:
-                alarmed(0.001, take)
-        assert came == list(range(1000))
+        assert read_all(alarmed, results) == list(range(1000))
 
     def test_a_queue_keeps_its_items(self, shared_cluster: None, alarmed: Alarm) -> None:
         items: parl_remote.Queue[int] = parl_remote.Queue()
@@ -368,19 +397,7 @@ class TestPrograms:
     def test_a_generator_goes_on_where_it_was_and_is_closed(self, shared_cluster: None, alarmed: Alarm) -> None:
         echo = Echo()
         for _ in range(20):
-            values = echo.numbers(60)
-            came: list[int] = []
-
-            def take(values: Any = values, came: list[int] = came) -> None:
-                for value in values:
-                    came.append(value)  # noqa: PERF402
-                assert len(came) == 60
-
-            for _ in range(2000):
-                if len(came) < 60:
-                    alarmed(0.001, take)
-            assert came == list(range(60))
-        del values, take
+            assert read_all(alarmed, echo.numbers(60)) == list(range(60))
         for _ in range(60):
             alarmed(0.002, lambda: list(echo.numbers(10**9)))
         gc.collect()
@@ -390,17 +407,7 @@ class TestPrograms:
     def test_a_pool_returns_each_result(self, shared_cluster: None, alarmed: Alarm, method: str) -> None:
         with parl_remote.ActorPool([Echo(), Echo()]) as pool:
             results = getattr(pool, method)("echo", iter(range(500)))
-            came: list[int] = []
-
-            def take() -> None:
-                for value in results:
-                    came.append(value)  # noqa: PERF402
-                assert len(came) == 500
-
-            for _ in range(5000):
-                if len(came) < 500:
-                    alarmed(0.002, take)
-            assert sorted(came) == list(range(500))
+            assert sorted(read_all(alarmed, results)) == list(range(500))
 
     def test_what_a_handler_raises_is_not_taken_for_a_value_that_cannot_be_sent(
         self, shared_cluster: None, alarmed: Alarm

@@ -32,7 +32,7 @@ from parl_remote._data.serialize import FutureTravels
 from parl_remote._links.loop import is_serving
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
-from parl_remote._system.interrupts import Condition, interruptible, uninterrupted
+from parl_remote._system.interrupts import Condition, interruptible, is_by_handler, uninterrupted
 from parl_remote.errors import ResultTimeout, unraised
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Readable(Protocol):
         """Return a descriptor that is readable when data arrives."""
 
 
+@uninterrupted
 def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = None) -> None:
     """Block until one of several calls has ended, or the time has passed.
 
@@ -73,11 +74,6 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
         futures: The futures of the calls, at least one.
         timeout_s: How long to wait; None waits without limit.
     """
-    with uninterrupted:
-        _wait_any(futures, timeout_s)
-
-
-def _wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None) -> None:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     carriers = list(dict.fromkeys(future._carrier for future in futures))
     if all(hasattr(carrier, "lead") for carrier in carriers):
@@ -530,11 +526,17 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     def _run(self, callbacks: Sequence[Callable[[concurrent.futures.Future[T]], Any]]) -> None:
         """Run callbacks: whatever one raises, the thread that reads the answers continues, as do the others."""
+        interrupt: BaseException | None = None
         for callback in callbacks:
             try:
                 callback(self)
-            except BaseException:
-                LOGGER.exception("exception calling callback for %r", self)
+            except BaseException as error:
+                if is_by_handler(error):  # Ctrl-C while the callback waited
+                    interrupt = error
+                else:
+                    LOGGER.exception("exception calling callback for %r", self)
+        if interrupt is not None:
+            raise interrupt
 
 
 def _is_quick(callback: Any) -> bool:

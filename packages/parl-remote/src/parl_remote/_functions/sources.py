@@ -516,20 +516,20 @@ class Results(Iterator[R]):
         finally:
             del value
 
+    @uninterrupted
     def _fetch(self) -> None:
         """Make a result ready, or end."""
-        with uninterrupted:
-            if self._is_over:
-                raise StopIteration
-            self._has_begun = True
-            job = self._job
+        if self._is_over:
+            raise StopIteration
+        self._has_begun = True
+        job = self._job
+        job.fill()
+        if not self._later:
+            self._take_part(job.part(self._timeout_s, self._deadline))
+        if self._later:
+            job.given += 1
+            self._ready.append(self._later.pop())
             job.fill()
-            if not self._later:
-                self._take_part(job.part(self._timeout_s, self._deadline))
-            if self._later:
-                job.given += 1
-                self._ready.append(self._later.pop())
-                job.fill()
 
     def _take_part(self, part: _Read | BaseException | None) -> None:
         self._tick(self._counted)
@@ -556,11 +556,11 @@ class Results(Iterator[R]):
             self._job.workers.soon(self._job.close)
             self._tick(0)
 
+    @uninterrupted
     def close(self) -> None:
         """Take no more items, and drop results that are there."""
-        with uninterrupted:
-            self._end()
-            self._job.close()
+        self._end()
+        self._job.close()
 
     def __del__(self) -> None:
         if self._has_begun and not self._is_over:  # else who dropped it wants the items done, as an executor's

@@ -235,12 +235,12 @@ class Workers:
 
     # -- any thread --------------------------------------------------------------------------------------------------
 
+    @uninterrupted
     def look_at(self, source: Source) -> None:
         """Hand out the chunks of a source, now or when workers are free."""
-        with uninterrupted:
-            with self.lock:
-                self._ready[source] = None
-            self.dispatch()
+        with self.lock:
+            self._ready[source] = None
+        self.dispatch()
 
     def soon(self, action: Callable[[], None]) -> None:
         """Run a function, which must not block, in another thread; for finalizers.

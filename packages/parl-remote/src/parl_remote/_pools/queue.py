@@ -176,7 +176,8 @@ class Queue(Generic[Item]):
             no CPU unless told otherwise.
 
     An item that was given to a process that is killed at that moment is gone with it. If the queue's own process or
-    node is lost, its items are: calls then raise `ActorLost`. Without a connection, a private cluster is started.
+    node is lost, its items are: calls then raise `ActorLost`. What a handle got last is kept there until its next
+    `get`, in case it was interrupted. Without a connection, a private cluster is started.
     """
 
     def __init__(self, maxsize: int = 0, **options: Any) -> None:
@@ -283,6 +284,7 @@ class Queue(Generic[Item]):
             items, is_closed = await lending
         except BaseException:
             lending.cancel()
+            self._got += got  # the call may not have come so far
             submit(self._actor.give_back, ticket)
             raise
         if items:

@@ -192,9 +192,9 @@ class AnswerReader(ABC):
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
     ) -> None:
-        future._settle(value, error, cancelled=cancelled)
         if self._watched or self._awaited:
             self._unwatch(future)
+        future._settle(value, error, cancelled=cancelled)
 
     def _unwatch(self, future: RemoteFuture[Any]) -> None:
         self._watched.discard(future)
@@ -291,12 +291,9 @@ class AnswerReader(ABC):
             if self.has_read_ahead():
                 event_loop.loop.call_soon(self._read_in_event_loop)
 
+    @uninterrupted
     def _read_in_event_loop(self) -> None:
         """Settle answers for a moment, in the thread of an event loop."""
-        with uninterrupted:
-            self._read_for_tasks()
-
-    def _read_for_tasks(self) -> None:
         event_loop = self._event_loop
         if event_loop is None:
             return

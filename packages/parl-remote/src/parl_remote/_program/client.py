@@ -201,6 +201,7 @@ class Client(ConnectionDisplay):
         """Return the number of actors that this client has now."""
         return len(self.own.records)
 
+    @uninterrupted
     def create(
         self,
         spec: ClassSpec,
@@ -227,18 +228,6 @@ class Client(ConnectionDisplay):
             NotConnected: The connection is closed, or the cluster is gone.
             Exception: Whatever the constructor raised.
         """
-        with uninterrupted:
-            return self._created(spec, options, args, kwargs, at_once=at_once)
-
-    def _created(
-        self,
-        spec: ClassSpec,
-        options: ActorOptions,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        at_once: bool,
-    ) -> ActorRef:
         self._check_open()
         if options.detached and not self._cluster.may_return:
             raise ValueError(
