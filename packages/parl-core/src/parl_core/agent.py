@@ -339,7 +339,8 @@ class Agent:
         algorithm = self.alg
         if not (batch.checked and self._has_learned):
             given, batch = batch, algorithm._checked_batch(batch)
-            self._refuse_spoiled("learn", given)
+            if algorithm.LOSSES_HIDE_NAN:
+                self._refuse_spoiled("learn", given)
             self._has_learned = True
         self._settle_threads()
         try:
@@ -366,7 +367,7 @@ class Agent:
         Raises:
             SpoiledBatchError: it names the row.
         """
-        strange = batch.first_strange() if self.alg.LOSSES_HIDE_NAN else None
+        strange = batch.first_strange()
         if strange is not None:
             raise SpoiledBatchError(
                 f"{strange}: one such number spoils all weights; clip or drop it in the environment. "
@@ -394,7 +395,7 @@ class Agent:
             DivergedError: a figure is NaN or infinite.
         """
         learn_rollout = self._on_policy("learn_rollout").learn_rollout
-        if not batch.checked:
+        if self.alg.LOSSES_HIDE_NAN and not batch.checked:
             self._refuse_spoiled("learn_rollout", batch)
         self._settle_threads()
         try:

@@ -636,7 +636,10 @@ class Algorithm:
 
         Numbers of tensors are not looked at: the host would wait for the device.
         """
-        return self._fitted(batch) if holds_tensors(batch.action) else self.check_batch(batch)
+        action = batch.action
+        if type(action) is not np.ndarray and holds_tensors(action):
+            return self._fitted(batch)
+        return self.check_batch(batch)
 
     def _fitted(self, batch: Any) -> Any:
         """Return a batch of arrays or tensors with all columns that losses need; at the first one, look at the model.

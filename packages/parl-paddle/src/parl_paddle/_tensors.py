@@ -13,7 +13,7 @@ from parl_core import _config
 from parl_core.errors import HyperparameterError
 from parl_paddle._static_graphs import eager
 
-__all__ = ["device_name", "place_of", "resolve_device", "to_array", "to_figures", "to_tensor"]
+__all__ = ["device_name", "place_of", "resolve_device", "to_array", "to_tensor"]
 
 # Paddle takes the bits of uint16 for bfloat16, and knows no wider unsigned integers.
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
@@ -90,19 +90,6 @@ def to_array(tensor: paddle.Tensor) -> NDArray[Any]:
         tensor = tensor.astype("float32")
     array: NDArray[Any] = tensor.detach().numpy()
     return array
-
-
-def to_figures(result: Any) -> Any:
-    """Return what an update returned, with scalar tensors as floats and others as arrays."""
-    if isinstance(result, paddle.Tensor):
-        array = to_array(result)
-        return array.item() if array.ndim == 0 else array
-    if isinstance(result, tuple):
-        parts = [to_figures(part) for part in result]
-        return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
-    if isinstance(result, dict):
-        return {name: to_figures(part) for name, part in result.items()}
-    return result
 
 
 def _gpus() -> int:

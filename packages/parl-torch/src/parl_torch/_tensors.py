@@ -19,7 +19,6 @@ __all__ = [
     "resolve_device",
     "settle_threads",
     "to_array",
-    "to_figures",
     "to_tensor",
 ]
 
@@ -149,15 +148,3 @@ def to_array(tensor: Tensor) -> NDArray[Any]:
     if detached.dtype == torch.bfloat16:
         detached = detached.float()
     return np.array(detached.cpu().numpy())
-
-
-def to_figures(result: Any) -> Any:
-    """Return what an update returned, with scalar tensors as floats and others as arrays."""
-    if isinstance(result, Tensor):
-        return result.item() if result.dim() == 0 else to_array(result)
-    if isinstance(result, tuple):
-        parts = [to_figures(part) for part in result]
-        return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
-    if isinstance(result, dict):
-        return {name: to_figures(part) for name, part in result.items()}
-    return result

@@ -17,7 +17,7 @@ from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_torch._compiled import require_compiler
 from parl_torch._host_acting import HostActing, OnHost
-from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_figures, to_tensor
+from parl_torch._tensors import keep_freed_memory, resolve_device, settle_threads, to_array, to_tensor
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.model import Model
@@ -138,7 +138,15 @@ class Algorithm(contract.Algorithm):
     def _within(self, tensor: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return torch.clamp(tensor, low, high)
 
-    _read = staticmethod(to_figures)
+    def _read(self, result: Any) -> Any:
+        if isinstance(result, Tensor):
+            return result.item() if result.dim() == 0 else to_array(result)
+        if isinstance(result, tuple):
+            parts = [self._read(part) for part in result]
+            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
+        if isinstance(result, dict):
+            return {name: self._read(part) for name, part in result.items()}
+        return result
 
     def _on_device(self, batch: Any) -> Any:
         parameter = self._found_parameter

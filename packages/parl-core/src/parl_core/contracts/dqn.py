@@ -273,7 +273,7 @@ class DQN(CountingUpdates):
             ValueError: it has not, or the model has a memory and the batch no sequences, or the other way round.
         """
         self._fitted(batch)
-        choices, action = self._choices(batch.obs), batch.action
+        choices, action = self._outputs or self.act_dim, batch.action
         fits = action.ndim == 1 and action.dtype == np.int64 and np.minimum.reduce(action) >= 0
         if not (fits and np.maximum.reduce(action) < (choices or 0)):
             action = actions_column("action", action, choices)
@@ -294,7 +294,12 @@ class DQN(CountingUpdates):
         if isinstance(batch, Sequences) is not self.remembers:
             wanted = "Sequences, because its model has a memory" if self.remembers else "Transitions"
             raise ValueError(f"{type(self).__name__} learns from {wanted}, got {type(batch).__name__}")
-        self._choices(batch.obs)
+        if self._outputs is None:  # as many as the model has values, which is looked at once
+            shape = self._shape_returned(self._value, self._value_shape, batch.obs)
+            outputs = None if shape is None else shape[-1]
+            if outputs is not None and self.act_dim not in (None, outputs):
+                raise self._misshapen(("batch", outputs))
+            self._outputs = outputs
         return batch
 
     def _target(self, batch: Sequences, v_t: Any) -> Any:
@@ -325,16 +330,6 @@ class DQN(CountingUpdates):
         if len(getattr(found, "shape", ())) != 1 + self._value_shape.count(","):
             raise self._other_shape(self._value, self._value_shape, found, rows_of(obs))
         return found
-
-    def _choices(self, obs: Any) -> int | None:
-        """Return how many actions there are: as many as the model has values, which is looked at once."""
-        if self._outputs is None:
-            shape = self._shape_returned(self._value, self._value_shape, obs)
-            outputs = None if shape is None else shape[-1]
-            if outputs is not None and self.act_dim not in (None, outputs):
-                raise self._misshapen(("batch", outputs))
-            self._outputs = outputs
-        return self.act_dim if self._outputs is None else self._outputs
 
     def _misshapen(self, found: tuple[Any, ...]) -> ModelContractError:
         wanted = "act_dim" if self.act_dim is None else self.act_dim
