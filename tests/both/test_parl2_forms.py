@@ -415,8 +415,9 @@ def test_figures_go_to_the_log_the_summary_and_a_csv_file(tmp_path: Path) -> Non
     summary.flush()
     with_csv = CSVLogger(str(tmp_path / "result.csv"))
     with_csv.log_dict({"loss": 0.5, "step": 1})
+    with_csv.log_dict({"loss": to_tensor(0.25), "step": 2})
     with_csv.close()
-    assert (tmp_path / "result.csv").read_text().splitlines() == ["loss,step", "0.5,1"]
+    assert (tmp_path / "result.csv").read_text().splitlines() == ["loss,step", "0.5,1", "0.25,2"]
     assert list((tmp_path / "train_log").glob("*"))
 
 

@@ -32,6 +32,22 @@ PROGRAM = textwrap.dedent(
     """
 )
 
+DIRECT = textwrap.dedent(
+    """
+    import os, sys
+    os.sched_getaffinity = lambda pid: set(range(4))
+    import torch
+    torch.set_num_threads(int(sys.argv[1]))
+    import parl
+
+    alg = parl.algorithms.DQN(parl.networks.QNetwork(2, (64, 64)), device="cpu")
+    obs, zeros = torch.zeros(4, 3), torch.zeros(4)
+    for _ in range(2):
+        alg.learn(obs, zeros.long(), zeros, obs, zeros)
+    print(torch.get_num_threads())
+    """
+)
+
 LOOP = textwrap.dedent(
     """
     import os, sys
@@ -65,6 +81,10 @@ LOOP = textwrap.dedent(
 )
 def test_threads_go_by_the_size_of_the_networks(threads: int, variables: dict[str, str], expected: str) -> None:
     assert printed(PROGRAM, threads, variables) == expected
+
+
+def test_an_algorithm_that_is_called_without_an_agent_learns_in_one_thread() -> None:
+    assert printed(DIRECT, 4, {}) == "1"
 
 
 def test_a_loop_whose_actor_acts_in_numpy_learns_in_one_thread() -> None:

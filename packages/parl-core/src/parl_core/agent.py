@@ -73,7 +73,6 @@ class Agent:
     _by_mode: Sequence[Any] | None = None
     """The layers that acting puts into evaluation mode; None before it acted."""
 
-    _threads_settled: bool = False
     _has_learned: bool = False
     _told_of_nan: bool = False
     _columns: Columns | None = None
@@ -342,13 +341,13 @@ class Agent:
             if algorithm.LOSSES_HIDE_NAN:
                 self._refuse_spoiled("learn", given)
             self._has_learned = True
-        self._settle_threads()
+        algorithm._settle_threads()
         try:
             result = self._learn(algorithm, algorithm._on_device(batch), **settings)
         except Exception as error:
             _explain(error, type(algorithm).__name__, algorithm.learn, (), batch.named())
             raise
-        self._settle_threads()
+        algorithm._settle_threads()
         return result
 
     def _tell_of_nan(self, given: Iterable[Any]) -> None:
@@ -397,7 +396,7 @@ class Agent:
         learn_rollout = self._on_policy("learn_rollout").learn_rollout
         if self.alg.LOSSES_HIDE_NAN and not batch.checked:
             self._refuse_spoiled("learn_rollout", batch)
-        self._settle_threads()
+        self.alg._settle_threads()
         try:
             figures: dict[str, float] = learn_rollout(batch, rng=rng, **settings)
             check_finite(f"{type(self.alg).__name__}.learn_rollout", figures)
@@ -421,7 +420,7 @@ class Agent:
         except Exception as error:
             _explain(error, type(self.alg).__name__, method, args, kwargs)
             raise
-        self._settle_threads()
+        self.alg._settle_threads()
         figures = self.alg._read(result)
         _check_figures(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
         return figures
@@ -609,7 +608,7 @@ class Agent:
             if found is not None:
                 if self._acted_on is None:
                     self._acted_on = {"obs": batch.shape[1:]}
-                self._settle_threads()
+                self.alg._settle_threads()
                 return found
         if self.alg.remembers:
             method = self._through_memory(method)
@@ -644,12 +643,7 @@ class Agent:
         finally:
             for layer in learning:
                 layer.training = True
-            self._settle_threads()
-
-    def _settle_threads(self) -> None:
-        """Settle in how many threads the framework computes, once the shapes of all layers are known."""
-        if not self._threads_settled:
-            self._threads_settled = self.alg._settle_threads()
+            self.alg._settle_threads()
 
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, dict):

@@ -306,6 +306,7 @@ class Algorithm:
     _compiles: bool = False
     _has_gaussians: bool = False
     _reduces: bool = False
+    _threads_settled: bool = False
 
     def __init__(
         self,
@@ -493,12 +494,17 @@ class Algorithm:
         """Return the model, moved to the device."""
         raise NotImplementedError
 
-    def _settle_threads(self) -> bool:
-        """Let the framework compute in as many threads as pay for these models; False while that cannot be said yet.
+    def _settle_threads(self) -> None:
+        """Let the framework compute in as many threads as pay for these models, once the shapes of all are known.
 
         It goes by size and never by timing: another number of threads sums in another order, and a resumed run is to
         have the same bits. What the user has chosen stays.
         """
+        if not self._threads_settled:
+            self._threads_settled = self._choose_threads()
+
+    def _choose_threads(self) -> bool:
+        """Backend hook: choose the number of threads; return False while it cannot be said yet."""
         return True
 
     def _device_of_models(self) -> Any:

@@ -46,7 +46,7 @@ class CSVLogger(ClosedByWith):
         """Write one row.
 
         Args:
-            result_dict: values by column, in any order.
+            result_dict: values by column, in any order; a tensor of one number is written as the number.
 
         Raises:
             ValueError: the keys differ from the columns of the file, or the file is closed.
@@ -65,7 +65,7 @@ class CSVLogger(ClosedByWith):
                 self._torn = ""
             if header:
                 self._writer.writerow(self._columns)
-            self._writer.writerow([result_dict[column] for column in self._columns])
+            self._writer.writerow([_plain(result_dict[column]) for column in self._columns])
 
     def _header(self, result_dict: Mapping[str, Any]) -> list[str]:
         columns = [str(key) for key in result_dict]
@@ -82,6 +82,11 @@ class CSVLogger(ClosedByWith):
         """Write all rows to disk and close the file; a second call does nothing."""
         with self._lock:
             self._file.close()
+
+
+def _plain(value: Any) -> Any:
+    """Return a framework's tensor of one number as that number, anything else as it is."""
+    return value.item() if hasattr(value, "detach") and len(value.shape) == 0 else value
 
 
 def _end_of_rows(content: bytes) -> int:

@@ -65,7 +65,7 @@ class Algorithm(contract.Algorithm):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is not a model
         return model.to(device)
 
-    def _settle_threads(self) -> bool:
+    def _choose_threads(self) -> bool:
         models = list(self._models().values())
         if self.device.type != "cpu":
             return True

@@ -605,6 +605,7 @@ def learns_from(
                     batch = self._fitted(batch)
             except ValueError as error:
                 raise columns.as_called(error, args) from error.__cause__
+            self._settle_threads()
             if self.CHOOSES:
                 action = batch.action
                 choices = self._choices_of(action)
