@@ -22,9 +22,22 @@ from parl_remote._messages import (
 )
 from parl_remote._messages.links import Heartbeat
 from parl_remote._messages.overview import WhyWaiting
+from parl_remote._program.master_client import _waits
 from parl_remote._resources import Placement, Resources
 
 GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("needs", "timeout_s", "text"),
+    [
+        (Resources(cpu=2), 30.0, "Actor waits for 2 CPU, up to 30 s"),
+        (Resources(cpu=2), None, "Actor waits for 2 CPU, as long as it takes"),
+        (Resources(), 0.0, "Actor waits for a node"),
+    ],
+)
+def test_the_warning_of_a_wait_names_what_it_waits_for(needs: Resources, timeout_s: float | None, text: str) -> None:
+    assert _waits("Actor", needs, timeout_s) == text
 
 
 class Cluster:
@@ -88,6 +101,11 @@ def test_spread_takes_the_node_with_the_most_left_and_pack_the_one_with_the_leas
         lease = cluster.ask(cpu=2, placement=placement)
         assert lease is not None
         assert cluster.homes[lease] == expected
+
+
+def test_a_refusal_names_what_was_asked_for_also_if_no_amount_was() -> None:
+    with pytest.raises(LookupError, match=r"asked for a node; the cluster has nothing on 0 nodes"):
+        Cluster().ask(timeout_s=0.0)
 
 
 def test_packed_actors_fill_one_node_before_they_begin_another_and_spread_ones_take_turns() -> None:

@@ -104,6 +104,10 @@ class Resources:
     def __str__(self) -> str:
         return ", ".join(self._words()) or "nothing"
 
+    def as_request(self) -> str:
+        """Return the amounts as an actor asks for them; one that needs none of them still needs a node."""
+        return str(self) if self.kinds() else "a node"
+
     def _words(self) -> Iterator[str]:
         if self.cpu:
             yield f"{self.cpu:g} CPU"

@@ -144,7 +144,8 @@ class LeaseGrants:
         kinds = request.resources.kinds() or total.kinds()
         total, free = total.only(kinds), free.only(kinds)
         available = f"{total} on {count} node{'s' * (count != 1)}, {free} free"
-        reason = f"{request.class_name or 'an actor'} asked for {request.resources}; the cluster has {available}; {why}"
+        needs = request.resources.as_request()
+        reason = f"{request.class_name or 'an actor'} asked for {needs}; the cluster has {available}; {why}"
         if possible and request.timeout_s:
             reason += f"; nothing became free within {request.timeout_s:g} s"
         return ToClient(

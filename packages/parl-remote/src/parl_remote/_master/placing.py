@@ -619,7 +619,7 @@ def reasons(pool: NodePool, queue: LeaseQueue) -> dict[Shape, str]:
         elif before:
             first = min(before, key=lambda one: one.order)
             who = first.request.class_name or "an actor"
-            found[shape] = f"it is behind {who}, which asked earlier for {first.shape.resources}"
+            found[shape] = f"it is behind {who}, which asked earlier for {first.shape.resources.as_request()}"
         else:
             found[shape] = _short(pool, shape)
             held.hold(pool, waiting)

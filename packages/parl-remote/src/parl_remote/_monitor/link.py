@@ -154,7 +154,7 @@ def waiting_info(waiting: WaitingStatus) -> WaitingInfo:
         class_name=waiting.class_name or "actor",
         owner_id=waiting.client_id,
         owner_name=waiting.owner,
-        asked=str(waiting.resources),
+        asked=waiting.resources.as_request(),
         reason=waiting.reason,
         since_s=waiting.waited_s,
         count=waiting.count,

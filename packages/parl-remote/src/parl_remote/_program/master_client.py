@@ -45,7 +45,7 @@ from parl_remote._messages import (
 from parl_remote._messages.overview import LeaseWaiting, NodeDraining, WhyWaiting
 from parl_remote._messages.wire import encode
 from parl_remote._options import ActorOptions
-from parl_remote._resources import Placement
+from parl_remote._resources import Placement, Resources
 from parl_remote._system.shortage import is_shortage
 from parl_remote._transport import Channel
 from parl_remote.errors import (
@@ -184,8 +184,7 @@ class MasterClient:
             if self._held and not answer.wait(_SLOT_WAIT_S):
                 gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
             if not answer.wait(_QUIET_WAIT_S):
-                until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
-                _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
+                _log.warning("%s%s", _waits(class_name, resources, timeout_s), self._why(number))
             if timeout_s is not None and not replaces and not answer.done():
                 self._wait_no_longer_than(began + timeout_s, answer)
             return answer.result()
@@ -439,3 +438,9 @@ def _refusal(message: LeaseRefused, address: str) -> RemoteError:
     if message.code is RefusalCode.NAME_TAKEN:
         return NameTaken(message.reason)
     return NoResources(message.reason, asked=message.asked, available=message.available)
+
+
+def _waits(class_name: str, resources: Resources, timeout_s: float | None) -> str:
+    """Return the beginning of the warning about an actor that waits for resources."""
+    until = ", as long as it takes" if timeout_s is None else f", up to {timeout_s:g} s" if timeout_s else ""
+    return f"{class_name} waits for {resources.as_request()}{until}"

@@ -138,10 +138,8 @@ def _reserved(total: int, free: int) -> list[str]:
 def _waiting(entry: WaitingStatus) -> str:
     times = f"{entry.count} x " if entry.count > 1 else ""
     who = entry.owner or entry.client_id
-    return (
-        f"waiting {entry.waited_s:.0f} s: {times}{entry.class_name or 'actor'} of {who} for {entry.resources}; "
-        f"{entry.reason}"
-    )
+    needs = entry.resources.as_request()
+    return f"waiting {entry.waited_s:.0f} s: {times}{entry.class_name or 'actor'} of {who} for {needs}; {entry.reason}"
 
 
 _MIB = 2**20
