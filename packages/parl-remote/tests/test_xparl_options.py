@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
+import click
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -102,6 +103,8 @@ def test_the_list_of_commands_is_complete() -> None:
         (["start", "--port", "99999"], "99999"),
         (["start", "--port", "8037", "--cpu_num", "-1"], "-1"),
         (["start", "--port", "8037", "--gpu", "0,1,0"], "--gpu names 0 more than once"),
+        (["start", "--port", "8037", "--gpu", "977"], "--gpu names 977, but "),
+        (["connect", "--address", "localhost:1", "--gpu", "GPU-1,cuda:0"], "--gpu names cuda:0, but "),
         (["start", "--port", "8037", "--memory", "much"], '--memory is a size such as "24G"'),
         (["start", "--port", "8037", "--label", "license"], "for example license=2, not 'license'"),
         (["start", "--port", "8037", "--label", "a=1", "--label", "a=2"], "--label a is given twice"),
@@ -143,10 +146,25 @@ def test_sizes_are_read_as_people_write_them(text: str, bytes_: int) -> None:
     assert NodeResources.of(1, "", text, ()).memory == bytes_
 
 
-def test_an_offer_reads_as_a_sentence() -> None:
+def test_an_offer_reads_as_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert str(NodeResources.of(2, "", None, ())) == "2 CPUs"
     assert str(NodeResources.of(1, "0", None, ())) == "1 CPU and 1 GPU"
     assert str(NodeResources.of(4, "0,1", None, ("license=2",))) == "4 CPUs, 2 GPUs and 2 license"
+
+
+@pytest.mark.parametrize(("devices", "said"), [(["nvidia0", "nvidia2"], "2 GPUs"), (["nvidiactl"], "no NVIDIA GPU")])
+def test_gpus_are_given_if_they_are_found_or_named_in_the_variable(
+    devices: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parl_remote._system.host.os.listdir", lambda _: devices)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert len(NodeResources.of(1, None, None, ()).gpus) == (2 if devices[1:] else 0)
+    with pytest.raises(click.UsageError, match=rf"--gpu names 7, but {said}.*CUDA_VISIBLE_DEVICES=7"):
+        NodeResources.of(1, "7", None, ())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert NodeResources.of(1, "7", None, ()).gpus == ("7",)
+    assert NodeResources.of(1, "GPU-8f3a", None, ()).gpus == ("GPU-8f3a",)
 
 
 @pytest.mark.slow

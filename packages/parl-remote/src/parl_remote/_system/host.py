@@ -157,7 +157,10 @@ def _times() -> tuple[int, int]:
 
 
 def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all NVIDIA devices of the host."""
+    """Return the GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all NVIDIA devices of the host.
+
+    CUDA counts the devices that a process has from 0, also in a container that has only /dev/nvidia3.
+    """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return tuple(name.strip() for name in chosen.split(",") if name.strip() and name.strip() != "-1")
@@ -165,7 +168,7 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
         devices = os.listdir("/dev")
     except OSError:
         return ()
-    return tuple(sorted((m[1] for d in devices if (m := re.fullmatch(r"nvidia(\d+)", d))), key=int))
+    return tuple(str(number) for number in range(sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in devices)))
 
 
 def write_error(directory: Path) -> str:

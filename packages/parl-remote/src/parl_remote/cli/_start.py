@@ -107,7 +107,8 @@ def resource_options(command: _Decorated) -> _Decorated:
         click.option(
             "--gpu",
             metavar="IDS",
-            help='GPUs to give to actors, for example "0,1". Default: CUDA_VISIBLE_DEVICES, else all of this host.',
+            help='GPUs to give to actors, for example "0,1", of those found here or in CUDA_VISIBLE_DEVICES. Default: '
+            "CUDA_VISIBLE_DEVICES, else all of this host.",
         ),
         click.option(
             "--cpu_num",
@@ -122,12 +123,23 @@ def resource_options(command: _Decorated) -> _Decorated:
     return command
 
 
+_GPU_IDS = ("GPU-", "MIG-")  # unique ids, which only the driver can look up
+
+
 def _gpus(asked: str | None) -> tuple[str, ...]:
     if asked is None:
         return visible_gpus(os.environ)
     names = tuple(name.strip() for name in asked.split(",") if name.strip())
     if twice := {name for name in names if names.count(name) > 1}:
         raise click.UsageError(f"--gpu names {', '.join(sorted(twice))} more than once")
+    here = visible_gpus({})
+    known = {*here, *visible_gpus(os.environ)}
+    if unknown := [name for name in names if name not in known and not name.startswith(_GPU_IDS)]:
+        found = f"{len(here)} GPU{'s' * (len(here) != 1)} found on this host ({', '.join(here)})" if here else ""
+        raise click.UsageError(
+            f"--gpu names {', '.join(unknown)}, but {found or 'no NVIDIA GPU is found on this host (/dev/nvidia0)'}; "
+            f"to give GPUs that cannot be found, set CUDA_VISIBLE_DEVICES={asked}"
+        )
     return names
 
 
