@@ -190,7 +190,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path, f"ssh -F {tmp_path}/ssh_config", port)
     yield site
     for folder in tmp_path.glob("run-*"):
-        site.xparl("stop", "--port", port, PARL_RUN_DIR=str(folder))
+        site.xparl("stop", "--all", PARL_RUN_DIR=str(folder))
     sshd.terminate()
     sshd.wait(PATIENCE_S)
 

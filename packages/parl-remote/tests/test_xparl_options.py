@@ -426,6 +426,27 @@ def test_stop_says_what_has_ended_although_its_records_cannot_be_removed(
         read_only.assert_called_once()
 
 
+def test_stop_tells_what_it_ends_from_what_had_ended_before(xparl: Xparl) -> None:
+    run_files = RunFiles(environment().run_dir)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as killed:
+        record = WorkerRecord("w", "first:8037", ProcessRecord.of(killed.pid))
+        directory = run_files.worker_directory("w")
+        write_record(directory, record)
+        killed.kill()
+    done = xparl("stop", "--port", "8037")
+    assert done.stdout == f"the worker of first:8037 (process {killed.pid}) had ended before\n"
+    assert not (directory / "worker.json").exists()
+    assert xparl("stop", "--port", "8037").returncode == 3
+
+
+def test_a_port_without_a_cluster_is_a_failure(xparl: Xparl) -> None:
+    for command, status in (("status", 1), ("stop", 3)):
+        done = xparl(command, "--port", 1)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+        assert "There is no cluster on port 1 on this host" in done.stderr
+        assert xparl(command).returncode == 0
+
+
 def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> None:
     run_files = RunFiles(environment().run_dir)
     with contextlib.ExitStack() as stack:
@@ -435,7 +456,9 @@ def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> No
             process = running[name] = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
             record = WorkerRecord(name, master, ProcessRecord.of(process.pid), cluster_id="c" if name == "c" else "ab")
             write_record(run_files.worker_directory(name), record)
-        assert "no cluster at 127.0.0.3:8037" in xparl("stop", "--address", "127.0.0.3:8037").stdout
+        missed = xparl("stop", "--address", "127.0.0.3:8037")
+        assert (missed.returncode, missed.stdout) == (3, "")
+        assert "no cluster at 127.0.0.3:8037" in missed.stderr
         assert xparl("stop", "--address", "8037").returncode == 2
         assert xparl("stop", "--port", "8037", "--address", "localhost:8037").returncode == 2
         done = xparl("stop", "--address", "localhost:8037")

@@ -303,7 +303,7 @@ def test_a_port_in_use_is_reported_before_anything_is_started(place: Place) -> N
             "start", "--port", place.port, "--cpu_num", 1, "--monitor_port", place.monitor_port, fails=True
         )
         assert f"{place.monitor_port} is in use" in said
-    assert "There is no cluster" in place.xparl("status", "--port", place.port)
+    assert "There is no cluster" in place.xparl("status", "--port", place.port, fails=True)
 
 
 def test_a_monitor_can_be_started_for_a_cluster_that_runs(place: Place) -> None:

@@ -364,7 +364,7 @@ def _used(total: float, free: float) -> str:
 def status_command(port: int | None, address: str | None, key_file: Path | None, as_json: bool) -> None:
     r"""Show nodes, slots, actors and clients of clusters.
 
-    The exit status is 1 if one of them does not answer.
+    The exit status is 1 if one of them does not answer, or if there is none on the given port.
 
     \b
     Examples:
@@ -381,6 +381,7 @@ def status_command(port: int | None, address: str | None, key_file: Path | None,
         click.echo("\n\n".join(report.as_text() for report in reports))
     else:
         which = f"on port {port}" if port else "of yours"
-        click.echo(f"There is no cluster {which} on this host. Start one: xparl start --port 8037")
-    if any(report.error for report in reports):
+        said = f"There is no cluster {which} on this host. Start one: xparl start --port {port or 8037}"
+        click.echo(said, err=bool(port))
+    if any(report.error for report in reports) or (port and not reports):
         sys.exit(1)

@@ -32,7 +32,10 @@ from parl_remote._system import processes
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_this_host
 from parl_remote.cli._session import parsed
 
-__all__ = ["stop_all", "stop_command"]
+__all__ = ["NOTHING_THERE", "stop_all", "stop_command"]
+
+NOTHING_THERE = 3
+"""The exit status of `xparl stop` if nothing is known here of the clusters that it names."""
 
 
 _Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
@@ -54,9 +57,9 @@ def stop_all(
     Returns:
         A line for each process on how it ended; monitors that ended with their cluster are not listed.
     """
-
     nodes = _on_record(run_files, ports, addresses)
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
+    gone = {node.process for _, node in nodes if not node.process.alive()}
     family = list(_descendants(node.process for _, node in nodes))
     for _, node in nodes:
         signal_process(node.process, signal.SIGTERM)
@@ -75,7 +78,7 @@ def stop_all(
                 (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
     told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
-    return [_line(node, killed) for node in told]
+    return [_line(node, killed, gone) for node in told]
 
 
 def _on_record(
@@ -138,9 +141,9 @@ def _ended(process: ProcessRecord, deadline: float) -> bool:
     return process.ended_within(max(0.0, deadline - time.monotonic()))
 
 
-def _line(node: _Record, killed: Iterable[int]) -> str:
+def _line(node: _Record, killed: Collection[int], gone: Collection[ProcessRecord]) -> str:
     how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
-    return f"{_name_of(node)} {how}"
+    return f"{_name_of(node)} {'had ended before' if node.process in gone else how}"
 
 
 def _name_of(node: _Record) -> str:
@@ -182,7 +185,7 @@ def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: b
 
     Without --port and --address it lists what it stops. If there is more than one cluster, or more than one on a port
     (of other hosts, with workers here), it asks; if it cannot ask because there is no terminal, it stops nothing and
-    exits with 2. With --all it does not ask.
+    exits with 2. With --all it does not ask. If there is nothing at the given ports or addresses it exits with 3.
 
     Each node gets a moment to end its actors and to disconnect; then its remaining processes are killed. Processes
     are found by the records of xparl start and xparl connect in your run directory (PARL_RUN_DIR), never by name.
@@ -210,7 +213,10 @@ def stop_command(ports: tuple[int, ...], addresses: list[Address], everything: b
     if not stopped:
         which = f"on port {' or '.join(map(str, ports))}" if ports else "of yours"
         which = f"at {' or '.join(map(str, addresses))}" if addresses else which
-        click.echo(f"There is no cluster {which} on this host; nothing was stopped.")
+        named = bool(ports or addresses)
+        click.echo(f"There is no cluster {which} on this host; nothing was stopped.", err=named)
+        if named:
+            sys.exit(NOTHING_THERE)
 
 
 def _announce(running: Sequence[_Record], *, asks: bool) -> None:

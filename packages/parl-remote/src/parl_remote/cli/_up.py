@@ -25,6 +25,7 @@ from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli._show import count, plain
 from parl_remote.cli._start import RUNS_ALREADY
+from parl_remote.cli._stop import NOTHING_THERE
 from parl_remote.errors import RemoteError
 
 __all__ = ["down_command", "up_command"]
@@ -238,8 +239,8 @@ def _run(job: _Job) -> _Outcome:
         return _Outcome(to, "", f"{ssh[0]} cannot be run: {error.strerror or error}")
     except subprocess.TimeoutExpired:
         return _Outcome(to, "", f"no answer within {job.timeout_s:g} s")
-    if done.returncode == 0:
-        return _Outcome(to, done.stdout.strip())
+    if done.returncode in {0, NOTHING_THERE}:
+        return _Outcome(to, done.stdout.strip() or done.stderr.strip())
     said = done.stderr.strip() or done.stdout.strip() or f"the exit status was {done.returncode}"
     if done.returncode == _SSH_FAILED:
         said = f"ssh: {said.removeprefix('ssh: ')}"
