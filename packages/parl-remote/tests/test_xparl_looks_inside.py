@@ -434,6 +434,24 @@ def test_a_lost_worker_is_reported_and_listed_until_it_is_acknowledged(desk: Des
     assert follower.wait(60) == 0
 
 
+@pytest.mark.slow
+def test_following_events_goes_on_with_a_master_that_is_started_again(desk: Desk) -> None:
+    follower = desk.follow("events", "-f", "--json")
+    assert json.loads(line_of(follower))["kind"] == "node_joined"
+    (node,) = desk.listed("nodes")
+    os.kill(int(str(node["pid"])), signal.SIGKILL)
+    assert follower.stderr is not None
+    assert "waiting up to 30 s until it is started again" in follower.stderr.readline()
+    desk.xparl("start", "--port", desk.port, "--cpu_num", 4)
+    assert "is there again" in follower.stderr.readline()
+    while (event := json.loads(line_of(follower)))["kind"] != "node_joined":
+        pass
+    assert event["number"] > 1
+    desk.xparl("stop", "--port", desk.port)
+    assert follower.wait(60) == 0
+    assert "has ended: the cluster was stopped" in follower.stderr.read()
+
+
 # -- top --------------------------------------------------------------------------------------------------------------
 
 

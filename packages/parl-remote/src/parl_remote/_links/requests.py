@@ -8,6 +8,7 @@ the questions of a command line, one after the other, on a link that it opens an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -27,7 +28,7 @@ from parl_remote._system.interrupts import Condition
 from parl_remote._transport import Channel
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 
-__all__ = ["Answer", "Inquiry", "Requests", "arrived_messages"]
+__all__ = ["Answer", "Inquiry", "PeerEnded", "Requests", "arrived_messages"]
 
 _Said = TypeVar("_Said", bound=Message)
 
@@ -129,6 +130,14 @@ def arrived_messages(channel: Channel) -> list[Message | None]:
     return messages
 
 
+class PeerEnded(ChannelClosed):
+    """The peer has said that it ends the connection, and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the peer ended the connection: {reason}")
+        self.reason = reason
+
+
 class Inquiry:
     """A connection to a master or a worker for blocking requests.
 
@@ -173,6 +182,7 @@ class Inquiry:
         Raises:
             RemoteError: The request failed; the text is the peer's reason.
             ResultTimeout: The peer does not answer in time.
+            PeerEnded: The peer has ended the connection by itself.
             ChannelClosed: The peer is gone.
             RemoteProtocolError: The answer is of another class.
         """
@@ -182,9 +192,7 @@ class Inquiry:
         question = make(number)
         self._channel.send([encode(question)], patience_s)
         while True:
-            answer = decode(self._channel.receive(max(0.0, deadline - time.monotonic()))[0])
-            if isinstance(answer, Bye):
-                raise ChannelClosed(f"the peer ended the connection: {answer.reason}")
+            answer = self._receive(deadline)
             if getattr(answer, "request_id", None) != number:
                 continue  # the answer to a request that was given up, or a notification for other clients
             if isinstance(answer, Failed):
@@ -192,6 +200,24 @@ class Inquiry:
             if not isinstance(answer, kind):
                 raise RemoteProtocolError(f"the peer answered {type(question).__name__} with {type(answer).__name__}")
             return answer
+
+    def rest(self, seconds: float) -> None:
+        """Wait between requests.
+
+        Raises:
+            PeerEnded: The peer has ended the connection by itself.
+            ChannelClosed: The peer is gone.
+        """
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(ResultTimeout):
+            while True:
+                self._receive(deadline)
+
+    def _receive(self, deadline: float) -> Message:
+        message = decode(self._channel.receive(max(0.0, deadline - time.monotonic()))[0])
+        if isinstance(message, Bye):
+            raise PeerEnded(message.reason)
+        return message
 
     def close(self) -> None:
         """Close the connection."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from parl_remote._codec import to_json
-from parl_remote._links.requests import Inquiry
+from parl_remote._links.requests import Inquiry, PeerEnded
+from parl_remote._messages import Role
 from parl_remote._messages.overview import (
     AcknowledgeNodes,
     ClusterEvent,
@@ -37,6 +38,7 @@ from parl_remote.cli._session import (
     short_id,
 )
 from parl_remote.cli._show import count, plain
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, ResultTimeout
 
 __all__ = ["acknowledge_command", "events_command", "logs_command"]
 
@@ -168,7 +170,8 @@ def events_command(
     r"""Show what has happened in a cluster: nodes that joined, were lost, left or were drained, actors that were lost,
     ran out of memory or were restarted.
 
-    The master keeps the last 5,000 events until the cluster is stopped, though it may be killed and started again.
+    The master keeps the last 5,000 events until the cluster is stopped, though it may be killed and started again:
+    -f then waits up to 30 s for it, and goes on.
 
     \b
     Examples:
@@ -181,23 +184,60 @@ def events_command(
         contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext(),  # the usual way to leave
         open_session("xparl events", port, address, key_file) as session,
     ):
-        for event in _events(session.master, lines if lines is not None or not follow else 20, wanted, follow=follow):
-            click.echo(json.dumps(to_json(event)) if as_json else _line(event))
+        kept = [event for page in _pages(session.master, 0) for event in page.events]
+        shown = [event for event in kept if not wanted or event.kind.value in wanted]
+        most = lines if lines is not None or not follow else 20
+        for event in shown if most is None else shown[len(shown) - min(most, len(shown)) :]:
+            _show_event(event, as_json)
+        for event in _later_events(session, kept[-1].number if kept else 0) if follow else ():
+            if not wanted or event.kind.value in wanted:
+                _show_event(event, as_json)
 
 
-def _events(master: Inquiry, lines: int | None, kinds: frozenset[str], *, follow: bool) -> Iterator[ClusterEvent]:
-    """Yield the latest `lines` events of these kinds, all if None, and with `follow` those that come."""
-    kept = [event for page in _pages(master, 0) for event in page.events]
-    latest = kept[-1].number if kept else 0
-    shown = [event for event in kept if not kinds or event.kind.value in kinds]
-    yield from shown if lines is None else shown[len(shown) - min(lines, len(shown)) :]
-    while follow:
-        time.sleep(_LOOK_S)
-        for page in _pages(master, latest):
-            for event in page.events:
-                latest = event.number
-                if not kinds or event.kind.value in kinds:
-                    yield event
+def _show_event(event: ClusterEvent, as_json: bool) -> None:
+    click.echo(json.dumps(to_json(event)) if as_json else _line(event))
+
+
+def _later_events(session: Session, latest: int) -> Iterator[ClusterEvent]:
+    """Yield the events after number `latest` as they come, until the cluster ends."""
+    with contextlib.ExitStack() as opened:
+        master = session.master
+        while True:
+            try:
+                master.rest(_LOOK_S)
+                for page in _pages(master, latest):
+                    for event in page.events:
+                        latest = event.number
+                        yield event
+            except PeerEnded as error:
+                click.echo(f"The cluster at {session.cluster} has ended: {error.reason}", err=True)
+                return
+            except (ChannelClosed, ResultTimeout) as error:
+                master = opened.enter_context(_returned_master(session, error))
+
+
+def _returned_master(session: Session, lost: RemoteError) -> Inquiry:
+    """Return a connection to the master that was lost, once it is there again.
+
+    Raises:
+        click.ClickException: It did not come back in time.
+    """
+    wait_s = session.found.limits.rejoin_timeout_s
+    click.echo(
+        f"The master at {session.cluster} is gone ({lost}); waiting up to {wait_s:g} s until it is started again.",
+        err=True,
+    )
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        try:
+            master = Inquiry(session.cluster.connect_master(), Role.MASTER, session.found.limits, "xparl events")
+        except (ChannelClosed, ClusterUnreachable, ResultTimeout) as error:
+            lost = error
+            time.sleep(_LOOK_S)
+        else:
+            click.echo(f"The master at {session.cluster} is there again.", err=True)
+            return master
+    raise click.ClickException(f"the master at {session.cluster} did not come back within {wait_s:g} s: {lost}")
 
 
 def _pages(master: Inquiry, after: int) -> Iterator[Events]:
