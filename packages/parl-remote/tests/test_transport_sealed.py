@@ -11,9 +11,18 @@ from collections.abc import Iterator
 import pytest
 
 from parl_remote._config import Limits
+from parl_remote._links.loop import Loop
+from parl_remote._program.known_actors import ActorRecord, OwnActors
 from parl_remote._transport import Event, Opened, Received, sealed
 from parl_remote._transport.sealed import Handover, Opener, SealedChannel, SealedListener, Sealer, can_seal
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import (
+    ChannelClosed,
+    ClusterUnreachable,
+    DeathCause,
+    DeathKind,
+    RemoteProtocolError,
+    ResultTimeout,
+)
 
 pytest.importorskip("cryptography")
 
@@ -265,3 +274,29 @@ def test_a_connection_that_was_handed_over_goes_on_elsewhere(listener: SealedLis
         channel.receive(DEADLINE_S)
     assert can_seal()
     channel.close()
+
+
+def test_what_has_arrived_is_received_after_the_channel_was_closed(listener: SealedListener) -> None:
+    channel, peer = connected(listener)
+    listener.send(peer, [b"last words"])
+    select.select([channel.fileno()], [], [], DEADLINE_S)
+    channel.close()
+    assert bytes(channel.receive(DEADLINE_S)[0]) == b"last words"
+    with pytest.raises(ChannelClosed):
+        channel.receive(DEADLINE_S)
+
+
+def test_an_answer_that_comes_after_the_news_of_its_actors_end_is_read(listener: SealedListener) -> None:
+    channel, peer = connected(listener)
+    loop = Loop()
+    own = OwnActors(loop, lambda: True)
+    record = ActorRecord("lease", "worker", "Cell")
+    record.channel = channel
+    own.add(record)
+    own.lost("lease", DeathCause(DeathKind.CONSTRUCTOR))
+    listener.send(peer, [b"last words"])
+    assert bytes(channel.receive(DEADLINE_S)[0]) == b"last words"
+    own.close(DeathCause(DeathKind.STOPPED))
+    with pytest.raises(ChannelClosed):
+        channel.receive(DEADLINE_S)
+    loop.close()

@@ -2,7 +2,7 @@
 
     record    how to reach the actor on one lease and, once it has ended, why
     own       add --> records --lost: its calls fail with the cause--> forget --> its connection closes
-                                                         `--(through a relay) a second later: answers may follow
+                                                         `--(on another host) a second later: answers may follow
     borrowed  WatchActor to its worker --> connection to the actor --JOIN--> it lives as long as this process holds it
     by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it exists
     released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one continues
@@ -414,9 +414,9 @@ class OwnActors:
         record.end(cause)
         if record.channel is not None and self._in_loop():
             self._loop.remove(record.channel)  # the releaser may still be reading from it
-            if cause.kind is not DeathKind.NODE_LOST and not isinstance(record.channel, UnixChannel):
-                # Through a relay, answers come by another way than the news of the end, and may come after it: the
-                # relay closes the link behind the last one.
+            if cause.kind is not DeathKind.NODE_LOST and type(record.channel) is not UnixChannel:
+                # From another host, answers come by another way than the news of the end, and may come after it: the
+                # actor's system, or the relay, closes the connection behind the last one.
                 self._parting.add(record)
                 self._loop.call_later(NEWS_S, lambda: self._part_with(record))
                 return

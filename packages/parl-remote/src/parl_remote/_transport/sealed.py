@@ -17,7 +17,6 @@ The kernel notices peers that vanish: it probes silent connections and gives up 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import socket
@@ -316,15 +315,6 @@ class SealedChannel(UnixChannel):
         except OSError as error:
             connection.close()
             raise ClusterUnreachable(f"the connection to {Address(host, port)} broke: {error}") from error
-
-    def close(self) -> None:
-        """Close the channel; what has come and is not read is taken in, or the kernel would drop what was sent."""
-        if not self._closed:
-            self._hang_up()
-            with contextlib.suppress(OSError):
-                while self._socket.recv(_READ_AHEAD, NOW):
-                    pass
-        super().close()
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message; see `Channel.send`."""

@@ -363,7 +363,8 @@ class UnixChannel:
     def close(self) -> None:
         """Close the channel; sent messages are in the kernel's buffers and still arrive.
 
-        Messages that have arrived can still be received.
+        Messages that have arrived can still be received. All bytes are read for that, and because TCP drops what was
+        sent when a socket is closed with bytes that nobody has read.
         """
         if self._closed:
             return
