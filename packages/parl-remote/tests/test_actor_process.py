@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -20,10 +21,12 @@ from parl_remote import submit
 from parl_remote._actor import process
 from parl_remote._actor.host import How
 from parl_remote._actor.process import ActorProcess
+from parl_remote._actor.reports import ExitReport
 from parl_remote._actor.state import ActorState
 from parl_remote._links.call_messages import Kind, header_of, pack
 from parl_remote._system.facilities import IN, wait_once
 from parl_remote._transport.unix import UnixChannel, listen_at, private_directory
+from parl_remote.errors import DeathKind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sockets of other systems take any amount at once")
 
@@ -198,3 +201,25 @@ def test_a_stopped_caller_keeps_no_other_one_waiting(kind: Any) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     assert asking.got() == [300_000] * 100
+
+
+def test_a_process_that_has_too_little_to_start_tells_its_worker_why(tmp_path: Path) -> None:
+    folder = private_directory(tmp_path)
+    listening = listen_at(str(folder / "actor.sock"))
+    worker = UnixChannel.connect(str(folder / "actor.sock"))
+    child = os.fork()
+    if not child:
+
+        def refuse() -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        vars(process)["new_poller"] = refuse
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        process.run_actor(listening, os.getppid())
+    listening.close()
+    _, status = os.waitpid(child, 0)
+    said = ExitReport.heard(worker)
+    worker.close()
+    shutil.rmtree(folder)
+    assert status == 0
+    assert said == ExitReport(DeathKind.EXIT, "its host could not start it (No space left on device)")

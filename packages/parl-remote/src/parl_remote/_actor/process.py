@@ -410,7 +410,7 @@ class ActorProcess:
 
     def _cannot_go_on(self, error: BaseException) -> None:
         """End before the object is made, for want of something; the worker tells why."""
-        self._host.exit_report = ExitReport(DeathKind.EXIT, f"its host could not start it ({shortage_of(error)})")
+        self._host.exit_report = _could_not_start(error)
         self._end()
 
     def _check_worker(self, caller: _Caller, kind: int) -> None:
@@ -727,6 +727,22 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     return bool(settings.get("detached"))
 
 
+def _could_not_start(error: BaseException) -> ExitReport:
+    return ExitReport(DeathKind.EXIT, f"its host could not start it ({shortage_of(error)})")
+
+
+def _refuse_worker(listening: Listening, error: BaseException) -> int:
+    """Report to a worker that has a lease for this process already why it ends; return the exit status."""
+    listening.setblocking(False)
+    try:
+        connection, _ = listening.accept()
+    except OSError:  # it has none, or there is no descriptor for the connection
+        listening.close()  # so that it takes another process from now on
+        return 1
+    _could_not_start(error).say(UnixChannel(connection))
+    return 0
+
+
 _CHILDREN_S = 5.0  # for children to end what they do; others may wait for this actor's resources
 
 
@@ -763,7 +779,12 @@ def run_actor(listening: Listening, parent: int) -> None:
             object_memory.look_in(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
         host = ActorHost()
-        process = ActorProcess(listening, host)
+        try:
+            process = ActorProcess(listening, host)
+        except (OSError, MemoryError) as error:
+            if is_shortage(error):
+                code = _refuse_worker(listening, error)
+            raise
         process.run()
         close_streams()
         host.drop_instance()
