@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -178,3 +179,21 @@ def test_a_journal_that_was_cut_off_has_the_calls_before(home: Path, tmp_path: P
     with pytest.raises(RemoteError, match="is not a journal"):
         Journal.read(cut)
     assert Replay.__doc__
+
+
+def test_what_is_whole_of_a_journal_that_was_cut_off_is_replayed_up_to_where_it_ends(home: Path) -> None:
+    (path,) = (home / "journals").glob("Many-*.journal")
+    data = path.read_bytes()
+    whole = Journal.read(path)
+    assert (whole.whole_bytes, whole.damaged_bytes) == (len(data), 0)
+    cut = home / "cut.journal"
+    for size in range(data.index(b"\n") + 1, len(data), 11):
+        cut.write_bytes(data[:size])
+        found = Journal.read(cut)
+        assert found.whole_bytes + found.damaged_bytes == size
+        assert [entry.name for entry in found.entries] == [entry.name for entry in whole.entries[: len(found.entries)]]
+    cut.write_bytes(data[:-5])
+    done = replay(home, str(cut), "--call", "3")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"cut.journal ends after \d+ bytes, with 5 calls; what follows, \d+ bytes, was not", done.stderr)
+    assert "4 calls of Many: as recorded" in done.stdout

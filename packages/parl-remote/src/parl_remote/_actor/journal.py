@@ -193,12 +193,17 @@ class Journal:
         lease_id: Its id.
         entries: What it was asked, in the order in which it began.
         random_states: Pickle of the states of the random number generators before the constructor.
+        whole_bytes: The size of what was read.
+        damaged_bytes: The size of what follows, which is no whole entry; 0 unless the process was killed while it
+            wrote, or the disk was full.
     """
 
     class_name: str
     lease_id: str
     entries: list[Entry]
     random_states: bytes
+    whole_bytes: int
+    damaged_bytes: int
 
     @classmethod
     def read(cls, path: Path) -> Journal:
@@ -213,6 +218,7 @@ class Journal:
             header = _line(file)
             if header is None or header.get("journal") != _VERSION:
                 raise RemoteError(f"{path} is not a journal of an actor")
+            whole = file.tell()
             while (line := _line(file)) is not None:
                 frames = [file.read(size) for size in line["frames"]]
                 if [len(frame) for frame in frames] != line["frames"]:
@@ -223,7 +229,9 @@ class Journal:
                     entries[line["began"]] = Entry(line["began"], line["name"], line["at"], frames)
                 elif line["ended"] in entries:
                     entries[line["ended"]].outcome = Outcome(line["error"], line["digest"], line["took"])
-        return cls(header["class"], header["lease_id"], list(entries.values()), random_states)
+                whole = file.tell()
+            damaged = file.seek(0, os.SEEK_END) - whole
+        return cls(header["class"], header["lease_id"], list(entries.values()), random_states, whole, damaged)
 
 
 class Replay:

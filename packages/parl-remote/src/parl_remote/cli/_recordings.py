@@ -83,6 +83,12 @@ def replay_command(journal: str, folder: Path, listed: bool, number: int | None,
     path = _path(journal, folder)
     try:
         found = Journal.read(path)
+        if found.damaged_bytes:
+            click.echo(
+                f"{path} ends after {found.whole_bytes} bytes, with {count(len(found.entries), 'call')}; what follows, "
+                f"{count(found.damaged_bytes, 'byte')}, was not written to its end",
+                err=True,
+            )
         if number is not None and all(entry.number != number for entry in found.entries):
             raise click.UsageError(f"{path} has no call {number}; it has {count(len(found.entries), 'call')}")
         if listed:
