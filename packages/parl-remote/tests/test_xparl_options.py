@@ -439,6 +439,15 @@ def test_stop_tells_what_it_ends_from_what_had_ended_before(xparl: Xparl) -> Non
     assert xparl("stop", "--port", "8037").returncode == 3
 
 
+def test_stop_does_not_speak_of_nodes_of_other_hosts_that_share_the_run_directory(xparl: Xparl) -> None:
+    run_files = RunFiles(environment().run_dir)
+    directory = run_files.worker_directory("w")
+    write_record(directory, WorkerRecord("w", "first:8037", ProcessRecord(os.getpid(), 1, "another host")))
+    assert xparl("stop", "--port", "8037").returncode == 3
+    assert xparl("stop", "--all").stdout == "There is no cluster of yours on this host; nothing was stopped.\n"
+    assert (directory / "worker.json").exists()
+
+
 def test_a_port_without_a_cluster_is_a_failure(xparl: Xparl) -> None:
     for command, status in (("status", 1), ("stop", 3)):
         done = xparl(command, "--port", 1)

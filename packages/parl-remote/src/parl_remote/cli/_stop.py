@@ -73,7 +73,7 @@ def stop_all(
         _ended(process, deadline)
     _end_the_rest(family)
     for where, node in nodes:
-        if not node.process.alive() and _is_from_here(node.process):
+        if not node.process.alive():
             with contextlib.suppress(OSError):  # not empty, or a read-only disk: records that stay name no process
                 (forget_monitor if isinstance(node, MonitorRecord) else forget)(where)
                 where.rmdir()
@@ -84,7 +84,8 @@ def stop_all(
 def _on_record(
     run_files: RunFiles, ports: Collection[int], addresses: Collection[Address]
 ) -> list[tuple[Path, _Record]]:
-    known: list[tuple[Path, _Record]] = [*run_files.clusters(), *run_files.workers(), *run_files.monitors()]
+    records: list[tuple[Path, _Record]] = [*run_files.clusters(), *run_files.workers(), *run_files.monitors()]
+    known = [(where, one) for where, one in records if _is_from_here(one.process)]  # hosts may share the directory
     if not ports and not addresses:
         return known
     at = [one for _, one in known if any(_is_at(one, address) for address in addresses)]
