@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from parl_remote._links.identity import host_name
+
 DEADLINE_S = 60.0
 PROGRAM = """
 import sys, time
@@ -321,6 +323,31 @@ def test_a_monitor_can_be_started_for_a_cluster_that_runs(place: Place) -> None:
     monitor.send_signal(signal.SIGINT)
     assert monitor.wait(DEADLINE_S) == 0
     assert not list((place.home / "run").glob("*/monitor.json"))
+
+
+def test_a_monitor_runs_where_its_record_cannot_be_written(place: Place) -> None:
+    place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
+    token = place.home / "token"
+    token.touch(0o600)
+    token.write_text("a token of enough characters\n")
+    in_its_place = place.home / "run" / f"{host_name()}-monitor-{place.monitor_port}" / "monitor.json"
+    in_its_place.parent.mkdir(0o700)
+    in_its_place.mkdir()
+    command = ["monitor", "--monitor_port", str(place.monitor_port), "--token_file", str(token)]
+    monitor = subprocess.Popen(
+        [sys.executable, "-m", "parl_remote.cli", *command],
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    place.programs.append(monitor)
+    place.up()
+    monitor.send_signal(signal.SIGINT)
+    _, said = monitor.communicate(timeout=DEADLINE_S)
+    assert monitor.returncode == 0, said
+    assert f"xparl stop cannot find this monitor, process {monitor.pid}" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

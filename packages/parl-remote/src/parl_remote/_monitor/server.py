@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -180,17 +180,30 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
         threading.Thread(target=_end_with, args=(node,), name="parl-monitor-watch", daemon=True).start()
     collector = Collector(source, store, settings.interval_s)
     collector.start()
-    directory = Path(settings.directory)
     process = ProcessRecord.of(os.getpid())
-    write_record(directory, MonitorRecord(settings.address, _url(settings, server), process, first.cluster.cluster_id))
-    report({"address": str(Address(settings.host, _port_of(server)))})
+    record = MonitorRecord(settings.address, _url(settings, server), process, first.cluster.cluster_id)
     with contextlib.ExitStack() as rest:  # whatever one raises, the others are done
-        rest.callback(forget_monitor, directory)
+        rest.enter_context(_on_record(Path(settings.directory), record))
+        report({"address": str(Address(settings.host, _port_of(server)))})
         rest.callback(source.close)
         rest.callback(collector.stop, _GOODBYE_S)
         rest.callback(server.close)
         server.run()
     return 0
+
+
+@contextlib.contextmanager
+def _on_record(directory: Path, record: MonitorRecord) -> Iterator[None]:
+    """Keep the record of this process; where nothing can be written, the monitor runs without."""
+    try:
+        write_record(directory, record)
+    except OSError as error:
+        _log.warning("xparl stop cannot find this monitor, process %d: %s", record.process.pid, error)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            forget_monitor(directory)
 
 
 def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> Any:
