@@ -9,6 +9,7 @@ have the best of several chunk sizes, ours chooses its own. The table has the me
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -73,7 +74,8 @@ def main() -> None:
     sizes: dict[tuple[str, str], object] = {}
     failed: dict[tuple[str, str], str] = {}
     jobs = [(name, peer) for _ in range(chosen.rounds) for name in chosen.only for peer in pythons]
-    with suppress(KeyboardInterrupt):  # the table has what was measured until then
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):  # by Ctrl-C or SIGTERM: the table has what was measured until then
         for name, peer in jobs:
             values = measure(pythons[peer], peer, name)
             if isinstance(values, str):
