@@ -179,6 +179,20 @@ def test_an_environment_is_asked_at_once_or_one_by_one() -> None:
         outcome_of(gymnasium.make("CartPole-v1"))
 
 
+class InAColumn(gymnasium.Env[Any, Any]):
+    """Computes as many numbers for each goal as a goal has, with an axis for them."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: dict[str, Any]) -> Any:
+        return -np.abs(achieved_goal - desired_goal)
+
+
+def test_rewards_in_a_column_are_taken_and_several_numbers_a_goal_refused() -> None:
+    goals = np.array([[0.0], [2.0]])
+    np.testing.assert_array_equal(outcome_of(InAColumn())(goals, np.zeros((2, 1)))[0], [0.0, -2.0])
+    with pytest.raises(HyperparameterError, match=r"compute_reward must give one number for each goal, got .*\(2, 3\)"):
+        outcome_of(InAColumn())(np.zeros((2, 3)), np.zeros((2, 3)))
+
+
 class _Agent:
     """The part of an agent that `make_memory` uses."""
 

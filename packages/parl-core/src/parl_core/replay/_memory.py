@@ -363,11 +363,16 @@ def _method(env: Any, name: str) -> Callable[..., Any] | None:
 
 def _of_each(compute: Callable[..., Any], achieved: NDArray[Any], desired: NDArray[Any]) -> Any:
     """Return what a function says of goals, asked at once where it answers with one number per row."""
+    rows = len(achieved)
     with suppress(Exception):  # any: of one that takes single goals; of another one the same is raised below
         found = np.asarray(compute(achieved, desired, {}))
-        if found.shape == (len(achieved),):
-            return found
-    return [compute(one, other, {}) for one, other in zip(achieved, desired, strict=True)]
+        if found.shape in ((rows,), (rows, 1)):
+            return found.reshape(rows)
+    each = np.asarray([compute(one, other, {}) for one, other in zip(achieved, desired, strict=True)])
+    if each.size != rows:
+        name = getattr(compute, "__name__", "the function")
+        raise HyperparameterError(f"{name} must give one number for each goal, got shape {each.shape} for {rows} goals")
+    return each.reshape(rows)
 
 
 class HindsightReplayMemory(ReplayMemory):
