@@ -94,6 +94,13 @@ print(Adder().add(1, 2))
     assert (result.stdout, result.stderr) == ("3\n", "")
 
 
+@pytest.mark.parametrize("connect", ["", "parl.connect(cpu_num=1); "])
+def test_a_program_whose_directory_was_removed_calls_functions(run_program: Run, connect: str) -> None:
+    gone = "import os, parl; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
+    result = run_program("-c", f"{gone}; {connect}print(list(parl.map(abs, [-1])))")
+    assert (result.stdout, result.stderr) == ("[1]\n", "")
+
+
 def test_actors_see_the_program_s_arguments(run_program: Run, tmp_path: Path) -> None:
     (tmp_path / "arguments.py").write_text(
         """

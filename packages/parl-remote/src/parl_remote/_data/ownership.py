@@ -16,10 +16,18 @@ import sysconfig
 from collections.abc import Iterable
 from types import ModuleType
 
-__all__ = ["expect_elsewhere", "importable_elsewhere", "is_own", "new_unshared_modules"]
+__all__ = ["absolute", "expect_elsewhere", "importable_elsewhere", "is_own", "new_unshared_modules"]
 
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path; a relative one unchanged if the current directory was removed."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        return path
 
 
 def is_own(path: str) -> bool:
@@ -48,7 +56,7 @@ def new_unshared_modules() -> list[ModuleType]:
     # Names alone: to touch a thousand modules copies the memory that an actor shares with others, 2 MB of it.
     new = [name for name in list(sys.modules) if name not in _looked_at]
     _looked_at.update(new)
-    places = {os.path.abspath(place) for place in sys.path}
+    places = {absolute(place) for place in sys.path}
     found = []
     for name in new:
         module = sys.modules.get(name)

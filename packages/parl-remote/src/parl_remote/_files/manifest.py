@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from parl_remote._data.ownership import absolute
 from parl_remote.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def lay_out(
     """
     taken = [path.split("/")[1] for path in inherited if path.startswith(f"{_CODE}/")]
     first = 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
-    order = {os.path.abspath(entry): number for number, entry in reversed(list(enumerate(sys_path)))}
+    order = {absolute(entry): number for number, entry in reversed(list(enumerate(sys_path)))}
     roots = sorted({own.root for own in code}, key=lambda root: (order.get(root, len(order)), root))
     places = {root: _place(root, number, base) for number, root in enumerate(roots, first)}
     files: dict[str, str | None] = {WORK: None}

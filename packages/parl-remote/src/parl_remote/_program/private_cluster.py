@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from parl_remote._config import FORCE_TCP, Environment
+from parl_remote._data.ownership import absolute
 from parl_remote._system import processes
 from parl_remote._system.facilities import is_portable
 from parl_remote._transport.unix import UnixChannel, listening_socket, private_directory
@@ -63,7 +64,7 @@ class PrivateCluster:
                     "slots": slots,
                     "preload": preload,
                 }
-                path = sorted(map(_absolute, sys.path), key=os.path.dirname(os.__file__).__ne__)
+                path = sorted(map(absolute, sys.path), key=os.path.dirname(os.__file__).__ne__)
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", _PROGRAM.format(path=path), json.dumps(settings)],
                     stdin=subprocess.DEVNULL,
@@ -177,13 +178,6 @@ class ParentsCluster:
 
     def abandon(self) -> None:
         """Do nothing: the cluster continues."""
-
-
-def _absolute(entry: str) -> str:
-    try:
-        return os.path.abspath(entry)
-    except FileNotFoundError:  # the working directory was removed: nothing can be imported from there anyway
-        return entry
 
 
 def _listen_at(path: Path) -> socket.socket:
