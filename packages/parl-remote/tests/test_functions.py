@@ -767,6 +767,44 @@ def test_a_module_may_make_objects_of_other_modules_when_it_is_imported(tmp_path
     assert (ran.stdout, ran.stderr) == ("[2]\n", "")
 
 
+FOUND_BY_NO_IMPORT = """
+import parl
+
+STEP = 3
+
+def step(number):
+    return number + STEP
+
+@parl.remote_function
+def double_step(number):
+    return step(step(number))
+
+@parl.remote_class
+class Stepper:
+    def step(self, number):
+        return step(number)
+
+print(list(parl.map(step, [1])), double_step(1), Stepper().step(1))
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import runpy; runpy.run_path('found.py')",
+        "import runpy; runpy.run_path('found.py', run_name='found_here')",
+        "import sys, types; sys.modules['made'] = types.ModuleType('made')\n"
+        "exec(open('found.py').read(), vars(sys.modules['made']))",
+    ],
+)
+def test_functions_and_classes_of_modules_that_no_import_finds(
+    tmp_path: Path, run_program: Callable[..., Any], program: str
+) -> None:
+    (tmp_path / "found.py").write_text(FOUND_BY_NO_IMPORT)
+    ran = run_program(program=program)
+    assert (ran.stdout, ran.stderr) == ("[4] 7 4\n", "")
+
+
 def test_a_program_needs_no_connection_and_ends_after_its_calls(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     program = "from pathlib import Path\n" + textwrap.dedent(PROGRAM).format(path=path)

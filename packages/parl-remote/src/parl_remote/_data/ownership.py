@@ -3,7 +3,8 @@
     sys.modules --own?--> --at its name's path on sys.path?--> (yes: sent by name)
                                    `--no--> --would a finder find it?--> no: unshared, and sent by value
 
-Unshared modules are those loaded from a path, and those of a test runner that derives names from paths.
+Unshared modules are those loaded from a path, those of a test runner that derives names from paths, and those that a
+program makes without a file.
 """
 
 from __future__ import annotations
@@ -71,12 +72,27 @@ def expect_elsewhere() -> None:
 
 
 def _is_unshared(name: str, module: ModuleType, places: set[str]) -> bool:
-    file = vars(module).get("__file__")  # not getattr, which would trigger modules that load their names lazily
-    if not isinstance(file, str) or not file.endswith(".py") or _place_of(name, file) in places:
-        return False  # the cheap check, which suffices for nearly all
-    if name in _PROGRAM or module.__name__ != name or not is_own(file):
+    file = _file_of(module)
+    if file is None:
+        if "__builtins__" not in vars(module):
+            return False  # no Python code has run in it: it is built in, or of an extension module
+    elif file.endswith(_EXTENSIONS) or _place_of(name, file) in places or not is_own(file):
+        return False  # as nearly all are
+    if name in _PROGRAM or module.__name__ != name:
         return False
     return not importable_elsewhere(module)
+
+
+_EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
+
+
+def _file_of(module: ModuleType) -> str | None:
+    """Return the absolute path of a module's file; None if it has none, or names one that does not exist."""
+    file = vars(module).get("__file__")  # not getattr, which would trigger modules that load their names lazily
+    if not isinstance(file, str):
+        return None
+    path = absolute(file)  # it is relative in a script that `runpy.run_path` runs
+    return path if path == file or os.path.exists(path) else None
 
 
 def _place_of(name: str, file: str) -> str:
@@ -88,14 +104,14 @@ def _place_of(name: str, file: str) -> str:
 
 def importable_elsewhere(module: ModuleType) -> bool:
     """Return whether another process with the same `sys.path` would find the same module under its name."""
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return module.__name__ in sys.builtin_module_names
-    return _is_found(module.__name__, file, tuple(map(str, sys.path)))
+    file, name = _file_of(module), module.__name__
+    if file is None:  # built in, a namespace package, made by the package that it is a part of; or made by a program
+        name = name.partition(".")[0]
+    return _is_found(name, file, tuple(map(str, sys.path)))
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_found(module: str, file: str, sys_path: tuple[str, ...]) -> bool:  # noqa: ARG001  # the finders look at sys.path
+def _is_found(module: str, file: str | None, sys_path: tuple[str, ...]) -> bool:  # noqa: ARG001  # the finders look at sys.path
     path = None
     name = ""
     parts = module.split(".")
@@ -107,7 +123,7 @@ def _is_found(module: str, file: str, sys_path: tuple[str, ...]) -> bool:  # noq
         if spec is None:
             return False
         path = spec.submodule_search_locations
-    return spec is not None and spec.origin == file
+    return spec is not None and (file is None or spec.origin == file)
 
 
 def _find(name: str, path: Iterable[str] | None) -> importlib.machinery.ModuleSpec | None:
