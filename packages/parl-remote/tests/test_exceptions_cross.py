@@ -10,7 +10,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
+from email.message import Message
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -53,6 +56,26 @@ def rebuilt(key: int) -> Rebuilt:
 class Final(Exception):
     def __init_subclass__(cls, **_: Any) -> None:
         raise TypeError("no subclasses")
+
+
+class Detailed(OSError):
+    """A built-in exception with a constructor of its own."""
+
+    def __init__(self, place: str, *, number: int) -> None:
+        super().__init__(number, "is missing", place)
+
+
+class DetailedLater(OSError):
+    """The same, whose constructor does not call the one of its base."""
+
+    def __init__(self, place: str, number: int) -> None:
+        self.filename = place
+        self.number = number
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
 
 
 class Unpicklable(Exception):
@@ -311,6 +334,8 @@ def open_nothing() -> Exception:
         (lambda: UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), {"reason": "why"}),
         (lambda: ImportError("no", name="module"), {"name": "module"}),
         (lambda: StopIteration(5), {"value": 5}),
+        (lambda: Detailed("there", number=5), {"filename": "there", "errno": 5, "strerror": "is missing"}),
+        (lambda: DetailedLater("there", 5), {"filename": "there", "number": 5, "errno": None}),
         (lambda: parl_remote.NameTaken("it is"), {}),
     ],
 )
@@ -332,6 +357,31 @@ def test_an_exception_is_its_own_type_and_a_remote_one(
         assert (one.method, "Traceback" in one.remote_traceback) == ("Raiser.throw", True)
     with pytest.raises(RemoteCallError):
         Raiser().throw(make)
+
+
+def test_an_exception_whose_attributes_are_fixed_is_both_as_well(anywhere: str) -> None:
+    for _ in range(2):
+        with pytest.raises(Frozen, match="3") as caught:
+            Raiser().throw(lambda: Frozen(3))
+        assert (caught.value.code, caught.value.args) == (3, (3,))
+        assert isinstance(caught.value, RemoteCallError)
+        assert isinstance(caught.value.__cause__, RemoteCallError)
+
+
+def http_error(body: Any) -> HTTPError:
+    headers = Message()
+    headers["Retry-After"] = "9"
+    return HTTPError("http://there", 503, "Busy", headers, body)
+
+
+@pytest.mark.parametrize("make_body", [lambda: open(__file__, "rb"), lambda: None])  # noqa: SIM115
+def test_an_http_error_arrives_without_its_file(anywhere: str, make_body: Callable[[], Any]) -> None:
+    with pytest.raises(HTTPError, match="503: Busy") as caught:
+        Raiser().throw(lambda: http_error(make_body()))
+    assert isinstance(caught.value, RemoteCallError)
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert (error.code, error.reason, error.url, error.filename) == (503, "Busy", "http://there", "http://there")
+        assert (error.headers["Retry-After"], error.read(), hasattr(error, "other")) == ("9", b"", False)
 
 
 def test_an_exception_group_is_split_as_any_other(anywhere: str) -> None:

@@ -80,6 +80,7 @@ __all__ = [
     "SerializationError",
     "TooManyPendingCalls",
     "VersionMismatch",
+    "assign",
     "disconnected",
     "from_parts",
     "missing",
@@ -481,17 +482,22 @@ def from_parts(kind: type[BaseException], args: tuple[object, ...], attributes: 
     try:
         error = kind(*args)
         if kind.__reduce__ is BaseException.__reduce__:
-            error.args = args
+            assign(error, "args", args)
     except Exception:
         error = kind.__new__(kind, *args)
-        error.args = args
+        assign(error, "args", args)
     for name, value in attributes.items():
         if name in error.__dict__ or not hasattr(kind, name):
             error.__dict__[name] = value
         else:  # a slot
             with contextlib.suppress(Exception):
-                setattr(error, name, value)
+                assign(error, name, value)
     return error
+
+
+def assign(error: BaseException, name: str, value: object) -> None:
+    """Set an attribute of an exception, also of one whose class refuses that, such as a frozen dataclass."""
+    object.__setattr__(error, name, value)
 
 
 def disconnected() -> NotConnected:
@@ -520,6 +526,6 @@ def unraised(error: BaseException) -> BaseException:
             return error
     if type(other) is not type(error):
         return error
-    other.__cause__ = error.__cause__
-    other.__suppress_context__ = error.__suppress_context__
+    assign(other, "__cause__", error.__cause__)
+    assign(other, "__suppress_context__", error.__suppress_context__)
     return other

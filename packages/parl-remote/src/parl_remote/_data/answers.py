@@ -11,6 +11,7 @@ the caller gets the RemoteCallError; where its class cannot have a subclass, the
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from parl_remote.errors import (
     RemoteCallError,
     RemoteProtocolError,
     SerializationError,
+    assign,
     from_parts,
 )
 
@@ -106,7 +108,7 @@ def rebuild(failure: Failure) -> BaseException:
     error = both(error, remote)
     if not isinstance(error, Exception):  # it would end threads of ours that carry it to its waiter
         return remote
-    error.__cause__ = remote
+    assign(error, "__cause__", remote)
     return error
 
 
@@ -178,7 +180,7 @@ def both(error: BaseException, remote: RemoteCallError) -> BaseException:
 
 def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
     try:
-        error.__class__ = cls  # a subclass without slots of its own
+        assign(error, "__class__", cls)  # a subclass without slots of its own
     except TypeError:  # of a built-in class, or one with slots
         kind = type(error)
         reduced: Any = error.__reduce__()
@@ -187,11 +189,10 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
             args = reduced[1]
             state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
         made = from_parts(cls, args, {**state, **error.__dict__})
-        made.args = error.args
-        for name in slots_of(kind):
-            if hasattr(error, name):
-                setattr(made, name, getattr(error, name))
-        made.__suppress_context__ = error.__suppress_context__
+        assign(made, "args", error.args)
+        for name, value in _outside_dict(error, kind).items():
+            assign(made, name, value)
+        assign(made, "__suppress_context__", error.__suppress_context__)
         return made
     return error
 
@@ -207,13 +208,13 @@ def _reduce_both(self: Any, protocol: Any) -> Any:
         make = kind
     args = tuple(kind if one is type(self) else one for one in args)
     told = [getattr(self, name, "") for name in ("method", "remote_traceback", "type_name")]
-    slots = {name: getattr(self, name) for name in slots_of(kind) if hasattr(self, name)}
-    return _both_again, (make, args, slots, tuple(map(str, told))), *rest
+    kept = {**_outside_dict(self, kind), "args": self.args}
+    return _both_again, (make, args, kept, tuple(map(str, told))), *rest
 
 
-def _both_again(make: Any, args: tuple[Any, ...], slots: dict[str, Any], told: tuple[str, str, str]) -> BaseException:
+def _both_again(make: Any, args: tuple[Any, ...], kept: dict[str, Any], told: tuple[str, str, str]) -> BaseException:
     if isinstance(make, type) and issubclass(make, BaseException):
-        error = from_parts(make, args, slots)
+        error = from_parts(make, args, kept)
     else:
         error = make(*args)
     method, remote_traceback, type_name = told
@@ -229,28 +230,55 @@ def slots_of(kind: type) -> list[str]:
     return [name for name in names if name not in {"__dict__", "__weakref__"}]
 
 
+# What built-in exceptions keep neither in `__dict__` nor, if the constructor is the user's own, in `args`.
+_MEMBERS: dict[type[BaseException], tuple[str, ...]] = {
+    OSError: ("errno", "strerror", "filename", "filename2"),
+    ImportError: ("msg", "name", "path"),
+    AttributeError: ("name",),
+    NameError: ("name",),
+}
+# The built-in ways to pickle an exception, of which its parts are known.
+_REDUCES: list[object] = [kind.__reduce__ for kind in (BaseException, *_MEMBERS)]
+
+
+def _outside_dict(error: BaseException, kind: type[BaseException]) -> dict[str, object]:
+    """Return what an exception of a kind keeps in slots, its own and those of built-in exceptions."""
+    kept = {name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}
+    for built_in, names in _MEMBERS.items():
+        if issubclass(kind, built_in):
+            members = {name: getattr(built_in, name).__get__(error) for name in names}
+            kept |= {name: value for name, value in members.items() if value is not None}
+    return kept
+
+
+_Parts = tuple[type[BaseException], tuple[Any, ...], dict[str, Any]]
+
+
+def _parts(error: BaseException) -> _Parts:
+    """Return class, arguments and attributes of an exception."""
+    kind = getattr(type(error), "_parl_kind", type(error))
+    return kind, error.args, {**error.__dict__, **_outside_dict(error, kind)}
+
+
 def _taken_apart(error: BaseException) -> object:
     """Return what to pickle: the exception if its class customizes pickling, else class, arguments, attributes."""
-    if type(error).__reduce__ is not BaseException.__reduce__:
+    if type(error).__reduce__ not in _REDUCES:
         return error
-    kind = getattr(type(error), "_parl_kind", type(error))
-    args = error.args
+    kind, args, attributes = _parts(error)
     if isinstance(error, BaseExceptionGroup):
         args = (error.message, [_taken_apart(inner) for inner in error.exceptions])
-    slots = {name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}
-    return kind, args, {**error.__dict__, **slots}
+    return kind, args, attributes
 
 
-def _what_can_be_sent(error: BaseException) -> tuple[type[BaseException], tuple[object, ...], dict[str, object]]:
+def _what_can_be_sent(error: BaseException) -> _Parts:
     """Return class, arguments and attributes of an exception of which some cannot be pickled.
 
     Their places are taken by texts and by a note, so that it is caught as what it is.
     """
-    kind = getattr(type(error), "_parl_kind", type(error))
-    args = tuple(one if _can_be_sent(one) else _text_in_place_of(one) for one in error.args)
+    kind, args, attributes = _parts(error)
+    args = tuple(one if _can_be_sent(one) else _text_in_place_of(one) for one in args)
     if isinstance(error, BaseExceptionGroup):
         args = (error.message, [_what_can_be_sent(inner) for inner in error.exceptions])
-    attributes = {**error.__dict__, **{name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}}
     missing = [name for name, value in attributes.items() if not _can_be_sent(value)]
     for name in missing:
         del attributes[name]
@@ -283,7 +311,13 @@ def _put_together(parts: object) -> object:
     if issubclass(kind, BaseExceptionGroup):
         message, inner = args
         args = (message, [_put_together(one) for one in inner])
-    return from_parts(kind, args, attributes)
+    error = from_parts(kind, args, attributes)
+    assign(error, "args", args)
+    urllib = sys.modules.get("urllib.error")
+    if urllib is not None and isinstance(error, urllib.HTTPError) and error.__dict__.get("fp") is None:
+        # Its file stays in the actor; what it lacks itself it asks its file for, so it gets an empty one.
+        urllib.HTTPError.__init__(error, error.filename, error.code, error.msg, error.hdrs, io.BytesIO())
+    return error
 
 
 def _pickled(error: BaseException, references: list[object] | None) -> tuple[bytes, ...]:
