@@ -160,6 +160,26 @@ def test_unordered_results_do_not_wait_for_a_slow_item(shared_cluster: None, tmp
         assert list(results) == ["late"]
 
 
+@pytest.mark.parametrize("map_name", ["map", "map_unordered"])
+def test_an_event_loop_runs_while_it_waits_for_results(shared_cluster: None, tmp_path: Path, map_name: str) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    async def open_gate() -> None:
+        gate.write_text("opened")
+
+    async def main() -> None:
+        with ActorPool(Worker, 1) as pool:
+            results = getattr(pool, map_name)("hold", [str(gate)], timeout_s=0.01)
+            with pytest.raises(ResultTimeout, match=r"within 0\.01 s; ask again"):
+                await anext(results)
+            waiting = asyncio.ensure_future(anext(getattr(pool, map_name)("work", [3])))
+            await asyncio.gather(waiting, open_gate())
+            assert (waiting.result(), [result async for result in results]) == (3, ["opened"])
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("call", ["work", Worker.work, lambda actor, item: actor.work(item)])
 def test_work_is_a_name_a_method_or_a_function(anywhere: str, call: Any) -> None:
     with ActorPool(Worker, 2) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import functools
@@ -517,6 +518,40 @@ class TestMap:
 
     def test_no_items(self, shared_cluster: None) -> None:
         assert list(parl_remote.map(square, [])) == []
+
+    @pytest.mark.parametrize("map_of", [parl_remote.map, lambda *given: Executor(1).map(*given)])
+    def test_an_event_loop_runs_while_it_waits_for_results(
+        self, shared_cluster: None, tmp_path: Path, map_of: Any
+    ) -> None:
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+
+        async def read() -> list[str]:
+            return [result async for result in map_of(hold_if, ["", str(gate)])]
+
+        async def open_gate() -> None:
+            gate.write_text("opened")
+
+        async def main() -> Any:
+            return await asyncio.gather(read(), open_gate())
+
+        assert asyncio.run(main())[0] == ["", "opened"]
+
+    def test_async_for_goes_on_as_next_does(self, shared_cluster: None, tmp_path: Path) -> None:
+        async def main() -> None:
+            results = parl_remote.map(odd_fails, range(3), chunksize=1)
+            assert await anext(results) == 0
+            with pytest.raises(KeyError):
+                await anext(results)
+            assert [result async for result in results] == [2]
+            together = parl_remote.map(square, range(3))
+            assert await asyncio.gather(*(anext(together) for _ in range(3))) == [0, 1, 4]
+            os.mkfifo(tmp_path / "gate")
+            with pytest.raises(ResultTimeout, match=r"within 0\.1 s"):
+                await anext(parl_remote.map(hold, [str(tmp_path / "gate")], timeout=0.1))
+            (tmp_path / "gate").write_text("the worker goes on")
+
+        asyncio.run(main())
 
     def test_a_map_within_a_map_does_not_wait_for_itself(self, shared_cluster: None) -> None:
         assert list(parl_remote.map(inner, range(6))) == [sum(n * n for n in range(m)) for m in range(6)]

@@ -22,10 +22,11 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, LOGGER, PENDING, RUNNING
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
 
 from parl_remote import _display
 from parl_remote._data.serialize import FutureTravels
@@ -38,7 +39,7 @@ from parl_remote.errors import ResultTimeout, unraised
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Carrier", "RemoteFuture", "Waiter", "leave_to_parent", "wait_any"]
+__all__ = ["Carrier", "RemoteFuture", "ResultIterator", "Waiter", "leave_to_parent", "wait_any"]
 
 
 _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
@@ -213,6 +214,39 @@ class _Awaiting:
     def _tell(self) -> None:
         if not self.news.done():
             self.news.set_result(None)
+
+
+class ResultIterator(Iterator[T]):
+    """An iterator over results, in which `async for` lets the event loop run while the next one is not there."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        import asyncio
+
+        loop, deadline = asyncio.get_running_loop(), self._deadline_of_next()
+        while not self._is_next_there(waiting := _Awaiting(loop)):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise self._late()
+            await asyncio.wait([waiting.news], timeout=left)
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    @abstractmethod
+    def _is_next_there(self, waiter: _Awaiting) -> bool:
+        """Return whether `next` does not wait; if it does, wake the waiter when that may have changed."""
+
+    @abstractmethod
+    def _deadline_of_next(self) -> float | None:
+        """Return by when the next result has to be there if it is waited for from now on."""
+
+    @abstractmethod
+    def _late(self) -> ResultTimeout:
+        """Return the error of a result that is not there in time."""
 
 
 class Carrier(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
 from math import inf
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from parl_remote._data.answers import Failure, rebuild, unreadable
 from parl_remote._functions.worker import Code, How, Outcome, Unread, unpack
 from parl_remote._functions.workers import Chunk, Quota, Workers
-from parl_remote._future import RemoteFuture
+from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
 from parl_remote.errors import ResultTimeout
@@ -258,6 +258,7 @@ class Items:
             self._grown = int(_CHUNK_S / self._cost) + 1
         self._workers_seen = 1
         self._arrived = Condition(workers.lock)
+        self._waiters: list[Any] = []  # tasks of event loops that wait for the same
         self._done: dict[int, tuple[Chunk, Outcome | BaseException]] = {}
         self._closed = False
         self._cut_short = False  # by the executor's end
@@ -327,7 +328,7 @@ class Items:
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    return ResultTimeout(f"a result was not there within {timeout_s} s")
+                    return late(timeout_s)
                 self._arrived.wait(left)
         if found is None:
             error, self.source_error = self.source_error, None
@@ -338,6 +339,20 @@ class Items:
         if isinstance(outcome, BaseException):
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), outcome)
         return read(outcome, chunk)
+
+    def has_part(self, waiter: Any) -> bool:
+        """Return whether `part` does not wait; if it does, wake the waiter when that may have changed."""
+        with self._arrived:
+            has_part = self.given in self._done or (self.given == self._taken and self._exhausted)
+            if not has_part:
+                self._waiters.append(waiter)
+        return has_part
+
+    def _tell_waiters(self) -> None:
+        self._arrived.notify_all()
+        for waiter in self._waiters:
+            waiter.wake()
+        self._waiters.clear()
 
     def cancel(self) -> None:
         """Hand out no more items; who iterates gets `CancelledError` in the place of their results."""
@@ -350,7 +365,7 @@ class Items:
                 self._next_start += waiting
             self._queue = []
             self._at = 0
-            self._arrived.notify_all()
+            self._tell_waiters()
         self._end_if_idle()
 
     def close(self) -> None:
@@ -459,11 +474,16 @@ class Items:
         with self._arrived:
             if not self._closed:
                 self._done[chunk.start] = chunk, outcome
-                self._arrived.notify_all()
+                self._tell_waiters()
         self._end_if_idle()
 
 
-class Results(Iterator[R]):
+def late(timeout_s: float | None) -> ResultTimeout:
+    """Return the error of a map whose results were not all there in time."""
+    return ResultTimeout(f"a result was not there within {timeout_s} s")
+
+
+class Results(ResultIterator[R]):
     """The results of a map, one after the other, in the items' order; `close` cancels what has not begun.
 
     What a signal's handler raises, such as Ctrl-C, leaves it as it was: the next result is the next one.
@@ -530,6 +550,21 @@ class Results(Iterator[R]):
             job.given += 1
             self._ready.append(self._later.pop())
             job.fill()
+
+    @uninterrupted
+    def _is_next_there(self, waiter: Any) -> bool:
+        if self._ready or self._later or self._is_over:
+            return True
+        self._has_begun = True
+        self._job.fill()
+        return self._job.has_part(waiter)
+
+    def _deadline_of_next(self) -> float | None:
+        return self._deadline
+
+    def _late(self) -> ResultTimeout:
+        self._end()
+        return late(self._timeout_s)
 
     def _take_part(self, part: _Read | BaseException | None) -> None:
         self._tick(self._counted)

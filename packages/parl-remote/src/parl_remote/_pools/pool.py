@@ -23,12 +23,12 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from parl_remote._display import progress_bar
-from parl_remote._future import RemoteFuture
+from parl_remote._future import RemoteFuture, ResultIterator
 from parl_remote._options import check_count
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
@@ -262,7 +262,7 @@ class ActorPool:
         )
 
 
-class Results(Iterator[Any]):
+class Results(ResultIterator[Any]):
     """The results of `ActorPool.map` and `map_unordered`, one after the other.
 
     Args:
@@ -293,6 +293,7 @@ class Results(Iterator[Any]):
         self._under_way: deque[RemoteFuture[Any]] = deque()
         self._news = Condition()
         self._finished: deque[RemoteFuture[Any]] = deque()
+        self._waiters: list[Any] = []  # tasks of event loops that wait for one of these
         self._taken: list[tuple[int, Any]] = []  # an item that is not begun yet
         self._next: list[tuple[Any, BaseException | None]] = []  # the result, or error, that is to be returned
         self._exhausted = False
@@ -337,6 +338,30 @@ class Results(Iterator[Any]):
         error = concurrent.futures.CancelledError() if future.cancelled() else future.exception()
         self._next.append((None if error is not None else future.result(), error))
 
+    @uninterrupted
+    def _is_next_there(self, waiter: Any) -> bool:
+        if self._next:
+            return True
+        self._fill()
+        if not self._under_way:
+            return True
+        if self._is_ordered:
+            first = self._under_way[0]
+            if not (is_there := first.done()):
+                first.add_done_callback(lambda _: waiter.wake())
+            return is_there
+        with self._news:
+            if not self._finished:
+                self._waiters.append(waiter)
+            return bool(self._finished)
+
+    def _deadline_of_next(self) -> float | None:
+        return None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+    def _late(self) -> ResultTimeout:
+        what = "the next result did not come" if self._is_ordered else "no result came"
+        return ResultTimeout(f"{what} within {self._timeout_s} s; ask again")
+
     def close(self) -> None:
         """Take no more items and cancel those not started; available results are dropped."""
         self._exhausted = True
@@ -369,20 +394,22 @@ class Results(Iterator[Any]):
         with self._news:
             self._finished.append(future)
             self._news.notify_all()
+            for waiter in self._waiters:
+                waiter.wake()
+            self._waiters.clear()
 
     def _first(self) -> RemoteFuture[Any]:
         future = self._under_way[0]
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         try:
-            future._wait_until(deadline)
+            future._wait_until(self._deadline_of_next())
         except ResultTimeout:
-            raise ResultTimeout(f"the next result did not come within {self._timeout_s} s; ask again") from None
+            raise self._late() from None
         return self._under_way.popleft()
 
     def _any(self) -> RemoteFuture[Any]:
         with self._news:
             if not self._news.wait_for(lambda: self._finished, self._timeout_s):
-                raise ResultTimeout(f"no result came within {self._timeout_s} s; ask again")
+                raise self._late()
             future = self._finished.popleft()
         self._under_way.remove(future)
         return future
