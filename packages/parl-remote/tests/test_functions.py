@@ -317,6 +317,19 @@ class TestExecutor:
             executor.submit(square, 2)
         executor.shutdown()
 
+    def test_an_initializer_that_fails_in_several_workers_is_logged_once(
+        self, connect: Callable[..., None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        connect(cpu_num=2)
+        executor = Executor(2, initializer=fail_to_start)
+        with pytest.raises(ExecutorBroken):
+            list(executor.map(square, range(2), chunksize=1))
+        for thread in threading.enumerate():
+            if thread.name == "parl-worker":
+                thread.join(PATIENCE_S)
+        executor.shutdown()
+        assert [record.getMessage() for record in caplog.records] == ["Exception in initializer:"]
+
     @pytest.mark.parametrize(("arguments", "kind"), [({"max_workers": 0}, ValueError), ({"retries": -1}, ValueError),
         ({"max_workers": 1.5}, TypeError), ({"cpus": 2}, TypeError), ({"timeout_s": 0}, ValueError)])  # fmt: skip
     def test_bad_arguments_are_refused(self, arguments: dict[str, Any], kind: type[Exception]) -> None:

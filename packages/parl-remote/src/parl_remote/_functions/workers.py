@@ -414,7 +414,7 @@ class Workers:
             text = "the initializer failed in a worker" if is_user else "no worker could be made"
             broken = ExecutorBroken(f"{text}: {error}")
             broken.__cause__ = error
-            if is_user:
+            if is_user and self.broken is None:  # other workers that were being made fail in the same way
                 _log.critical("Exception in initializer:", exc_info=error)
                 self.broken = broken
             self._failed_starts = 0
