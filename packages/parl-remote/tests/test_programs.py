@@ -123,6 +123,25 @@ def test_modules_beside_the_program_are_found_by_actors(run_program: Run, tmp_pa
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+def test_a_handle_that_ends_with_the_interpreter_does_nothing(run_program: Run) -> None:
+    result = run_program(
+        program="""
+import os, sys
+import parl_remote as parl
+from parl_remote._program.proxy import reference_of
+
+@parl.remote_class
+class Actor:
+    pass
+
+parl.connect(cpu_num=1)
+sys.kept = Actor()  # until modules are emptied
+reference_of(sys.kept)._let_go = lambda write=os.write: write(1, b"let go")
+"""
+    )
+    assert (result.stdout, result.stderr) == ("", "")
+
+
 def test_a_program_that_raises_ends_with_its_own_error_alone(run_program: Run) -> None:
     done = run_program(program=DOCUMENTED + "\nraise SystemExit('that was all')\n")
     assert done.stderr == "that was all\n"

@@ -9,6 +9,7 @@ proxies.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -90,8 +91,9 @@ class ActorRef:
         elif isinstance(place, ActorPlace) and place.limit:
             outbox.limit(place.limit, waits=place.waits)
 
-    def __del__(self) -> None:
-        self._let_go()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # else the program has disconnected, and modules may be empty, `sys` too
+            self._let_go()
 
     def become(self, other: ActorRef) -> ActorRef:
         """Take the place of a new reference to the same actor; return this one."""
