@@ -14,7 +14,7 @@ import pytest
 import parl_remote
 from parl_remote._messages.overview import DeathRecord
 from parl_remote._system.processes import tail
-from parl_remote._system.texts import visible
+from parl_remote._system.texts import in_seconds, visible
 from parl_remote.cli._show import _death_table
 from parl_remote.errors import DeathCause, DeathKind
 from parl_remote.testing import LoopbackCluster
@@ -116,3 +116,8 @@ def test_xparl_shows_logs_and_names(cluster: LoopbackCluster) -> None:
         said = xparl(*arguments)
         assert "\x1b" not in said, arguments
         assert said
+
+
+@pytest.mark.parametrize(("duration_s", "text"), [(1000.0, "1000 s"), (4.9999999, "5 s"), (0.01, "0.01 s"), (7, "7 s")])
+def test_durations_in_messages_are_rounded_and_have_no_exponent(duration_s: float, text: str) -> None:
+    assert in_seconds(duration_s) == text

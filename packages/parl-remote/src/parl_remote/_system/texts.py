@@ -12,12 +12,17 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-__all__ = ["cut", "described", "is_heavy", "text_of", "visible", "visible_output"]
+__all__ = ["cut", "described", "in_seconds", "is_heavy", "text_of", "visible", "visible_output"]
 
 _MOST_TEXT = 10_000  # characters: what an exception says is read by people, its data travels with the exception
 _HEAVY = 100_000  # characters or bytes among the arguments of an exception, from which on its text is not made whole
 # All of C0 and C1 but tabulator and line feed, and what turns the direction of text around.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def in_seconds(duration_s: float | None) -> str:
+    """Return a duration as text, "1000 s"; rounded, because it may be what was left of another one."""
+    return "0 s" if duration_s is None else f"{round(duration_s, 3):.15g} s"
 
 
 def visible(text: str) -> str:

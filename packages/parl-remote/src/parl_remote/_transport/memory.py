@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from parl_remote._system.facilities import Waker
 from parl_remote._system.interrupts import Condition
+from parl_remote._system.texts import in_seconds
 from parl_remote._transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.errors import ChannelClosed, ResultTimeout
 
@@ -149,7 +150,7 @@ class InboxChannel(ABC):
     def _take(self, into: deque[list[memoryview]], timeout_s: float | None, most: int | None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._inbox or self._over, timeout_s):
-                raise ResultTimeout(f"nothing arrived within {timeout_s:.3g} s")
+                raise ResultTimeout(f"nothing arrived within {in_seconds(timeout_s)}")
             if not self._inbox:
                 raise ChannelClosed(self._over)
             for _ in range(most or len(self._inbox)):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from parl_remote._config import Limits
 from parl_remote._system.facilities import IN, OUT, is_raised_by_handler, wait_once
 from parl_remote._system.shortage import is_shortage
+from parl_remote._system.texts import in_seconds
 from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.unix.sockets import (
     DONT_WAIT,
@@ -335,7 +336,7 @@ class UnixChannel:
         except BlockingIOError:
             pass  # waiting here would show it in the traceback of Ctrl-C
         if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
-            raise ResultTimeout(f"nothing arrived within {timeout_s:.3g} s")
+            raise ResultTimeout(f"nothing arrived within {in_seconds(timeout_s)}")
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""

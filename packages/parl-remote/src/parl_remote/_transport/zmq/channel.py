@@ -20,6 +20,7 @@ from parl_remote._config import Limits
 from parl_remote._security import ClusterKey
 from parl_remote._system.facilities import IN, new_poller
 from parl_remote._system.interrupts import interruptible
+from parl_remote._system.texts import in_seconds
 from parl_remote._transport import Buffer, abandoned_in_children
 from parl_remote._transport.addresses import Address
 from parl_remote._transport.zmq.sockets import (
@@ -149,7 +150,7 @@ class ZmqChannel:
                         self._check_open()  # as in `post`
                         raise
             if deadline is not None and time.monotonic() >= deadline:
-                raise ResultTimeout(f"{self._address} did not take a message within {timeout_s:.3g} s")
+                raise ResultTimeout(f"{self._address} did not take a message within {in_seconds(timeout_s)}")
             with interruptible:
                 time.sleep(_FULL_QUEUE_POLL_S)
         if tracker is not None:
@@ -193,7 +194,7 @@ class ZmqChannel:
             while (frames := self._look()) is None:
                 remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not self._wait(remaining_s) and deadline is not None and time.monotonic() >= deadline:
-                    raise ResultTimeout(f"nothing arrived from {self._address} within {timeout_s:.3g} s")
+                    raise ResultTimeout(f"nothing arrived from {self._address} within {in_seconds(timeout_s)}")
         return frames
 
     def fileno(self) -> int:
@@ -392,6 +393,6 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
                 )
     what = "answered, but not as a PARL cluster does" if connection >= 0 else "did not answer"
     raise ClusterUnreachable(
-        f"{address} {what} within {timeout_s:g} s; check the address, and that no firewall is in between",
+        f"{address} {what} within {in_seconds(timeout_s)}; check the address, and that no firewall is in between",
         address=address,
     )
