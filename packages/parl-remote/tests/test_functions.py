@@ -499,11 +499,31 @@ class TestMap:
         end, _ = multiprocessing.Pipe()
         with multiprocessing.Manager() as manager:
             for value, said in (
-                (end, r"argument 'number' \(a Connection\) of square\(\) cannot be sent"),
+                (end, r"argument 'number' \(a Connection\) of square\(\) cannot be sent to the function"),
                 (manager.dict(), r"an argument of square\(\) cannot be read in the worker: AuthenticationError"),
             ):
                 with pytest.raises(SerializationError, match=f"{said}.* for processes that multiprocessing starts"):
                     parl_remote.remote_function(square)(value)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "wait",
+        [
+            lambda futures: futures[0].result("5"),
+            lambda futures: futures[0].exception("5"),
+            lambda futures: parl_remote.wait(futures, timeout="5"),
+            lambda _: parl_remote.map(square, [1], timeout="5"),
+            lambda _: Executor(1).map(square, [1], timeout="5"),
+        ],
+    )
+    def test_a_timeout_that_is_no_number_is_refused_by_name(
+        self, shared_cluster: None, tmp_path: Path, wait: Callable[[Any], Any]
+    ) -> None:
+        os.mkfifo(tmp_path / "gate")
+        with Executor(1) as executor:
+            future = executor.submit(hold, str(tmp_path / "gate"))
+            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not '5'"):
+                wait([future])
+            (tmp_path / "gate").write_text("open")
 
     def test_a_coroutine_is_refused_with_advice(self, shared_cluster: None) -> None:
         async def add(number: int) -> int:
@@ -550,7 +570,7 @@ class TestMap:
 
         assert asyncio.run(main())[0] == ["", "opened"]
 
-    def test_async_for_goes_on_as_next_does(self, shared_cluster: None, tmp_path: Path) -> None:
+    def test_async_for_goes_on_as_next_does(self, shared_cluster: None) -> None:
         async def main() -> None:
             results = parl_remote.map(odd_fails, range(3), chunksize=1)
             assert await anext(results) == 0
@@ -559,10 +579,8 @@ class TestMap:
             assert [result async for result in results] == [2]
             together = parl_remote.map(square, range(3))
             assert await asyncio.gather(*(anext(together) for _ in range(3))) == [0, 1, 4]
-            os.mkfifo(tmp_path / "gate")
-            with pytest.raises(ResultTimeout, match=r"within 0\.1 s"):
-                await anext(parl_remote.map(hold, [str(tmp_path / "gate")], timeout=0.1))
-            (tmp_path / "gate").write_text("the worker goes on")
+            with pytest.raises(ResultTimeout, match=r"within 0\.01 s"):
+                await anext(parl_remote.map(nap, [1.0], timeout=0.01))
 
         asyncio.run(main())
 

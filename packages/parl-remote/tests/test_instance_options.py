@@ -88,6 +88,7 @@ def test_an_unknown_option_is_refused_by_name() -> None:
         ("max_restarts", -2, ValueError),
         ("max_restarts", True, TypeError),
         ("when_full", "drop", ValueError),
+        ("name", "", ValueError),
     ],
 )
 def test_an_option_out_of_range_is_refused_with_its_value(option: str, value: object, error: type[Exception]) -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, cast
 from parl_remote import _display
 from parl_remote._data.serialize import FutureTravels
 from parl_remote._links.loop import is_serving
+from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
 from parl_remote._system.interrupts import Condition, interruptible, is_by_handler, uninterrupted
@@ -479,7 +480,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until the future is settled; raise `ResultTimeout`, or `CancelledError` if it was cancelled."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of("timeout", timeout)
         with uninterrupted:
             self._wait_until(deadline, timeout)
         if self._state in _CANCELLED:

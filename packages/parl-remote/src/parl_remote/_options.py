@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import math
 import operator
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from parl_remote._resources import Placement, Resources
 
-__all__ = ["RECORD_VARIABLE", "ActorOptions", "check_count", "check_flag", "check_number"]
+__all__ = ["RECORD_VARIABLE", "ActorOptions", "check_count", "check_flag", "check_number", "deadline_of"]
 
 RECORD_VARIABLE = "PARL_RECORD"  # tells an actor's process the folder of its journal
 
@@ -126,6 +127,8 @@ class ActorOptions:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")
+        if given.get("name") == "":
+            raise ValueError("name must not be empty; leave it out, or give None, for an actor without a name")
         values: dict[str, Any] = {name: _ABSENT.get(name) if value is None else value for name, value in given.items()}
         return dataclasses.replace(self, **values)
 
@@ -176,6 +179,18 @@ def check_number(name: str, value: Any) -> float:
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{name} must be a finite number of 0 or more, not {value!r}")
     return number
+
+
+def deadline_of(name: str, timeout: Any) -> float | None:
+    """Return when a number of seconds from now will have passed, on the monotonic clock; None for None.
+
+    Raises:
+        TypeError: It is not a number.
+    """
+    try:
+        return None if timeout is None else time.monotonic() + timeout
+    except TypeError:
+        raise TypeError(f"{name} must be a number of seconds or None, not {timeout!r}") from None
 
 
 def check_flag(name: str, value: object) -> None:

@@ -62,7 +62,7 @@ __all__ = [
 
 _by_value: list[bytes] = []
 _MAIN = b"__main__"  # whose names never do
-_CONNECTIONS = "multiprocessing.connection"  # is looked for in the same way, because its objects mean nothing there
+_CONNECTIONS = b"multiprocessing.connection"  # is looked for in the same way, because its objects mean nothing there
 
 # In every pickle of a reference: it is read by a function of this package.
 _PACKAGE = __package__.partition(".")[0].encode()
@@ -133,7 +133,7 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
         except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
             by_value = True
         else:
-            by_value = _MAIN in data or bool(_by_value and _names_shipped(data))
+            by_value = _MAIN in data or _CONNECTIONS in data or bool(_by_value and _names_shipped(data))
             if not by_value and (references is None or _PACKAGE not in data):
                 return [data]  # as most values are
     return _dumps_with_buffers(value, references, by_value=by_value)
@@ -165,7 +165,7 @@ def _dumps_with_buffers(value: object, references: list[object] | None, *, by_va
     if not by_value:
         with contextlib.suppress(*_PLAIN_ERRORS):
             data = _plainly_pickled(value, keep_outside)
-    if _MAIN in data or (_by_value and _names_shipped(data)):
+    if _names_shipped(data):
         del frames[1:]
         data = _cloudpickled(value, keep_outside, None, references)
     elif references is not None and _PACKAGE in data:  # a pickler that asks about every object costs a call too much
@@ -224,7 +224,7 @@ def pickled(
         data = stream.getvalue()
     except _PLAIN_ERRORS:
         data = _MAIN
-    if _MAIN in data or _names_shipped(data):
+    if _names_shipped(data):
         del kept[1:]
         return _cloudpickled(value, keep_outside, table, references)
     if references is not None:
@@ -250,8 +250,8 @@ class _CollectingPickler(pickle.Pickler):
 
 
 def _names_shipped(data: bytes) -> bool:
-    """Return whether a pickle names a module for which `ship_by_value` was called."""
-    return any(mark in data for mark in _by_value)
+    """Return whether a pickle names a module whose names mean nothing in another process."""
+    return _MAIN in data or _CONNECTIONS in data or any(mark in data for mark in _by_value)
 
 
 def _cloudpickled(
@@ -340,15 +340,20 @@ def stand_in(kind: type[Any], replace: Callable[[Any], object]) -> None:
 
 
 def refusal(
-    error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+    error: Exception,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    call: str,
+    names: Callable[[], list[str]],
+    to: str = "actor",
 ) -> SerializationError:
     """Return the error for arguments that cannot be sent, see `dumps_arguments`."""
     what, inside = _culprit(args, kwargs, names)
     if isinstance(error, FutureTravels):
         return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
     return SerializationError(
-        f"{what} of {call}() cannot be sent to the actor: {inside}{described(error)}. "
-        "Send plain data, or make it inside the actor.",
+        f"{what} of {call}() cannot be sent to the {to}: {inside}{described(error)}. "
+        f"Send plain data, or make it inside the {to}.",
         what=f"{what} of {call}",
     )
 
@@ -400,8 +405,6 @@ def look_at_new_modules() -> None:
     if len(_modules) != _counted[0]:
         for module in new_unshared_modules():
             ship_by_value(module)
-        if _CONNECTIONS in _modules and _CONNECTIONS.encode() not in _by_value:
-            _by_value.append(_CONNECTIONS.encode())
         _counted[0] = len(_modules)
 
 
@@ -419,7 +422,7 @@ def _by_value_pickler() -> type[Any]:
                 self.references.append(value._parl_referent())
             if isinstance(value, io.IOBase) and is_open_file(value):  # cloudpickle would send what is left to read
                 raise pickle.PicklingError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
-            if kind.__module__ == _CONNECTIONS and hasattr(value, "fileno"):  # plain pickle sends its number
+            if kind.__module__ == _CONNECTIONS.decode() and hasattr(value, "fileno"):  # plain pickle sends its number
                 raise pickle.PicklingError("the ends of a pipe are for processes that multiprocessing starts")
             if kind is CodeType:  # cloudpickle 3.1.3 leaves out the file, by which tracebacks show the source
                 make, fields = self.dispatch_table[CodeType](value)

@@ -15,7 +15,6 @@ import functools
 import inspect
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -26,7 +25,7 @@ from parl_remote._functions.sources import Calls, Items, Results
 from parl_remote._functions.worker import Code, How, Packed, name_of, pack, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
-from parl_remote._options import ActorOptions
+from parl_remote._options import ActorOptions, deadline_of
 from parl_remote._system.interrupts import Condition, Event, uninterrupted
 
 __all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
@@ -132,7 +131,7 @@ class Executor(concurrent.futures.Executor):
             ValueError: A number is out of its range.
         """
         _check_sizes(chunksize, buffersize)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of("timeout", timeout)
         if timeout is not None and chunksize is None:
             chunksize = 1
         items, how, total = _zipped(iterables)
@@ -414,7 +413,7 @@ def map(  # as it is called in the package
         total=total,
         on_end=_nothing,
     )
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_of("timeout", timeout)
     tick = progress_bar(progress, range(total) if total is not None else ())
     return Results(job, timeout, deadline, tick, goes_on=True)
 
@@ -485,7 +484,7 @@ def _queue(
         try:
             packed = pack_items([(args, kwargs)], How.CALL)
         except Exception as error:
-            raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn)) from error
+            raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn), "function") from error
     except BaseException as error:
         calls.refuse(future, error)
         if not isinstance(error, Exception):
@@ -567,6 +566,7 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
         return [], []
     if not 0 < num_returns <= len(futures):
         raise ValueError(f"num_returns must be from 1 to {len(futures)}, the number of futures, not {num_returns!r}")
+    deadline_of("timeout", timeout)
     waiter = _Countdown(num_returns)
     for one in futures:
         with one._condition:

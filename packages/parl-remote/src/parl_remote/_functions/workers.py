@@ -525,7 +525,7 @@ class Workers:
         if not is_split:
             if chunk.size == 1 and isinstance(error, Exception):
                 args = chunk.items[0] if chunk.how is How.ITEMS else tuple(chunk.items)
-                refused = serialize.refusal(error, args, {}, chunk.code.name, list)
+                refused = serialize.refusal(error, args, {}, chunk.code.name, list, "function")
                 refused.__cause__, error = error, refused
             chunk.source.fail(chunk, error)
 
