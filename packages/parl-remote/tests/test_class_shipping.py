@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 import types
 from collections.abc import Callable
@@ -100,6 +101,15 @@ def test_a_module_is_looked_for_again_once_the_path_has_changed(
     module.__file__ = str(tmp_path / "found_later.py")
     assert not importable_elsewhere(module)
     monkeypatch.syspath_prepend(str(tmp_path))
+    assert importable_elsewhere(module)
+
+
+def test_a_module_below_a_path_with_dots_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_the_tests.py").touch()
+    (tmp_path / "tests").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "tests" / ".."))
+    module = importlib.import_module("beside_the_tests")
+    monkeypatch.delitem(sys.modules, "beside_the_tests")
     assert importable_elsewhere(module)
 
 

@@ -91,8 +91,10 @@ def _file_of(module: ModuleType) -> str | None:
     file = vars(module).get("__file__")  # not getattr, which would trigger modules that load their names lazily
     if not isinstance(file, str):
         return None
-    path = absolute(file)  # it is relative in a script that `runpy.run_path` runs
-    return path if path == file or os.path.exists(path) else None
+    if os.path.isabs(file):
+        return file  # as it is: a finder says it in the same way
+    path = absolute(file)  # of a script that `runpy.run_path` runs
+    return path if os.path.exists(path) else None
 
 
 def _place_of(name: str, file: str) -> str:
