@@ -521,9 +521,11 @@ class TestMap:
         os.mkfifo(tmp_path / "gate")
         with Executor(1) as executor:
             future = executor.submit(hold, str(tmp_path / "gate"))
-            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not '5'"):
-                wait([future])
-            (tmp_path / "gate").write_text("open")
+            try:
+                with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not '5'"):
+                    wait([future])
+            finally:
+                (tmp_path / "gate").write_text("open")
 
     def test_a_coroutine_is_refused_with_advice(self, shared_cluster: None) -> None:
         async def add(number: int) -> int:
