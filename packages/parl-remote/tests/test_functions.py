@@ -243,11 +243,14 @@ class TestExecutor:
         assert read == [square(number) for number in range(7)]
 
     def test_a_late_result_raises_timeout(self, executor: Executor, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "gate")
-        results = executor.map(hold, [str(tmp_path / "gate")], timeout=0.2)
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        results = executor.map(hold, [str(gate)], timeout=0.2)
         with pytest.raises(TimeoutError):
             next(results)
-        (tmp_path / "gate").write_text("")
+        writer = os.open(gate, os.O_RDWR)  # which does not wait for a reader: the item may not have begun
+        gate.unlink()
+        os.close(writer)
 
     def test_with_a_timeout_no_result_waits_for_a_later_one(self, executor: Executor, tmp_path: Path) -> None:
         gate = tmp_path / "gate"
