@@ -513,9 +513,9 @@ class TestMap:
         [
             lambda futures: futures[0].result("5"),
             lambda futures: futures[0].exception("5"),
-            lambda futures: parl_remote.wait(futures, timeout="5"),
-            lambda _: parl_remote.map(square, [1], timeout="5"),
-            lambda _: Executor(1).map(square, [1], timeout="5"),
+            lambda futures: parl_remote.wait(futures, timeout="5"),  # type: ignore[arg-type]
+            lambda _: parl_remote.map(square, [1], timeout="5"),  # type: ignore[arg-type]
+            lambda _: Executor(1).map(square, [1], timeout="5"),  # type: ignore[arg-type]
         ],
     )
     def test_a_timeout_that_is_no_number_is_refused_by_name(

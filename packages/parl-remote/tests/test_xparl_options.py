@@ -29,7 +29,7 @@ from parl_remote._security import ClusterKey, write_private_file
 from parl_remote._transport.addresses import Address
 from parl_remote.cli import main
 from parl_remote.cli._start import NodeResources
-from parl_remote.cli._stop import _is_at, stop_all
+from parl_remote.cli._stop import NOTHING_THERE, _is_at, stop_all
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
@@ -302,8 +302,9 @@ def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> Non
     assert xparl("stop", "--port", ports[0], "--port", ports[1]).returncode == 0
     left = {record.port for _, record in RunFiles(environment().run_dir).clusters() if record.process.alive()}
     assert left == {ports[2]}
-    nothing = xparl("stop", "--port", ports[0], "--port", ports[1]).stdout
-    assert f"no cluster on port {ports[0]} or {ports[1]}" in nothing
+    nothing = xparl("stop", "--port", ports[0], "--port", ports[1])
+    assert f"no cluster on port {ports[0]} or {ports[1]}" in nothing.stderr
+    assert nothing.returncode == NOTHING_THERE
 
 
 @pytest.mark.slow
