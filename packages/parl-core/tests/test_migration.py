@@ -165,11 +165,20 @@ def test_numbers_of_paddle_lose_the_axis_that_they_had() -> None:
             def learn(self, *batch):
                 critic_loss, actor_loss = self.alg.learn(*batch)
                 return critic_loss.cpu().numpy()[0], actor_loss.numpy()[0]
+
+            def vtrace(self, *batch):
+                vtrace_loss, kl = self.alg.learn(*batch)
+                pi_loss = vtrace_loss.pi_loss
+                return vtrace_loss.vf_loss.numpy()[0], kl.numpy()[0], pi_loss.numpy()[0], self.learn(*batch).numpy()[0]
         """
     new = changed(text)
     assert "return pred_q.argmax().numpy().item(), pred_q.argmax(axis=1).numpy()[0], pred_q.numpy()[0]\n" in new
     assert "return critic_loss.cpu().numpy().item(), actor_loss.numpy().item()\n" in new
-    assert lines_of(program(text)) == [("train.py", 7, True), ("train.py", 11, True), ("train.py", 11, True)]
+    assert (
+        "return vtrace_loss.vf_loss.numpy().item(), kl.numpy().item(), pi_loss.numpy().item(), "
+        "self.learn(*batch).numpy().item()\n" in new
+    )
+    assert [line for _, line, _ in lines_of(program(text))] == [7, *[11] * 2, *[16] * 4]
     assert changed(text.replace("import paddle", "import torch")) == dedent(
         text.replace("import paddle", "import torch")
     )
@@ -323,6 +332,24 @@ def test_a_byte_order_mark_is_no_part_of_the_program(tmp_path: Path) -> None:
     assert file.read_bytes() == b"import gymnasium as gym\n"
 
 
+@pytest.mark.parametrize(
+    ("content", "end"),
+    [
+        (b"# -*- coding: latin-1 -*-\nimport gym  # caf\xe9\n", b"\n"),
+        (b"import gym\r\n", b"\r\n"),
+    ],
+)
+def test_what_is_written_has_the_encoding_and_the_ends_of_lines_of_the_file(
+    tmp_path: Path, content: bytes, end: bytes
+) -> None:
+    file = tmp_path / "old.py"
+    steps = b"obs, r, done, _ = gym.make('A').step(0)" + end
+    file.write_bytes(content + steps)
+    assert CliRunner().invoke(parl, ["migrate", "--write", str(file)]).exit_code == 0
+    new = content.replace(b"import gym", b"from parl.env import CompatWrapper" + end + b"import gymnasium as gym")
+    assert file.read_bytes() == new + steps.replace(b"gym.make('A')", b"CompatWrapper(gym.make('A'))")
+
+
 def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> None:
     text = """\
         import parl
@@ -343,3 +370,80 @@ def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> 
         (6, "PPO.sample"),
         (10, "CQL.learn"),
     ]
+
+
+def test_an_algorithm_is_known_by_the_class_that_made_it() -> None:
+    text = """\
+        import parl
+        import {framework}
+        from parl.algorithms import A2C
+
+        alg = A2C(model, vf_loss_coeff=0.5)
+        alg.learn(obs, act, adv, value, lr=1e-3, entropy_coeff=-0.01)
+        ppo = parl.algorithms.PPO(model)
+        ppo.learn(obs, act, value, returns, log_prob, adv, lr=1e-3)
+        cql = parl.algorithms.CQL(model)
+        a, b, c, d = cql.learn(obs)
+        cql = other()
+        a, b, c, d = cql.learn(obs)
+
+        class Agent(parl.Agent):
+            def learn(self, *batch):
+                self.alg.learn(*batch, lr=self.lr, entropy_coeff=-0.01)
+
+            def run(self, agent):
+                agent.learn(1, lr=1, entropy_coeff=2)
+        """
+    paddle = program(text.format(framework="paddle"))
+    assert lines_of(paddle) == [("train.py", 6, True), ("train.py", 10, False), ("train.py", 16, False)]
+    assert "alg.learn(obs, act, adv, value, learning_rate=1e-3, entropy_coeff=-0.01)\n" in rewrite([paddle])["train.py"]
+    torch = program(text.format(framework="torch"))
+    assert lines_of(torch) == [("train.py", 6, True), ("train.py", 16, False)]
+
+
+def test_the_old_way_to_end_a_connection_is_found() -> None:
+    text = """\
+        import parl
+        from parl.remote.client import get_global_client
+
+        client = parl.get_global_client()
+        client.destroy()
+        get_global_client().destroy()
+        window.destroy()
+        """
+    assert lines_of(program(text)) == [("train.py", 5, False), ("train.py", 6, False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import gym\nenv = gym.wrappers.Monitor(env, 'folder')\n", 2),
+        ("from gym.wrappers import Monitor, TimeLimit\n", 1),
+        ("from gymnasium.wrappers import Monitor\n", 1),
+        ("from gym import wrappers\nenv = wrappers.Monitor(env, 'folder')\n", 2),
+    ],
+)
+def test_the_monitor_of_gym_is_left_to_the_programmer(text: str, line: int) -> None:
+    assert ("train.py", line, False) in lines_of(program(text))
+    assert "from gymnasium.wrappers import Monitor" not in rewrite([program(text)]).get("train.py", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("HalfCheetah-v2", "HalfCheetah-v5"),
+        ("Walker2d-v3", "Walker2d-v5"),
+        ("Ant-v4", "Ant-v4"),
+        ("Pendulum-v0", "Pendulum-v1"),
+        ("InvertedPendulum-v0", "InvertedPendulum-v5"),
+        ("halfcheetah-medium-v2", "halfcheetah-medium-v2"),
+    ],
+)
+def test_ids_that_gymnasium_refuses_are_replaced(old: str, new: str) -> None:
+    assert changed(f"env = make('{old}')\n") == f"env = make('{new}')\n"
+
+
+def test_what_stands_in_for_a_missing_gymnasium_is_left_alone() -> None:
+    text = "try:\n    import gymnasium as gym\nexcept ImportError:\n    import gym\nfinally:\n    pass\n"
+    assert changed(text) == text
+    assert lines_of(program(text)) == []

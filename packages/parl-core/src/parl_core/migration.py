@@ -140,7 +140,32 @@ _OLD_STEP = 4
 _WRAPPER = "CompatWrapper"
 _MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
 _INSIDE = re.compile(r"gym(nasium)?\.((Action|Observation|Reward)Wrapper|wrappers\..+)")  # unpack five values
-_ATARI = re.compile(r"\w+(NoFrameskip|Deterministic)-v[04]")  # ids that gym had; Gymnasium asks ale_py for them
+_IDS = (
+    (
+        re.compile(r"(\w+(?:NoFrameskip|Deterministic)-v[04])"),
+        r"ale_py:\1",
+        "Atari's environments are those of ale_py: '{new}'",
+    ),
+    (
+        re.compile(
+            "(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher"
+            "|Swimmer|Walker2d)-v[0-3]"
+        ),
+        r"\1-v5",
+        "Gymnasium has MuJoCo's environments as v4 and v5: '{new}', after pip install \"parl-core[mujoco]\"",
+    ),
+    (re.compile("(Pendulum)-v0"), r"\1-v1", "Gymnasium has '{new}'"),
+)
+"""Ids of gym that Gymnasium refuses, the id that takes their place, and what is said of it."""
+
+_GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
+    {
+        "wrappers.Monitor": "use gymnasium.wrappers.RecordVideo for videos, RecordEpisodeStatistics for returns",
+    }
+)
+
+_A2C_RATE = "A2C.learn calls its learning rate learning_rate: learn(..., learning_rate=...)"
+_LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
 
 
 @dataclass(frozen=True, order=True)
@@ -238,7 +263,7 @@ def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
     if any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs):
         wraps = any(program.makes for program in programs)
         message = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() obs, info: " + (
-            f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps the form of gym"
+            f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps gym's old API"
             if wraps
             else f"put {_WRAPPER} around environments"
         )
@@ -256,7 +281,8 @@ def rewrite(programs: Sequence[Program]) -> dict[str, str]:
     for program in programs:
         edits = list(program.edits)
         if wraps and program.makes:
-            edits += [*program.makes, Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}\n")]
+            end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
+            edits += [*program.makes, Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")]
         if edits:
             changed[program.path] = _applied(program.source, edits)
     return changed
@@ -272,11 +298,12 @@ class _Reader(ast.NodeVisitor):
         self.old_steps: list[int] = []
         self._is_of_parl = False
         self.has_wrapper = False
-        self._modules: dict[str, str] = {}  # what the names of modules mean here: "gym", "parl", "parl.utils.utils"
+        self._modules: dict[str, str] = {}  # what imported names mean here: "gym", "parl", "parl.utils.utils.to_str"
         self._wrapped: set[ast.AST] = set()
         self._made: dict[str, ast.expr] = {}  # what the names of environments stand for in this function
         self._losses: set[str] = set()  # likewise, of what `learn` returned
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
+        self._origins: dict[str, str | None] = {}  # what of PARL made an object: {"self.alg": "A2C"}
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -293,7 +320,7 @@ class _Reader(ast.NodeVisitor):
         if node.level or not module:
             return
         gone = self._module(node, module)
-        if module.partition(".")[0] == "gym":
+        if module.partition(".")[0] == "gym" and not any(_gone_of_gym(f"{module}.{name.name}") for name in node.names):
             start = self._bytes(node.lineno).index(b"gym", node.col_offset)
             self._change_part(node.lineno, start, start + len("gym"), "gym is Gymnasium now", "gymnasium")
         for alias in node.names:
@@ -301,8 +328,14 @@ class _Reader(ast.NodeVisitor):
             self.has_wrapper |= alias.name == _WRAPPER
             if not gone and not self._module(alias, full):
                 self._name(alias, full)
-            if full in ("paddle.fluid", *_MAKERS) or module.partition(".")[0] in ("gym", "gymnasium"):
+            if full == "paddle.fluid" or module.partition(".")[0] in ("gym", "gymnasium", "parl"):
                 self._modules[alias.asname or alias.name] = full
+
+    def visit_Try(self, node: ast.Try) -> None:
+        imports = [part for part in node.body if isinstance(part, ast.Import)]
+        has_gymnasium = any(alias.name == "gymnasium" for part in imports for alias in part.names)
+        for part in (*node.body, *(() if has_gymnasium else node.handlers), *node.orelse, *node.finalbody):
+            self.visit(part)  # without what runs where Gymnasium is missing
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         path = self._path(node)
@@ -317,7 +350,7 @@ class _Reader(ast.NodeVisitor):
         if node.name in _METHODS and self._is_of_parl:
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             new = _METHODS[node.name]
-            self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is {new}", new)
+            self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is now {new}", new)
         outer = self._made, self._losses
         self._made, self._losses = {}, set()
         self.generic_visit(node)
@@ -335,10 +368,14 @@ class _Reader(ast.NodeVisitor):
             if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
                 self.old_steps.append(node.lineno)
             if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
-                self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names)]
+                self.findings += [
+                    Finding(node.lineno, told)
+                    for told in _of_paddle(node.value, names, self._origin_of_owner(node.value))
+                ]
         self.generic_visit(node)
-        if _is_call_of(node.value, "learn"):
-            self._losses |= {name for name in _names_in(target) if "loss" in name or "cost" in name}
+        if _is_call_of(node.value, "learn") or self._is_loss(node.value):
+            self._losses |= {name for name in _names_in(target) if _LEARNED.search(name)}
+        self._origins[ast.unparse(target)] = self._origin(node.value)
         if isinstance(target, ast.Name) and not isinstance(node.value, ast.Name) and self._makes(node.value):
             self._made[target.id] = node.value
 
@@ -349,21 +386,27 @@ class _Reader(ast.NodeVisitor):
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
             self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
+        if _is_call_of(node, "learn"):
+            self._rate_of_a2c(node)
+        if _is_call_of(node, "destroy") and self._origin_of_owner(node) == "get_global_client":
+            self.findings.append(Finding(node.lineno, "get_global_client().destroy() is parl.disconnect()"))
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         if self._is_number_of_paddle(node) and node.value.end_lineno == node.end_lineno:
             start, end = node.value.end_col_offset or 0, node.end_col_offset or 0
-            message = "a tensor of paddle that is one number has no axis any more: .numpy()[0] is .numpy().item()"
+            message = "paddle's scalars have no axis since 2.5: write .numpy().item() instead of .numpy()[0]"
             self._change_part(node.end_lineno or node.lineno, start, end, message, ".item()")
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str) and _ATARI.fullmatch(node.value):
+        for pattern, new_id, message in _IDS:
+            if not isinstance(node.value, str) or not pattern.fullmatch(node.value):
+                continue
             start = self._bytes(node.lineno).find(node.value.encode(), node.col_offset)
             if start >= 0:  # it is, unless it is written with escapes
-                message = f"Atari's environments are those of ale_py: 'ale_py:{node.value}'"
-                self._change_part(node.lineno, start, start, message, "ale_py:")
+                new, end = pattern.sub(new_id, node.value), start + len(node.value.encode())
+                self._change_part(node.lineno, start, end, message.format(new=new), new)
 
     def _module(self, node: ast.stmt | ast.alias, name: str) -> bool:
         """Note whether this is a program of PARL at all; note and return whether the module is gone."""
@@ -376,14 +419,29 @@ class _Reader(ast.NodeVisitor):
 
     def _name(self, node: ast.expr | ast.alias, path: str) -> None:
         """Note the use of a name that is gone."""
-        instead = replacement_of(path) if path.startswith("parl.") else None
+        instead = replacement_of(path) if path.startswith("parl.") else _gone_of_gym(path)
         if instead is not None:
             self.findings.append(Finding(node.lineno, f"{path} is gone: {instead}"))
+
+    def _rate_of_a2c(self, call: ast.Call) -> None:
+        """Rename the learning rate of `A2C.learn`; report it where the algorithm is one that another file makes."""
+        words = {word.arg: word for word in call.keywords}
+        if "lr" not in words:
+            return
+        origin, rate = self._origin_of_owner(call), words["lr"]
+        if origin == "A2C":
+            self._change_part(rate.lineno, rate.col_offset, rate.col_offset + len("lr"), _A2C_RATE, "learning_rate")
+        elif (
+            origin is None
+            and "entropy_coeff" in words
+            and re.search(r"\b(alg|algorithm)\.learn$", ast.unparse(call.func))
+        ):
+            self.findings.append(Finding(rate.lineno, _A2C_RATE))
 
     def _renamed(self, node: ast.Attribute) -> None:
         new = _METHODS[node.attr]
         line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-        self._change_part(line, end - len(node.attr), end, f"{node.attr} is {new}", new)
+        self._change_part(line, end - len(node.attr), end, f"{node.attr} is now {new}", new)
 
     def _change(self, node: ast.alias, message: str, text: str) -> None:
         self._change_part(node.lineno, node.col_offset, node.end_col_offset or 0, message, text)
@@ -438,13 +496,34 @@ class _Reader(ast.NodeVisitor):
         if "paddle" not in self._modules or not first or not _is_call_of(node.value, "numpy"):
             return False
         tensor: Any = node.value
-        while isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute) and not tensor.args:
+        while isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute):
+            if tensor.func.attr == "learn":
+                return True
+            if tensor.args:
+                return False
             if tensor.func.attr in ("argmax", "argmin", "max", "mean", "min", "sum") and not tensor.keywords:
                 return True
             if tensor.func.attr not in ("cpu", "detach", "numpy"):
                 return False
             tensor = tensor.func.value
-        return isinstance(tensor, ast.Name) and tensor.id in self._losses
+        return self._is_loss(tensor)
+
+    def _is_loss(self, node: ast.expr) -> bool:
+        """Return whether an expression is a loss that `learn` returned, or one of its parts: `vtrace_loss.pi_loss`."""
+        if isinstance(node, ast.Attribute) and _LEARNED.search(node.attr):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self._losses
+
+    def _origin(self, node: ast.expr) -> str | None:
+        """Return the last name of what makes an object in an expression: `A2C` in `parl.algorithms.A2C(model)`."""
+        path = self._path(node.func) if isinstance(node, ast.Call) else None
+        return path.rpartition(".")[2] if path and path.startswith("parl.") else None
+
+    def _origin_of_owner(self, call: ast.expr) -> str | None:
+        """Return what made the object whose method a call calls; None for what is not of PARL, or not known."""
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return None
+        return self._origin(call.func.value) or self._origins.get(ast.unparse(call.func.value))
 
     def _unpacks_five(self, wrapper: ast.expr) -> bool:
         """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack what `step` returns."""
@@ -473,13 +552,19 @@ def _names_in(target: ast.expr) -> set[str]:
     return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
 
 
-def _of_paddle(value: ast.expr, names: Sequence[str]) -> Iterator[str]:
-    """Yield what algorithms returned otherwise on paddle, told by the names that a program of PARL 2.x gives it."""
+def _gone_of_gym(path: str) -> str | None:
+    package, _, name = path.partition(".")
+    return _GONE_OF_GYM.get(name) if package in ("gym", "gymnasium") else None
+
+
+def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
+    """Yield what algorithms returned otherwise on paddle, told by the class, or the names that programs of 2.x give."""
     if _is_call_of(value, "sample") and len(names) == len(("probs", "logits")) and names[0].startswith("prob"):
         yield "IMPALA.sample returns actions and logits, not probabilities: nothing is left to draw"
     if _is_call_of(value, "sample") and len(names) == len(("value", "action", "logp", "entropy")):
         yield "PPO.sample returns actions [batch] or [batch, act_dim]: no axis of one in front any more on paddle"
-    if _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q")) and "min_q" in names[3]:
+    is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
+    if is_four and (origin == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"
 
 

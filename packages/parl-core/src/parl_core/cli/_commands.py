@@ -4,10 +4,12 @@ The subcommands that train are in `_train`. An error that users can correct is s
 """
 
 import difflib
+import io
 import itertools
 import json
 import sys
 import tempfile
+import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -306,10 +308,11 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
 
     The exit status is 1 if changes remain to be made by hand, or a file cannot be read.
     """
-    programs, unreadable = [], 0
+    programs, encodings, unreadable = [], {}, 0
     for file_path in _all(files):
         try:
-            programs.append(_read(file_path))
+            program, encodings[str(file_path)] = _read(file_path)
+            programs.append(program)
         except click.ClickException as error:
             error.show()
             unreadable += 1
@@ -322,7 +325,7 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
         new = changed.get(program.path)
         if new is not None and write:
             with atomic_write(program.path) as file:
-                file.write(new.encode())
+                file.write(new.encode(encodings[program.path]))
         elif new is not None:
             before, after = (text.splitlines(keepends=True) for text in (program.source, new))
             click.echo("".join(difflib.unified_diff(before, after, program.path, program.path)), nl=False)
@@ -345,12 +348,15 @@ def _all(paths: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
-def _read(path: Path) -> Program:
+def _read(path: Path) -> tuple[Program, str]:
+    """Return a program, and the encoding of its file."""
     if path.suffix == ".ipynb":  # whose JSON is valid Python, with nothing in it to change
         raise click.ClickException(
             f"{path} is a notebook: make a script of it by `jupyter nbconvert --to script {path}`"
         )
+    content = path.read_bytes()
     try:
-        return read(str(path), path.read_bytes().decode("utf-8-sig"))
-    except (SyntaxError, ValueError) as error:  # the latter: not UTF-8, or a NUL byte
-        raise click.ClickException(f"{path} is not Python 3 in UTF-8: {error}") from error
+        encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        return read(str(path), content.decode(encoding)), encoding.removesuffix("-sig")
+    except (SyntaxError, ValueError) as error:  # the latter: not of this encoding, or a NUL byte
+        raise click.ClickException(f"{path} is not Python 3 in UTF-8, or in the encoding it names: {error}") from error
