@@ -406,7 +406,9 @@ def test_algorithms_have_the_attributes_of_their_code() -> None:
         "log_alpha",
     )
     team = parl.networks.TeamQNetwork(3, 2), parl.networks.QMixer(3)
-    assert parl.algorithms.QMIX(*team).n_agents == 3
+    qmix = parl.algorithms.QMIX(*team, clip_grad_norm=10.0)
+    assert (qmix.n_agents, qmix.double_q, qmix.clip_grad_norm) == (3, True, 10.0)
+    assert {id(tensor) for tensor in qmix.params} == {id(tensor) for tensor in qmix.model.parameters()}
 
 
 def test_figures_go_to_the_log_the_summary_and_a_csv_file(tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ class ModelConformance(Conformance):
         _assert_same(model.get_weights(), before)
         assert duplicate.get_model_id() != model.get_model_id()
 
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [("get_params", "get_weights"), ("set_params", "set_weights"), ("sync_params_to", "sync_weights_to")],
+    )
+    def test_a_method_of_parl_1_names_its_successor(self, old: str, new: str) -> None:
+        with pytest.raises(AttributeError, match=rf"{old}, which PARL 1.x had, is now {new}"):
+            getattr(self.model(q_values, _weights(1)), old)()
+
     def test_every_instance_has_an_id_that_can_be_set(self) -> None:
         one, other = q_values(self.backend), q_values(self.backend)
         assert one.get_model_id() != other.get_model_id()

@@ -401,7 +401,7 @@ def test_an_algorithm_is_known_by_the_class_that_made_it() -> None:
     assert lines_of(torch) == [("train.py", 6, True), ("train.py", 16, False)]
 
 
-def test_the_old_way_to_end_a_connection_is_found() -> None:
+def test_attributes_of_the_client_that_are_gone_are_found() -> None:
     text = """\
         import parl
         from parl.remote.client import get_global_client
@@ -410,8 +410,14 @@ def test_the_old_way_to_end_a_connection_is_found() -> None:
         client.destroy()
         get_global_client().destroy()
         window.destroy()
+        assert client.master_is_alive
         """
-    assert lines_of(program(text)) == [("train.py", 5, False), ("train.py", 6, False)]
+    (found,) = report([program(text)]).values()
+    assert [(finding.line, finding.message) for finding in found] == [
+        (5, "get_global_client().destroy is gone: use parl.disconnect()"),
+        (6, "get_global_client().destroy is gone: use parl.disconnect()"),
+        (8, "get_global_client().master_is_alive is gone: use is_gone, its opposite"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 __all__ = [
+    "REMOVED_CLIENT_ATTRIBUTES",
     "REMOVED_MODULES",
     "REMOVED_NAMES",
     "Edit",
@@ -65,6 +66,18 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Modules of PARL 2.x that have no counterpart, with what to use instead."""
+
+REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        "client_is_alive": "use is_gone, its opposite",
+        "connected_to_master": "use is_gone, its opposite",
+        "destroy": "use parl.disconnect()",
+        "executable_path": "use pathlib.Path(__file__).parent in the program",
+        "log_monitor_url": "use `xparl logs ACTOR`",
+        "master_is_alive": "use is_gone, its opposite",
+    }
+)
+"""Attributes of `parl.get_global_client()`, likewise."""
 
 REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -343,6 +356,9 @@ class _Reader(ast.NodeVisitor):
             self._name(node, path)
         elif node.attr in _METHODS and self._is_of_parl:
             self._renamed(node)
+        if node.attr in REMOVED_CLIENT_ATTRIBUTES and self._origin_of(node.value) == "get_global_client":
+            told = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
+            self.findings.append(Finding(node.lineno, told))
         self._wrap(node)
         self.generic_visit(node)
 
@@ -388,8 +404,6 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
         if _is_call_of(node, "learn"):
             self._rate_of_a2c(node)
-        if _is_call_of(node, "destroy") and self._origin_of_owner(node) == "get_global_client":
-            self.findings.append(Finding(node.lineno, "get_global_client().destroy() is parl.disconnect()"))
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -519,11 +533,14 @@ class _Reader(ast.NodeVisitor):
         path = self._path(node.func) if isinstance(node, ast.Call) else None
         return path.rpartition(".")[2] if path and path.startswith("parl.") else None
 
+    def _origin_of(self, node: ast.expr) -> str | None:
+        """Return what of PARL made an object; None for what is not of PARL, or not known."""
+        return self._origin(node) or self._origins.get(ast.unparse(node))
+
     def _origin_of_owner(self, call: ast.expr) -> str | None:
-        """Return what made the object whose method a call calls; None for what is not of PARL, or not known."""
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-            return None
-        return self._origin(call.func.value) or self._origins.get(ast.unparse(call.func.value))
+        """Return what of PARL made the object whose method a call calls."""
+        method = call.func if isinstance(call, ast.Call) else None
+        return self._origin_of(method.value) if isinstance(method, ast.Attribute) else None
 
     def _unpacks_five(self, wrapper: ast.expr) -> bool:
         """Return whether a class is, or derives from, one of Gymnasium's wrappers that unpack what `step` returns."""

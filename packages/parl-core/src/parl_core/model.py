@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,15 @@ __all__ = ["Model", "Weights", "check_names", "check_weights"]
 
 Weights = dict[str, NDArray[Any]]
 """Parameters and buffers by name, as numpy arrays."""
+
+
+def _renamed(old: str, new: str) -> Callable[..., Any]:
+    """Return a method of PARL 1.x that raises an error with its name of now, as frameworks look up attributes alone."""
+
+    def method(self: Model, *_args: Any, **_options: Any) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__}.{old}, which PARL 1.x had, is now {new}")
+
+    return method
 
 
 class Model:
@@ -212,6 +221,10 @@ class Model:
             if kind not in asking:
                 asking[kind] = any(_asks_for_mode(part) for part in kind.__mro__ if part not in plain)
         return [layer for layer in self._all_layers().values() if asking[type(layer)]]
+
+    get_params = _renamed("get_params", "get_weights")
+    set_params = _renamed("set_params", "set_weights")
+    sync_params_to = _renamed("sync_params_to", "sync_weights_to")
 
     # Backend hooks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,6 +95,13 @@ def future_html(method: str, state: str, value: object, error: BaseException | N
 
 class ConnectionDisplay:
     """The representation of a connection to a cluster."""
+
+    if not TYPE_CHECKING:  # which would let every name pass
+
+        def __getattr__(self, name: str) -> Any:
+            instead = import_module("parl_core.migration").REMOVED_CLIENT_ATTRIBUTES.get(name)  # not in every actor
+            told = f", which PARL 2.x had: {instead}" if instead else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{told}")
 
     @property
     def address(self) -> str:

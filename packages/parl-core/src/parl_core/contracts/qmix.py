@@ -215,6 +215,7 @@ class QMIX(DQN):
             optimizer=optimizer,
             device=device,
         )
+        self._clip_grad_norm = clip_grad_norm
 
     @property
     def agent_model(self) -> Any:
@@ -231,6 +232,21 @@ class QMIX(DQN):
         """The number of agents that the mixing network says; None where it does not say one."""
         found: int | None = getattr(self.qmixer_model, "n_agents", None)
         return found
+
+    @property
+    def double_q(self) -> bool:
+        """Whether it learns by double Q-learning: `double`, as PARL 2.x calls it."""
+        return self.double
+
+    @property
+    def clip_grad_norm(self) -> float | None:
+        """The limit of the gradients' global norm that the constructor was given."""
+        return self._clip_grad_norm
+
+    @property
+    def params(self) -> list[Any]:
+        """The trainable tensors of both networks, as PARL 2.x lists them."""
+        return [*self.agent_model.parameters(), *self.qmixer_model.parameters()]
 
     @property
     def target_agent_model(self) -> Any:
