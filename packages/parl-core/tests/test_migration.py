@@ -393,6 +393,9 @@ def test_an_algorithm_is_known_by_the_class_that_made_it() -> None:
 
             def run(self, agent):
                 agent.learn(1, lr=1, entropy_coeff=2)
+
+        def run(alg):
+            alg.learn(1, lr=1)
         """
     paddle = program(text.format(framework="paddle"))
     assert lines_of(paddle) == [("train.py", 6, True), ("train.py", 10, False), ("train.py", 16, False)]

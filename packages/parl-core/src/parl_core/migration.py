@@ -177,6 +177,7 @@ _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.learn")
 _A2C_RATE = "A2C.learn calls its learning rate learning_rate: learn(..., learning_rate=...)"
 _LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
 
@@ -367,10 +368,13 @@ class _Reader(ast.NodeVisitor):
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             new = _METHODS[node.name]
             self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is now {new}", new)
-        outer = self._made, self._losses
+        made, losses, origins = self._made, self._losses, self._origins
+        parameters = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
         self._made, self._losses = {}, set()
+        self._origins = {name: origin for name, origin in origins.items() if name not in parameters}
         self.generic_visit(node)
-        self._made, self._losses = outer
+        attributes = {name: origin for name, origin in self._origins.items() if "." in name}  # other methods see these
+        self._made, self._losses, self._origins = made, losses, origins | attributes
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if any(self._unpacks_five(base) for base in node.bases):
@@ -445,11 +449,7 @@ class _Reader(ast.NodeVisitor):
         origin, rate = self._origin_of_owner(call), words["lr"]
         if origin == "A2C":
             self._change_part(rate.lineno, rate.col_offset, rate.col_offset + len("lr"), _A2C_RATE, "learning_rate")
-        elif (
-            origin is None
-            and "entropy_coeff" in words
-            and re.search(r"\b(alg|algorithm)\.learn$", ast.unparse(call.func))
-        ):
+        elif origin is None and "entropy_coeff" in words and _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)):
             self.findings.append(Finding(rate.lineno, _A2C_RATE))
 
     def _renamed(self, node: ast.Attribute) -> None:

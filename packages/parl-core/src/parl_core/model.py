@@ -24,7 +24,10 @@ Weights = dict[str, NDArray[Any]]
 
 
 def _renamed(old: str, new: str) -> Callable[..., Any]:
-    """Return a method of PARL 1.x that raises an error with its name of now, as frameworks look up attributes alone."""
+    """Return a method of PARL 1.x that raises an error with its current name.
+
+    A `__getattr__` would come after the framework's own, or slow down each look-up of a layer.
+    """
 
     def method(self: Model, *_args: Any, **_options: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__}.{old}, which PARL 1.x had, is now {new}")
