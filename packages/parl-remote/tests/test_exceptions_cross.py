@@ -31,11 +31,16 @@ class Peculiar(Exception):
 
 
 class Slotted(Exception):
-    __slots__ = ("place",)
+    __slots__ = ("__shelf", "place")
 
     def __init__(self, place: str) -> None:
         super().__init__(f"at {place}")
         self.place = place
+        self.__shelf = f"shelf of {place}"
+
+    @property
+    def shelf(self) -> str:
+        return self.__shelf
 
 
 class Rebuilt(Exception):
@@ -327,7 +332,7 @@ def open_nothing() -> Exception:
     [
         (lambda: KeyError(3), {}),
         (lambda: Peculiar("here", 3), {"place": "here", "number": 3}),
-        (lambda: Slotted("there"), {"place": "there"}),
+        (lambda: Slotted("there"), {"place": "there", "shelf": "shelf of there"}),
         (lambda: Rebuilt(key=4), {"key": 4}),
         (lambda: Final("last"), {}),
         (open_nothing, {"filename": "/nothing/there"}),

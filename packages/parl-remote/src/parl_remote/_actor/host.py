@@ -25,7 +25,7 @@ from parl_remote import _current
 from parl_remote._actor.reports import CallMeter, ExitReport
 from parl_remote._actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote._data import serialize
-from parl_remote._data.answers import describe
+from parl_remote._data.answers import describe, slots_of
 from parl_remote._future import RemoteFuture
 from parl_remote._links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote._streams import can_stream, of_part, open_stream, stream_method
@@ -267,7 +267,7 @@ class ActorHost:
         self._instance = instance
         with contextlib.suppress(AttributeError):
             self._dict = object.__getattribute__(instance, "__dict__")  # past a `__getattr__` of the user's
-        self._slots = _slots_of(type(instance))
+        self._slots = slots_of(type(instance))
         self._attributes = self._current_attributes()
 
     def adopt(self, instance: object, class_name: str, methods: tuple[str, ...]) -> None:
@@ -650,17 +650,6 @@ def _split(buffers: Sequence[memoryview], last: int) -> tuple[Sequence[memoryvie
 
 def _unpack(payload: Any, keywords: bool) -> tuple[Sequence[Any], dict[str, Any]]:
     return payload if keywords else (payload, {})
-
-
-def _slots_of(cls: type) -> dict[str, types.MemberDescriptorType]:
-    """Return what reads the slots of a class's objects, by their names."""
-    with_slots = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
-    return {
-        name: member
-        for names in with_slots
-        for name, member in names.items()
-        if isinstance(member, types.MemberDescriptorType)
-    }
 
 
 def _is_set(slot: types.MemberDescriptorType, instance: object) -> bool:

@@ -15,7 +15,7 @@ import io
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from types import MemberDescriptorType, TracebackType
 from typing import Any, NamedTuple
 
 from parl_remote._data import serialize
@@ -221,13 +221,15 @@ def _both_again(make: Any, args: tuple[Any, ...], kept: dict[str, Any], told: tu
     return both(error, RemoteCallError("", method=method, remote_traceback=remote_traceback, type_name=type_name))
 
 
-def slots_of(kind: type) -> list[str]:
-    """Return the names of the slots of a class and its bases."""
-    names: list[str] = []
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        names += (slots,) if isinstance(slots, str) else slots
-    return [name for name in names if name not in {"__dict__", "__weakref__"}]
+def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
+    """Return what reads the slots of a class's objects, by the names under which the class has them."""
+    with_slots = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
+    return {
+        name: member
+        for names in with_slots
+        for name, member in names.items()
+        if isinstance(member, MemberDescriptorType)
+    }
 
 
 # What built-in exceptions keep neither in `__dict__` nor, if the constructor is the user's own, in `args`.
