@@ -1,12 +1,25 @@
-"""Deprecation of functions and methods: they still work, and warn with the name to use instead."""
+"""Deprecated functions and methods, which still work and warn, and attributes that are gone, with their successors."""
 
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
-__all__ = ["deprecated"]
+__all__ = ["REMOVED_CLIENT_ATTRIBUTES", "deprecated"]
+
+REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        "client_is_alive": "use is_gone, its opposite",
+        "connected_to_master": "use is_gone, its opposite",
+        "destroy": "use parl.disconnect()",
+        "executable_path": "use pathlib.Path(__file__).parent in the program",
+        "log_monitor_url": "use `xparl logs ACTOR`",
+        "master_is_alive": "use is_gone, its opposite",
+    }
+)
+"""Attributes that `parl.get_global_client()` had in PARL 2.x, with what to use instead."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES
+
 __all__ = [
-    "REMOVED_CLIENT_ATTRIBUTES",
     "REMOVED_MODULES",
     "REMOVED_NAMES",
     "Edit",
@@ -66,18 +67,6 @@ REMOVED_MODULES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Modules of PARL 2.x that have no counterpart, with what to use instead."""
-
-REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
-    {
-        "client_is_alive": "use is_gone, its opposite",
-        "connected_to_master": "use is_gone, its opposite",
-        "destroy": "use parl.disconnect()",
-        "executable_path": "use pathlib.Path(__file__).parent in the program",
-        "log_monitor_url": "use `xparl logs ACTOR`",
-        "master_is_alive": "use is_gone, its opposite",
-    }
-)
-"""Attributes of `parl.get_global_client()`, likewise."""
 
 REMOVED_NAMES: Mapping[str, str] = MappingProxyType(
     {

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES
 
 if TYPE_CHECKING:
     from parl_remote._messages import Status
@@ -99,7 +100,7 @@ class ConnectionDisplay:
     if not TYPE_CHECKING:  # which would let every name pass
 
         def __getattr__(self, name: str) -> Any:
-            instead = import_module("parl_core.migration").REMOVED_CLIENT_ATTRIBUTES.get(name)  # not in every actor
+            instead = REMOVED_CLIENT_ATTRIBUTES.get(name)
             told = f", which PARL 2.x had: {instead}" if instead else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{told}")
 
