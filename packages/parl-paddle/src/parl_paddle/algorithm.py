@@ -103,16 +103,11 @@ class Algorithm(contract.Algorithm):
     RECORDED: ClassVar[bool] = True
     LOSSES_HIDE_NAN: ClassVar[bool] = True  # paddle's relu makes 0 of NaN, and weights become NaN below it
 
-    def _read(self, result: Any) -> Any:
-        if isinstance(result, paddle.Tensor):
-            array = _tensors.to_array(result)
-            return array.item() if array.ndim == 0 else array
-        if isinstance(result, tuple):
-            parts = [self._read(part) for part in result]
-            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
-        if isinstance(result, dict):
-            return {name: self._read(part) for name, part in result.items()}
-        return result
+    def _figure(self, value: Any) -> Any:
+        if not isinstance(value, paddle.Tensor):
+            return value
+        array = _tensors.to_array(value)
+        return array.item() if array.ndim == 0 else array
 
     def _on_device(self, batch: Any) -> Any:
         return batch.map(self._tensor)

@@ -138,15 +138,10 @@ class Algorithm(contract.Algorithm):
     def _within(self, tensor: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return torch.clamp(tensor, low, high)
 
-    def _read(self, result: Any) -> Any:
-        if isinstance(result, Tensor):
-            return result.item() if result.dim() == 0 else to_array(result)
-        if isinstance(result, tuple):
-            parts = [self._read(part) for part in result]
-            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
-        if isinstance(result, dict):
-            return {name: self._read(part) for name, part in result.items()}
-        return result
+    def _figure(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.item() if value.dim() == 0 else to_array(value)
 
     def _on_device(self, batch: Any) -> Any:
         parameter = self._found_parameter
