@@ -98,6 +98,17 @@ class Place:
     def start(self, *options: object) -> str:
         return self.xparl("start", "--port", self.port, "--cpu_num", 3, "--monitor_port", self.monitor_port, *options)
 
+    def begin(
+        self, *arguments: object, stdout: int = subprocess.PIPE, stderr: int | None = None
+    ) -> subprocess.Popen[str]:
+        """Start the command, which goes on."""
+        command = [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)]
+        running = subprocess.Popen(
+            command, env={**self.environment, "PYTHONUNBUFFERED": "1"}, text=True, stdout=stdout, stderr=stderr
+        )
+        self.programs.append(running)
+        return running
+
     def program(self) -> subprocess.Popen[str]:
         running = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, f"localhost:{self.port}"],
@@ -237,14 +248,7 @@ def test_the_token_is_in_no_command_line_and_in_no_log(place: Place) -> None:
 @pytest.mark.slow
 def test_a_cluster_in_the_foreground_has_its_monitor_too(place: Place, await_end: Callable[..., float]) -> None:
     options = ["--port", place.port, "--cpu_num", 1, "--monitor_port", place.monitor_port, "--foreground"]
-    node = subprocess.Popen(
-        [sys.executable, "-m", "parl_remote.cli", "start", *map(str, options)],
-        env=place.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    place.programs.append(node)
+    node = place.begin("start", *options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     place.up()
     pid = place.monitor_pid()
     assert place.get("/api/v1/cluster")["totals"]["cpus"] == 1
@@ -310,13 +314,7 @@ def test_a_port_in_use_is_reported_before_anything_is_started(place: Place) -> N
 
 def test_a_monitor_can_be_started_for_a_cluster_that_runs(place: Place) -> None:
     place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
-    monitor = subprocess.Popen(
-        [sys.executable, "-m", "parl_remote.cli", "monitor", "--monitor_port", str(place.monitor_port)],
-        env={**place.environment, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    place.programs.append(monitor)
+    monitor = place.begin("monitor", "--monitor_port", place.monitor_port)
     assert monitor.stdout is not None
     assert f"is shown at {place.base}" in monitor.stdout.readline()
     assert place.get("/api/v1/cluster")["totals"]["cpus"] == 1
@@ -334,14 +332,7 @@ def test_a_monitor_runs_where_its_record_cannot_be_written(place: Place) -> None
     in_its_place.parent.mkdir(0o700)
     in_its_place.mkdir()
     command = ["monitor", "--monitor_port", str(place.monitor_port), "--token_file", str(token)]
-    monitor = subprocess.Popen(
-        [sys.executable, "-m", "parl_remote.cli", *command],
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    place.programs.append(monitor)
+    monitor = place.begin(*command, stderr=subprocess.PIPE)
     place.up()
     monitor.send_signal(signal.SIGINT)
     _, said = monitor.communicate(timeout=DEADLINE_S)
@@ -354,10 +345,7 @@ def test_a_monitor_runs_where_its_record_cannot_be_written(place: Place) -> None
 def test_a_monitor_stays_when_the_master_is_gone_and_says_so(place: Place) -> None:
     place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
     command = ["monitor", "--monitor_port", str(place.monitor_port), "--address", f"localhost:{place.port}"]
-    monitor = subprocess.Popen(
-        [sys.executable, "-m", "parl_remote.cli", *command], env=place.environment, stdout=subprocess.PIPE, text=True
-    )
-    place.programs.append(monitor)
+    place.begin(*command)
     place.up()
     record = json.loads((place.directory / "cluster.json").read_text())
     os.kill(record["process"]["pid"], signal.SIGKILL)
