@@ -145,3 +145,25 @@ def test_nothing_is_learned_from_an_episode_with_numbers_that_are_not_finite(bad
     with pytest.raises(DivergedError, match=rf"{where} {bad}.* at step \d of episode 0"):
         train_by_episodes(agent, Spoiled(), episodes=2)
     assert not agent.learned
+
+
+class InParts(ThreeSteps):
+    """Observes a tuple of arrays of unequal shapes."""
+
+    observation_space = gymnasium.spaces.Tuple([gymnasium.spaces.Box(0, 9, (1,)), gymnasium.spaces.Box(0, 9, (2, 2))])
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return self._both(super().reset(**options)[0]), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, *others = super().step(action)
+        return self._both(obs), *others
+
+    @staticmethod
+    def _both(obs: Any) -> Any:
+        return obs, np.full((2, 2), obs[0])
+
+
+def test_parts_of_a_tuple_are_named_by_their_place() -> None:
+    played = run_episode(InParts(), lambda obs: int(obs["0"][0] > 1.0))
+    assert {key: part.shape for key, part in played.obs.items()} == {"0": (3, 1), "1": (3, 2, 2)}

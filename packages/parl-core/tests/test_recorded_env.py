@@ -13,6 +13,7 @@ from parl_core.env._recorded import RecordedEnv
 from parl_core.env.atari import wrap_deepmind
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import CheckpointError
+from parl_core.seeding import generator_from_json, generator_to_json
 
 
 def through_a_file(state: Any) -> Any:
@@ -130,6 +131,48 @@ def test_actions_that_begin_as_whole_numbers_keep_the_fractions_of_later_ones() 
     for action in ([1], [0.5], np.array([0.25], np.float32)):
         first.step(action)
     np.testing.assert_array_equal(second.set_state(through_a_file(first.get_state())), [1.75])
+
+
+class Parts(gymnasium.Env[Any, Any]):
+    """Observes arrays of unequal shapes in a tuple, here and within a dictionary."""
+
+    _parts = gymnasium.spaces.Tuple(
+        [gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Discrete(4)]
+    )
+    observation_space = gymnasium.spaces.Tuple([_parts, gymnasium.spaces.Dict(within=_parts)])
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observed(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observed(), 0.0, False, False, {}
+
+    def _observed(self) -> Any:
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+
+class SavingParts(Parts):
+    """The same, but it saves its generator."""
+
+    restores_episodes = True
+
+    def checkpoint_state(self) -> str:
+        return generator_to_json(self.np_random)
+
+    def restore_checkpoint(self, state: str) -> None:
+        self.np_random = generator_from_json(state)
+
+
+@pytest.mark.parametrize("kind", [Parts, SavingParts])
+def test_observations_in_tuples_of_unequal_shapes_go_on(kind: type[Parts]) -> None:
+    check_taken_up(kind, 9)
+    env = RecordedEnv(kind())
+    env.reset(seed=5)
+    observed = RecordedEnv(kind()).set_state(through_a_file(env.get_state()))
+    assert env.observation_space.contains(observed)
 
 
 class Clock(gymnasium.Env[Any, Any]):

@@ -45,6 +45,7 @@ __all__ = [
     "require_one_agent",
     "require_several_agents",
     "split_action",
+    "unnamed",
     "with_named_parts",
 ]
 
@@ -181,6 +182,15 @@ def named(space: Any, observation: Any) -> Any:
         return {str(i): named(part, found) for i, (part, found) in enumerate(zip(space, observation, strict=True))}
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: named(part, observation[key]) for key, part in space.spaces.items()}
+    return observation
+
+
+def unnamed(space: Any, observation: Any) -> Any:
+    """Return the observations of a space of which `named` made the given ones."""
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(unnamed(part, observation[str(i)]) for i, part in enumerate(space))
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: unnamed(part, observation[key]) for key, part in space.spaces.items()}
     return observation
 
 

@@ -27,6 +27,7 @@ from parl_core._nested import map_nested
 from parl_core.env.compat import AnyEnv, AnyWrapper, Step
 from parl_core.errors import CheckpointError
 from parl_core.seeding import generator_from_json, generator_to_json
+from parl_core.spaces import named, unnamed
 
 __all__ = [
     "RecordedEnv",
@@ -76,7 +77,7 @@ class RecordedEnv(AnyWrapper):
         Raises:
             CheckpointError: the environment's generator is not one of numpy's usual ones.
         """
-        state: dict[str, Any] = {"obs": map_nested(np.array, self._obs)}
+        state: dict[str, Any] = {"obs": map_nested(np.array, named(self.env.observation_space, self._obs))}
         if self._whole:
             layer: Any = self.env
             return {**state, "whole": layer.checkpoint_state()}
@@ -99,7 +100,7 @@ class RecordedEnv(AnyWrapper):
             layer: Any = self.env
             self._obs, _ = self.env.reset(seed=0)
             layer.restore_checkpoint(state["whole"])
-            self._obs = map_nested(lambda saved: saved, state["obs"])
+            self._obs = unnamed(self.env.observation_space, state["obs"])
             return self._obs
         options = None if state["options"] is None else json.loads(state["options"])
         _restore(self.env, state["carried"])
@@ -113,7 +114,7 @@ class RecordedEnv(AnyWrapper):
             self.step(action)
         for _ in range(resets.count(len(actions))):
             self.reset()
-        if not _same(self._obs, state["obs"]):
+        if not _same(named(self.env.observation_space, self._obs), state["obs"]):
             raise CheckpointError(
                 f"{self.env} took the same {len(actions)} actions from the same start as before and reached another "
                 f"observation: an episode of it does not follow from its np_random and the actions. Go on with new "

@@ -66,6 +66,7 @@ def run_episode(
         valid: makes actions `[n, *act]` valid in the action space, such as `into_space` gives; by default the
             environment gets them as they were chosen.
     """
+    env = with_named_parts(env)
     obs, _ = env.reset(seed=seed)
     seen, actions, rewards = [], [], []
     over = False
@@ -109,7 +110,6 @@ def train_by_episodes(
     """
     for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
         check_int(name, number)
-    env = with_named_parts(env)
     valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent), one_by_one=True)
     tested = []
     for i in range(episodes):
