@@ -8,10 +8,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from parl_core.errors import DatasetError, HyperparameterError
 from parl_core.offline import OfflineDataset, SequenceSampler, padded_window, read_minari, read_npz
 from parl_core.replay import ReplayMemory
+from parl_core.training.acting import into_space
 
 
 def arrays(n: int = 6, **changed: Any) -> dict[str, Any]:
@@ -290,6 +292,46 @@ def test_episodes_with_observations_of_different_sizes_are_refused() -> None:
 
     with pytest.raises(DatasetError, match=r"episode 5: rows of obs have the shape \[5\], .* before it \[2\]"):
         read_minari(SimpleNamespace(iterate_episodes=lambda: [episode(2), episode(5)]))
+
+
+def one_episode(actions: Any, **more: Any) -> Any:
+    steps = len(actions)
+    zeros = {name: np.zeros(steps) for name in ("rewards", "terminations", "truncations")}
+    episode = SimpleNamespace(id=0, observations=np.zeros((steps + 1, 2)), actions=actions, **zeros)
+    return SimpleNamespace(iterate_episodes=lambda: [episode], **more)
+
+
+@pytest.mark.parametrize(
+    ("space", "chosen"),
+    [
+        (spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 3.0], np.float32)), [[-1.0, 1.0], [0.5, 0.0]]),
+        (spaces.Box(np.array([-np.inf, 0.0], np.float32), np.array([np.inf, 4.0], np.float32)), [[-7.0, 0.5]]),
+        (spaces.Box(np.zeros(1, np.float32), np.zeros(1, np.float32)), [[0.0], [0.0]]),
+        (spaces.Box(-2.0, 3.0, (2, 2), np.float32), [[-1.0, 0.0, 0.5, 1.0]]),
+        (spaces.Box(-2.0, 3.0, (), np.float32), [[-1.0], [0.5]]),
+        (spaces.Discrete(3, start=-1), [0, 2, 1]),
+        (spaces.MultiDiscrete([3, 2], start=[1, -4]), [[0, 1], [2, 0]]),
+        (spaces.MultiBinary(2), [[0, 1]]),
+    ],
+)
+def test_actions_of_minari_are_those_that_the_loops_make_the_logged_ones_of(space: Any, chosen: Any) -> None:
+    logged = into_space(space, unit_box=True)(np.array(chosen, np.float32 if hasattr(space, "low") else np.int64))
+    data = read_minari(one_episode(logged, action_space=space))
+    np.testing.assert_allclose(data.action, chosen, atol=1e-6)
+    assert data.action.dtype == (np.float32 if hasattr(space, "low") else np.int64)
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-2.0, 3.0, (2,)), spaces.Discrete(3), spaces.Text(5)])
+def test_actions_that_are_none_of_a_space_are_refused(space: Any) -> None:
+    data = OfflineDataset.from_arrays(arrays(action=np.zeros((6, 5))))
+    with pytest.raises(DatasetError, match=r"actions of shape \[5\], which are none of"):
+        data.chosen_in(space)
+
+
+@pytest.mark.parametrize("parts", [{"a": np.zeros(3)}, (np.zeros(3), np.zeros(3))])
+def test_actions_in_parts_are_refused(parts: Any) -> None:
+    with pytest.raises(DatasetError, match="has actions with parts"):
+        read_minari(one_episode(parts))
 
 
 @pytest.mark.parametrize("column", ["actions", "terminations", "truncations"])

@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 import gymnasium
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from parl_core import encoders, layers, networks, recurrent
 from parl_core._nested import map_nested
 from parl_core.contracts.a2c import A2C
-from parl_core.contracts.actions import ActionKind
+from parl_core.contracts.actions import ActionKind, unit_line
 from parl_core.contracts.continuous import ContinuousActorCritic
 from parl_core.contracts.discrete_sac import DiscreteSAC
 from parl_core.contracts.distributional_dqn import C51
@@ -312,11 +311,7 @@ def action_leaves(space: Any, name: str = "action") -> Iterator[tuple[str, Any]]
 def box(space: Any, in_unit_box: bool) -> Mapping[str, NDArray[np.float64]]:
     """Return `low`, `high`, `scale` and `shift` of a Box: actions are numbers * scale + shift within low and high."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    scale, shift = np.ones(space.shape), np.zeros(space.shape)
-    if in_unit_box and prod(space.shape):
-        is_bounded = np.isfinite(low) & np.isfinite(high)
-        bottom, top = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 0.0)
-        scale, shift = np.where(is_bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
+    scale, shift = unit_line(low, high) if in_unit_box else (np.ones(space.shape), np.zeros(space.shape))
     return {"low": low, "high": high, "scale": scale, "shift": shift}
 
 

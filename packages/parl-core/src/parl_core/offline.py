@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from parl_core._array_files import read_snapshot, write_snapshot
 from parl_core.checks import check_int, check_positive, first_not_finite
+from parl_core.contracts.actions import unit_line
 from parl_core.contracts.batches import floats_column
 from parl_core.errors import CheckpointError, DatasetError, HyperparameterError
 
@@ -52,7 +54,8 @@ class OfflineDataset:
 
     Attributes:
         obs: `[n, *obs]`.
-        action: `[n]` int64 for discrete actions, `[n, *act]` float32 for continuous ones.
+        action: as agents choose them: `[n]` int64 counted from 0 for discrete actions, `[n, *act]` float32 for
+            continuous ones, which algorithms take in [-1, 1].
         reward: `[n]` float32.
         next_obs: `[n, *obs]`, the observation after the action; at the end of an episode its last one.
         terminal: `[n]` bool: the episode ended by itself (its continuation is worth 0).
@@ -137,23 +140,57 @@ class OfflineDataset:
     def draw(self, n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Draw `n` transitions uniformly with replacement: the columns of an algorithm's `learn`, by name."""
         rows = rng.integers(len(self), size=n)
-        return {key: getattr(self, key)[rows] for key in NEEDED}
+        return {key: column[rows] for key, column in self.whole().items()}
+
+    def whole(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of all transitions as `draw` names them."""
+        return {key: getattr(self, key) for key in NEEDED}
 
     def scaled_rewards(self, scale: float, shift: float = 0.0) -> "OfflineDataset":
         """Return the same data with `scale * reward + shift`."""
-        arrays = {key: getattr(self, key) for key in (*NEEDED, "truncated")}
-        reward = self.reward.astype(np.float64) * scale + shift
-        return OfflineDataset.from_arrays(arrays | {"reward": reward}, self.source)
+        return self._with(reward=self.reward.astype(np.float64) * scale + shift)
+
+    def chosen_in(self, space: Any) -> "OfflineDataset":
+        """Return the same data with actions as agents choose them, where they were logged as the environment took them.
+
+        The numbers of a box go from its bounds to [-1, 1], those of a dimension without bounds stay what they are; and
+        choices are counted from 0. `read_minari` does so by itself.
+
+        Args:
+            space: a Gymnasium space, that of the environment's actions.
+
+        Raises:
+            DatasetError: the actions have another shape than the space's.
+        """
+        return self._with(action=_as_chosen(self.source, self.action, space))
+
+    def _with(self, **changed: NDArray[Any]) -> "OfflineDataset":
+        return OfflineDataset.from_arrays({**self.whole(), "truncated": self.truncated, **changed}, self.source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write an `.npz` file that `read_npz` reads, under its name only when it is complete, and return its path."""
-        return write_snapshot(path, {key: getattr(self, key) for key in (*NEEDED, "truncated")})
+        return write_snapshot(path, {**self.whole(), "truncated": self.truncated})
 
     def __iter__(self) -> Iterator["OfflineDataset"]:
         """Each episode as a dataset of its own (views)."""
         for start, stop in self.episodes:
             parts = {key: getattr(self, key)[start:stop] for key in (*NEEDED, "truncated")}
             yield OfflineDataset(**parts, source=self.source)
+
+
+def _as_chosen(source: str, actions: NDArray[Any], space: Any) -> NDArray[Any]:
+    """Return actions `[n, *act]` of a space as a policy chooses them, the way back from `into_space` of the loops."""
+    size = prod(actions.shape[1:])
+    if space.shape is None or size != prod(space.shape):
+        raise DatasetError(f"{source} has actions of shape {list(actions.shape[1:])}, which are none of {space}")
+    rows = actions.reshape(len(actions), size)
+    if not hasattr(space, "low"):
+        counted: NDArray[Any] = rows - np.reshape(getattr(space, "start", 0), -1)
+        return counted if space.shape else counted[:, 0]
+    if not np.issubdtype(space.dtype, np.floating):
+        return rows
+    scale, shift = (line.reshape(-1) for line in unit_line(space.low, space.high))
+    return np.asarray((rows - shift) / np.where(scale == 0.0, 1.0, scale), np.float32)
 
 
 def _actions(source: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -236,14 +273,17 @@ def read_npz(path: str | os.PathLike[str]) -> OfflineDataset:
 def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
     """Read a Minari dataset.
 
+    It has actions as the environment took them, and says its action space: here they are as agents choose them, as
+    `OfflineDataset.chosen_in` makes them.
+
     Args:
         dataset: its id, such as `"mujoco/hopper/medium-v0"`, or an object of `minari.load_dataset`.
         download: whether to fetch a dataset that is not on this machine.
 
     Raises:
         ImportError: minari is not installed; the message has the command.
-        DatasetError: there is no such dataset here, it has no episodes, its observations are not arrays, or an
-            episode's columns do not fit together.
+        DatasetError: there is no such dataset here, it has no episodes, its observations or actions are not arrays,
+            or an episode's columns do not fit together.
     """
     if isinstance(dataset, str):
         try:
@@ -261,11 +301,12 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
         name = str(getattr(getattr(dataset, "spec", None), "dataset_id", "a Minari dataset"))
     columns: dict[str, list[NDArray[Any]]] = {key: [] for key in D4RL_NAMES}
     for episode in dataset.iterate_episodes():
-        if isinstance(episode.observations, Mapping | tuple):
-            raise DatasetError(
-                f"{name} has observations with parts ({type(episode.observations).__name__}); flatten them first, with "
-                "gymnasium.spaces.flatten for instance, and use OfflineDataset.from_arrays"
-            )
+        for what in ("observations", "actions"):
+            if isinstance(getattr(episode, what), Mapping | tuple):
+                raise DatasetError(
+                    f"{name} has {what} with parts ({type(getattr(episode, what)).__name__}); flatten them first, with "
+                    "gymnasium.spaces.flatten for instance, and use OfflineDataset.from_arrays"
+                )
         observations = np.asarray(episode.observations)
         steps = len(episode.rewards)
         if len(observations) != steps + 1:
@@ -294,7 +335,10 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
             columns[key].append(column)
     if not columns["obs"]:
         raise DatasetError(f"{name} has no episodes")
-    return OfflineDataset.from_arrays({key: np.concatenate(parts) for key, parts in columns.items()}, name)
+    joined = {key: np.concatenate(parts) for key, parts in columns.items()}
+    if (space := getattr(dataset, "action_space", None)) is not None:
+        joined["action"] = _as_chosen(name, joined["action"], space)
+    return OfflineDataset.from_arrays(joined, name)
 
 
 def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

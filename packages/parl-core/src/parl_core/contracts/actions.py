@@ -16,7 +16,7 @@ from parl_core.checks import check_int
 from parl_core.contracts.batches import actions_column
 from parl_core.errors import HyperparameterError
 
-__all__ = ["ActionKind", "check_mask", "check_possible", "mask_of"]
+__all__ = ["ActionKind", "check_mask", "check_possible", "mask_of", "unit_line"]
 
 
 _KEY = "action_mask"
@@ -27,6 +27,18 @@ def mask_of(obs: Any, given: Any = None) -> Any:
     if given is None and isinstance(obs, Mapping):
         return obs.get(_KEY)
     return given
+
+
+def unit_line(low: Any, high: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return scale and shift of the straight line on which [-1, 1] goes to bounds, each of the bounds' shape.
+
+    Args:
+        low: the lower bounds of a box.
+        high: the upper ones. Where either bound is infinite, numbers stay what they are: scale 1 and shift 0.
+    """
+    bounded = np.isfinite(low) & np.isfinite(high)
+    bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
+    return np.where(bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
 
 
 def check_mask(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core._nested import Observations, leaves
 from parl_core.checks import first_not_finite
-from parl_core.contracts.actions import mask_of
+from parl_core.contracts.actions import mask_of, unit_line
 from parl_core.contracts.base import RolloutSettings
 from parl_core.contracts.batches import Rollout
 from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError
@@ -271,9 +271,7 @@ def _line_into(space: Any, unit_box: bool) -> tuple[NDArray[Any], NDArray[Any], 
     low, high = space.low, space.high
     scale, shift = np.ones_like(low, np.float64), np.zeros_like(low, np.float64)
     if unit_box and np.issubdtype(space.dtype, np.floating):
-        bounded = np.isfinite(low) & np.isfinite(high)
-        bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
-        scale, shift = np.where(bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
+        scale, shift = unit_line(low, high)
     return scale, shift, bool((scale != 1.0).any() or (shift != 0.0).any())
 
 
