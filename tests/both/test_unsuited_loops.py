@@ -13,7 +13,7 @@ from conformance.continuous_models import squashed
 from conformance.iql import iql_model
 from conformance.models import actor_critic, q_values, separate_actor_critic
 from parl_core import backends
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import DatasetError, HyperparameterError, ModelContractError
 from parl_core.offline import OfflineDataset
 from parl_core.training import (
     ActorLearnerSettings,
@@ -80,6 +80,51 @@ def test_the_offline_loop_names_the_loop_of_another_algorithm(name: str) -> None
     columns = {"obs": obs, "action": zeros.astype(int), "reward": zeros, "next_obs": obs, "terminal": zeros}
     with pytest.raises(HyperparameterError, match=f"train_offline cannot train {name}, which .*logged transitions: "):
         train_offline(agent(name), OfflineDataset.from_arrays(columns), OfflineSettings(batch_size=4))
+
+
+def logged(action: Any) -> OfflineDataset:
+    obs = np.linspace(0.0, 1.0, 3 * len(action), dtype=np.float32).reshape(-1, 3)
+    columns = {"obs": obs, "action": action, "reward": np.ones(len(action)), "next_obs": obs + 1.0}
+    return OfflineDataset.from_arrays({**columns, "terminal": np.ones(len(action))}, "log.npz")
+
+
+NUMBER = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+ONE_OUTSIDE, INDEX_OUTSIDE = np.zeros((40, 1)), np.zeros(40, np.int64)
+ONE_OUTSIDE[-1], INDEX_OUTSIDE[-1] = 1.5, 2
+LEARNERS = {"TD3BC": "twin", "ReBRAC": "twin", "CQL": "squashed", "IQL": "implicit", "AWAC": "gaussian"}
+
+
+@pytest.mark.parametrize("name", [*LEARNERS, "BC", "DecisionTransformer"])
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (np.zeros((40, 2)), "must have .*1.*, got .*2"),
+        (ONE_OUTSIDE, r"must lie in \[-1, 1\], got 0.0..1.5: .*chosen_in"),
+    ],
+)
+def test_logged_numbers_that_are_none_of_the_models_are_refused_before_the_first_update(
+    name: str, action: Any, message: str
+) -> None:
+    if name == "DecisionTransformer":
+        learner = transformer()
+    else:
+        kind: Any = LEARNERS.get(name, "actor-critic")
+        model = parl.networks.for_spaces(gymnasium.spaces.Box(-1.0, 1.0, (3,)), NUMBER, kind, hidden=(8,))
+        learner = parl.Agent(getattr(parl.algorithms, name)(model))
+    with pytest.raises(DatasetError, match=f"log.npz: action {message}"):
+        train_offline(learner, logged(action), OfflineSettings(updates=1, batch_size=2))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [(INDEX_OUTSIDE, r"must be in 0\.\.1, got 0\.\.2"), (ONE_OUTSIDE, "whole numbers .* got 1.5 in row 39")],
+)
+def test_logged_choices_that_the_model_has_not_are_refused_before_the_first_update(action: Any, message: str) -> None:
+    choices = gymnasium.spaces.Discrete(2)
+    model = parl.networks.for_spaces(gymnasium.spaces.Box(-1.0, 1.0, (3,)), choices, "q", hidden=(8,))
+    learner = parl.Agent(parl.algorithms.OfflineQ(model))
+    with pytest.raises(DatasetError, match=f"log.npz: action .*{message}"):
+        train_offline(learner, logged(action), OfflineSettings(updates=1, batch_size=2))
 
 
 @pytest.mark.parametrize(

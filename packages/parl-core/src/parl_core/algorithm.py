@@ -998,6 +998,25 @@ class Algorithm:
             return int(shape[-1]) if len(shape) == dimensions else None
         return None
 
+    def _require_act_dim(self, method: str, obs: Any, action: Any) -> None:
+        """Refuse actions with another number of columns than a method of the model returns.
+
+        Args:
+            method: takes observations alone; where it returns several arrays, the first one counts.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            action: `[batch, act_dim]`.
+
+        Raises:
+            ValueError: it has both shapes.
+        """
+        width = self._output_size(method, obs)
+        if width not in (None, action.shape[-1]):
+            raise ValueError(
+                f"action must have shape [n, {width}], as {type(self.model).__name__}.{method} chooses, got "
+                f"{list(action.shape)}: give the model as many outputs as an action has numbers, or the actions of its "
+                "own environment"
+            )
+
     @contextmanager
     def _trying_out(self, obs: Any, action: NDArray[Any], most: int | None = None) -> Iterator[tuple[Any, Any, int]]:
         """Provide a context in which the model can be called: nothing is learned, counted or drawn by it.

@@ -168,6 +168,7 @@ class ContinuousActorCritic(CountingUpdates):
 
     def _fitted(self, batch: Transitions) -> Transitions:
         if not self._model_checked:
+            self._require_act_dim("policy", batch.obs, batch.action)
             self._check_model(batch.obs, batch.action)
             self._model_checked = True
         return batch
@@ -264,6 +265,7 @@ def unit_box(name: str, values: Any) -> NDArray[Any]:
     if action.size and not np.abs(action).max() <= 1.0 + 1e-3:
         raise ValueError(
             f"{name} must lie in [-1, 1], got {action.min()}..{action.max()}: store the actions as the agent chose "
-            "them, before they are mapped to the environment's bounds"
+            "them, before they are mapped to the environment's bounds; OfflineDataset.chosen_in(env.action_space) maps "
+            "logged ones back"
         )
     return action if action.dtype.kind == "f" else action.astype(np.float32)

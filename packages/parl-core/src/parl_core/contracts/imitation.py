@@ -115,7 +115,9 @@ class BC(CountingUpdates):
         return batch.made(**{**batch.__dict__, "action": action})
 
     def _fitted(self, batch: Transitions) -> Transitions:
-        if self.actions.continuous:
+        if self.actions.continuous and not self._has_gaussians:
+            if self.actions.nvec is None:
+                self._require_act_dim("policy", batch.obs, batch.action)
             self._require_gaussians("policy", batch.obs, after=int(self.actions.nvec is not None))
         return batch
 
@@ -230,10 +232,21 @@ class DecisionTransformer(CountingUpdates):
         Raises:
             HyperparameterError: the actions are not vectors, or an episode is longer than the model's `max_timestep`.
         """
+        return vars(self._windows(dataset).draw(n, rng))
+
+    def whole_log(self, dataset: OfflineDataset) -> dict[str, NDArray[Any]]:
+        """Return the columns of one window over all steps, to be checked; errors as of `draw_batch`."""
+        self._windows(dataset)
+        n = len(dataset)
+        columns = {"obs": dataset.obs, "action": dataset.action, "return_to_go": dataset.reward[:, None]}
+        columns |= {"timestep": np.zeros(n, np.int64), "mask": np.ones(n, np.bool_)}
+        return {name: column[None] for name, column in columns.items()}
+
+    def _windows(self, dataset: OfflineDataset) -> SequenceSampler:
         if self._sampler is None or self._sampler[0] is not dataset:
             self.check_length(max(stop - start for start, stop in dataset.episodes), dataset.source)
             self._sampler = dataset, SequenceSampler(dataset, self.context, self.return_scale)
-        return vars(self._sampler[1].draw(n, rng))
+        return self._sampler[1]
 
     def check_length(self, steps: int, source: str) -> None:
         """Refuse episodes that are longer than those that the model was made for.
@@ -271,6 +284,12 @@ class DecisionTransformer(CountingUpdates):
             raise ValueError("mask must be 1 for a step and 0 for padding, got other numbers")
         if not columns["mask"].any():
             raise ValueError("mask has no step at all: every window is padding")
+        width = columns["action"].shape[-1]
+        if getattr(self.model, "act_dim", width) != width:
+            raise ValueError(
+                f"action must have {self.model.act_dim} numbers, the model's act_dim, got {width}: make it with "
+                f"act_dim={width}, or give it the actions of its own environment"
+            )
         flat = unit_box("action", columns["action"].reshape(-1, columns["action"].shape[-1]))
         columns["action"] = flat.reshape(columns["action"].shape)
         if columns["mask"].dtype.kind == "b":

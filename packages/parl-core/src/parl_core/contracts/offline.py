@@ -316,6 +316,7 @@ class IQL(CountingUpdates):
 
     def _fitted(self, batch: Transitions) -> Transitions:
         if not self._pairs_checked:
+            self._require_act_dim("policy", batch.obs, batch.action)
             self._require_pairs({self._q_method: "the pair (Q1, Q2)"}, batch.obs, batch.action)
             self._pairs_checked = True
         return batch

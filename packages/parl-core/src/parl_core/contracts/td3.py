@@ -230,9 +230,13 @@ class ReBRAC(TD3):
                 )
             self._followed = dataset, np.flatnonzero(known)
         rows = self._followed[1][rng.integers(len(self._followed[1]), size=n)]
-        columns = {name: getattr(dataset, name)[rows] for name in ("obs", "action", "reward", "next_obs", "terminal")}
+        columns = {name: column[rows] for name, column in dataset.whole().items()}
         following = np.minimum(rows + 1, len(dataset) - 1)  # behind a terminal step any action does
         return {**columns, "extra": {"next_action": dataset.action[following]}}
+
+    def whole_log(self, dataset: OfflineDataset) -> dict[str, Any]:
+        """Return the columns of a batch of all transitions, to be checked: each action is one that followed."""
+        return {**dataset.whole(), "extra": {"next_action": dataset.action}}
 
     def check_batch(self, batch: Transitions) -> Transitions:
         """Return a batch of arrays with actions and next actions in [-1, 1].

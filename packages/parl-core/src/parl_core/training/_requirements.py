@@ -19,8 +19,9 @@ from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.checks import for_team_of
 from parl_core.contracts.base import OnPolicy
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import DatasetError, HyperparameterError, ModelContractError, ParlError
 from parl_core.model import Model
+from parl_core.offline import OfflineDataset
 from parl_core.spaces import require_one_agent, require_several_agents
 from parl_core.training.acting import Acting, tell_dimensions
 
@@ -32,6 +33,7 @@ __all__ = [
     "refuse_uncarried_state",
     "require_agents",
     "require_kinds",
+    "require_log",
     "require_off_policy",
     "require_offline",
     "require_on_policy",
@@ -138,6 +140,36 @@ def require_offline(agent: object) -> None:
         return
     if not _takes(agent.alg, **dict.fromkeys(_TRANSITION)):
         raise _unsuited("train_offline", agent.alg, "does not learn from logged transitions")
+
+
+def require_log(agent: object, dataset: OfflineDataset, batch_size: int) -> None:
+    """Refuse logged data of which a row is none that the agent's algorithm learns from; all of them are looked at.
+
+    Args:
+        agent: with a `learn` of its own it is trusted.
+        dataset: what it is to learn from.
+        batch_size: rows of a batch, of which there are to be as many.
+
+    Raises:
+        HyperparameterError: the batch is larger than the dataset.
+        DatasetError: an action is none of the algorithm's; the message says what the data have.
+    """
+    if len(dataset) < batch_size:
+        raise HyperparameterError(
+            f"{dataset.source} has {len(dataset)} transitions, batch_size is {batch_size}: record more, or use a "
+            "smaller batch"
+        )
+    if not isinstance(agent, Agent) or not agent.takes_batches or agent._columns is None:
+        return
+    whole = getattr(agent.alg, "whole_log", None)
+    if whole is None and hasattr(agent.alg, "draw_batch"):  # a user's algorithm, whose batches are its own
+        return
+    try:
+        agent.alg.check_batch(agent._columns.kind.made(**(dataset.whole() if whole is None else whole(dataset))))
+    except ParlError:
+        raise
+    except ValueError as error:
+        raise DatasetError(f"{dataset.source}: {error}") from error
 
 
 def require_agents(agent: Any, space: Any) -> int | None:

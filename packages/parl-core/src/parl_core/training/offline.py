@@ -24,7 +24,7 @@ from parl_core.env._vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
-from parl_core.training._requirements import TargetWatch, require_kinds, require_offline
+from parl_core.training._requirements import TargetWatch, require_kinds, require_log, require_offline
 from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
@@ -49,7 +49,9 @@ class OfflineAgent(Protocol):
 
     @property
     def alg(self) -> Any:
-        """The algorithm; one with `draw_batch(dataset, n, rng)` defines its own batches."""
+        """The algorithm; where it has them, `draw_batch(dataset, n, rng)` makes batches and `whole_log(dataset)` one of
+        all rows, to be checked.
+        """
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
         """Learn from the columns of a batch; returns a loss, or several."""
@@ -104,17 +106,14 @@ def train_offline(
 
     Raises:
         HyperparameterError: the batch is larger than the dataset, or the algorithm does not learn from logged data.
+        DatasetError: a logged action is none of the algorithm's: of another kind or width, or out of range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a figure is not finite; callbacks that save have not saved since.
         Exception: what the agent or a callback raised, after the callbacks were told.
     """
     require_kinds("train_offline", agent, settings, OfflineSettings)
     require_offline(agent)
-    if len(dataset) < settings.batch_size:
-        raise HyperparameterError(
-            f"{dataset.source} has {len(dataset)} transitions, batch_size is {settings.batch_size}: record more, or "
-            "use a smaller batch"
-        )
+    require_log(agent, dataset, settings.batch_size)
     draw: Callable[..., dict[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
     if isinstance(agent, Agent):  # actors that learn later than critics have shapes from here on
         agent.alg.settle_shapes(dataset.obs[:1], dataset.action[:1])
