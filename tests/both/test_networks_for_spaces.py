@@ -423,6 +423,9 @@ def test_actors_and_a_learner_take_any_parts(algorithm: str, action: str, infere
 def test_a_clone_keeps_numbers_within_their_bounds_and_choices_as_they_are() -> None:
     action = spaces.Tuple([spaces.Discrete(5), spaces.Box(-1.0, 1.0, (2,))])
     model = parl.networks.for_spaces(VECTOR, action, kind="actor-critic")
-    drawn = parl.Agent(parl.algorithms.BC(model)).sample(np.zeros((500, *VECTOR.shape), np.float32))
+    agent = parl.Agent(parl.algorithms.BC(model))
+    obs = np.zeros((500, *VECTOR.shape), np.float32)
+    drawn = agent.sample(obs)
     assert set(drawn[:, 0]) == {0.0, 1.0, 2.0, 3.0, 4.0}
     assert np.abs(drawn[:, 1:]).max() == 1.0
+    assert np.isfinite(agent.learn(obs, drawn, np.zeros(500), obs, np.zeros(500)))

@@ -111,7 +111,7 @@ class BC(CountingUpdates):
         action = self.actions.column("action", batch.action, self._outputs)
         self._fitted(batch)
         if self.actions.continuous:
-            action = unit_box("action", action)
+            unit_box("action", action[:, len(self.actions.nvec or ()) :])  # choices stand before the numbers
         return batch.made(**{**batch.__dict__, "action": action})
 
     def _fitted(self, batch: Transitions) -> Transitions:
