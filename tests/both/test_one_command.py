@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from parl_core import backends
 from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
+from parl_core.offline import OfflineDataset
 from parl_core.training import Callback, Run, Update, seeds
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.seeds import RunInActor, train_seeds
@@ -268,6 +269,34 @@ def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Pa
         found = CliRunner().invoke(parl, ["train", *arguments, "--backend", BACKEND, "--runs", str(tmp_path / "runs")])
         assert found.exit_code == 1, found.output
         assert message in found.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_logged_data_that_do_not_fit_are_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("obs,action")
+    for name, obs_size, action in (
+        ("wide_obs", 4, np.zeros((300, 1))),
+        ("wide_action", 3, np.zeros((300, 2))),
+        ("choices", 3, np.zeros(300, int)),
+        ("few", 3, np.zeros((5, 1))),
+    ):
+        obs, zeros = np.zeros((len(action), obs_size)), np.zeros(len(action))
+        columns = {"obs": obs, "action": action, "reward": zeros, "next_obs": obs, "terminal": zeros}
+        OfflineDataset.from_arrays(columns).save(tmp_path / f"{name}.npz")
+    for algorithm, name, message in (
+        ("td3_bc", "missing", "missing.npz does not exist: check the path"),
+        ("td3_bc", "text", "text.npz is not a readable .npz file"),
+        ("td3_bc", "wide_obs", "wide_obs.npz has observations of shape [4], Pendulum-v1 those of Box("),
+        ("td3_bc", "wide_action", "wide_action.npz: action must have shape [n, 1]"),
+        ("rebrac", "choices", "choices.npz: action must hold numbers of shape [n, act_dim]"),
+        ("td3_bc", "few", "few.npz has 5 transitions, batch_size is 256"),
+    ):
+        for more in ((), ("--seeds", "2")):
+            asked = ["train", algorithm, "Pendulum-v1", "--data", str(tmp_path / f"{name}.npz"), "--backend", BACKEND]
+            found = CliRunner().invoke(parl, [*asked, "--runs", str(tmp_path / "runs"), *more])
+            assert found.exit_code == 1, found.output
+            assert found.output.startswith("Error: ")
+            assert message in found.output
     assert not (tmp_path / "runs").exists()
 
 

@@ -31,10 +31,11 @@ from parl_core.atomic_write import write_json
 from parl_core.checkpoint import CheckpointStore
 from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.errors import CheckpointError, DatasetError, HyperparameterError
 from parl_core.offline import OfflineDataset, read_minari, read_npz
 from parl_core.replay import FrameReplayMemory
 from parl_core.space_networks import for_spaces
+from parl_core.training._requirements import require_log
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.callbacks import standard_callbacks
@@ -180,6 +181,29 @@ class RecipeRun:
             "parl_core.training.record_episodes records it) or --data minari:NAME"
         )
 
+    def made(self) -> tuple[Trained, Any, OfflineDataset | None]:
+        """Return the description, a new agent, and the logged data where it learns from such; nothing is written yet.
+
+        Raises:
+            HyperparameterError: the settings do not suit, or there are fewer logged transitions than a batch has.
+            DatasetError: the logged data cannot be read, or are not of this environment.
+        """
+        trained = self.trained()
+        agent = trained.make_agent()
+        if not isinstance(self.recipe.loop, OfflineSettings):
+            return trained, agent, None
+        data = self.dataset().scaled_rewards(self.recipe.reward_scale)
+        env = trained.make_env()
+        space = env.observation_space
+        env.close()
+        if data.obs.shape[1:] != space.shape:
+            raise DatasetError(
+                f"{data.source} has observations of shape {list(data.obs.shape[1:])}, {self.env} those of {space}: "
+                "give data that were logged in it"
+            )
+        require_log(agent, data, self.recipe.loop.batch_size)
+        return trained, agent, data
+
     def train(
         self,
         run: Run,
@@ -208,16 +232,16 @@ class RecipeRun:
 
         Raises:
             HyperparameterError: there is nothing left to do, or the settings do not suit.
+            DatasetError: the logged data cannot be learned from.
             CheckpointError: the run cannot be resumed, or a checkpoint cannot be written.
         """
         if run.resumed:
             self._check_what_is_left(run.path)
-        recipe, trained = self.recipe, self.trained()
-        offline = isinstance(recipe.loop, OfflineSettings)
-        data = self.dataset().scaled_rewards(recipe.reward_scale) if offline else None
+        recipe = self.recipe
+        trained, agent, data = self.made()
+        offline = data is not None
         if videos is not None:
             check_rendering(trained, "rgb_array")
-        agent = trained.make_agent()
         novelty = self._novelty(trained)
         trained.write(run.path)
         self.write(run.path)
