@@ -269,7 +269,7 @@ def test_a_minari_dataset_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_missing_minari_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(ImportError, match=r'pip install "minari\[hdf5\]"'):
+    with pytest.raises(ImportError, match=r'pip install "parl-core\[minari\]"'):
         read_minari("anything-v0")
 
 

@@ -289,7 +289,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
         try:
             minari: Any = import_module("minari")
         except ImportError as error:
-            raise ImportError('Minari is not installed:\n    pip install "minari[hdf5]"', name="minari") from error
+            raise ImportError('Minari is not installed:\n    pip install "parl-core[minari]"', name="minari") from error
         name = dataset
         try:
             dataset = minari.load_dataset(name, download=download)
