@@ -14,7 +14,7 @@ from conformance.reference_losses import q_learning
 from parl_core.contracts.batches import Transitions
 from parl_core.errors import HyperparameterError, ModelContractError, SpoiledBatchError
 from parl_core.model import Weights
-from parl_core.schedules import linear, piecewise
+from parl_core.schedules import piecewise
 from parl_core.training._requirements import TargetWatch
 
 __all__ = ["DQNConformance"]
@@ -204,13 +204,11 @@ class DQNConformance(Conformance):
 
     def test_a_schedule_that_leaves_its_range_is_refused_with_the_step_and_the_value(self) -> None:
         batch = _some_batch(np.random.default_rng(4))
-        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend), lr=linear(0.1, -0.1, 4)))
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend), lr=lambda step: 0.1 - 0.05 * step))
         for _ in range(3):  # the last of them with a rate of 0
             agent.learn(*batch)
         before = agent.get_weights()
-        with pytest.raises(
-            HyperparameterError, match=r"lr of linear\(0\.1, -0\.1, 4\) at step 3 must be at least 0, got -0\.05"
-        ):
+        with pytest.raises(HyperparameterError, match=r"lr of .* at step 3 must be at least 0, got -0\.05"):
             agent.learn(*batch)
         assert _same(agent.get_weights(), before)
 

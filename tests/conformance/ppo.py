@@ -208,12 +208,12 @@ class PPOConformance(Conformance):
     @pytest.mark.parametrize("name", ["clip_param", "entropy_coef", "initial_lr"])
     def test_schedules_below_zero_are_refused(self, name: str) -> None:
         rng = np.random.default_rng(22)
-        agent, _ = self._agent(rng, DISCRETE, FLOAT32, **{name: piecewise([(0, 0.1), (1, -0.2)])})
+        with pytest.raises(HyperparameterError, match=rf"{name} of piecewise.* must be at least 0, got -0\.2"):
+            self._agent(rng, DISCRETE, FLOAT32, **{name: piecewise([(0, 0.1), (1, -0.2)])})
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32, **{name: lambda step: -0.2 if step else 0.1})
         columns = _columns(_rollout(rng, 16, DISCRETE), FLOAT32)
         agent.learn(*columns)
-        with pytest.raises(
-            HyperparameterError, match=rf"{name} of piecewise.* at step 1 must be at least 0, got -0\.2"
-        ):
+        with pytest.raises(HyperparameterError, match=rf"{name} of .* at step 1 must be at least 0, got -0\.2"):
             agent.learn(*columns)
 
     def test_a_clip_range_that_was_lowered_to_zero_learns_on(self) -> None:

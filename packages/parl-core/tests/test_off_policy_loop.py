@@ -12,7 +12,7 @@ from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
-from parl_core.schedules import linear
+from parl_core.schedules import linear, piecewise
 from parl_core.stats import RunningMeanStd
 from parl_core.training import (
     Callback,
@@ -387,6 +387,28 @@ def test_a_loss_that_is_not_finite_ends_the_loop() -> None:
 def test_numbers_out_of_range_are_refused_by_name(name: str, value: int) -> None:
     with pytest.raises(HyperparameterError, match=name):
         settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"exploration": {"noise": -1.0}}, "exploration's noise must be at least 0, got -1.0"),
+        ({"exploration": {"noise": linear(1.0, -1.0, 100)}}, r"noise of linear\(1.0, -1.0, 100\) must be at least 0"),
+        ({"exploration": {"epsilon": piecewise([(0, 1.0), (9, 1.5)])}}, r"epsilon of piecewise.* must lie in \[0, 1\]"),
+        (
+            {"rates": {"actor_lr": linear(1e-3, -1.0, 100)}},
+            "the rate actor_lr of linear.* must be at least 0, got -1.0",
+        ),
+    ],
+)
+def test_exploration_and_rates_that_become_negative_are_refused_when_made(given: Any, message: str) -> None:
+    with pytest.raises(HyperparameterError, match=message):
+        settings(**given)
+
+
+def test_exploration_and_rates_may_begin_and_end_with_0_and_be_functions_and_options_of_ones_own() -> None:
+    given = {"exploration": {"noise": linear(0.0, 1.0, 10), "own": -1.0}, "rates": {"lr": lambda step: 0.0}}
+    assert settings(**given).exploration == given["exploration"]
 
 
 def test_a_memory_that_is_smaller_than_a_batch_is_refused() -> None:

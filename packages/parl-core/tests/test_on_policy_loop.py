@@ -13,6 +13,7 @@ from parl_core.contracts.batches import RolloutBatch
 from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
+from parl_core.schedules import constant, linear, piecewise
 from parl_core.training import (
     Callback,
     Ended,
@@ -357,6 +358,9 @@ def test_a_callback_that_fails_at_the_end_does_not_hide_the_error_that_ended_the
         ({"gamma": 1.5}, "gamma"),
         ({"lr": 0.0}, "lr"),
         ({"entropy_coef": -0.1}, "entropy_coef"),
+        ({"lr": linear(1e-3, -1e-3, 100)}, r"lr of linear\(0.001, -0.001, 100\) must be at least 0, got -0.001"),
+        ({"clip": constant(-0.1)}, r"clip of constant\(-0.1\) must be at least 0"),
+        ({"entropy_coef": piecewise([(0, 0.1), (5, -0.1)])}, "entropy_coef of piecewise.* must be at least 0"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(change: dict[str, Any], message: str) -> None:

@@ -54,6 +54,13 @@ def test_every_listed_setting_takes_the_value_it_has(key: tuple[str, str]) -> No
             assert one.checked(read) == one.value, one.name
 
 
+def test_a_setting_without_a_value_is_refused() -> None:
+    for name in ("lr", "gamma", "network.hidden"):
+        with pytest.raises(HyperparameterError, match=f"{name} takes .*; got nothing"):
+            changed("TD3", "Pendulum-v1", **{name: ""})
+    assert changed("TD3", "Pendulum-v1", **{"network.hidden": "()"}).sizes["hidden"] == ()
+
+
 def test_a_setting_is_put_where_the_recipe_has_it() -> None:
     recipe = changed("PPO", "CartPole-v1", lr="3e-4", n_steps="64", norm_adv="false", num_envs="4")
     assert (recipe.loop.lr, recipe.loop.n_steps, recipe.num_envs) == (3e-4, 64, 4)

@@ -26,6 +26,7 @@ __all__ = [
     "read_schedule",
     "stages_of",
     "stretched",
+    "values_of_stages",
 ]
 
 Schedule = Callable[[float], float]
@@ -92,6 +93,13 @@ def stages_of(schedule: Schedule) -> dict[str, Any]:
     raise HyperparameterError(
         f"{schedule!r} cannot be written down as stages: use constant, linear or piecewise of parl_core.schedules"
     )
+
+
+def values_of_stages(schedule: Schedule) -> tuple[float, ...]:
+    """Return the values between which all those of a schedule lie; none of a function that this module has not made."""
+    if not isinstance(schedule, (_Constant, _Linear, _Piecewise)):
+        return ()
+    return tuple(value for _, value in stages_of(schedule)["stages"])
 
 
 def stretched(value: Scheduled, factor: float) -> Scheduled:

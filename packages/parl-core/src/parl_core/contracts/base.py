@@ -11,13 +11,23 @@ from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 import numpy as np
 
 from parl_core.algorithm import Algorithm
-from parl_core.checks import check_all_known, check_non_negative
+from parl_core.checks import check_all_known, check_non_negative, check_positive, check_real
 from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.batches import Rollout
 from parl_core.errors import HyperparameterError
-from parl_core.schedules import Schedule, Scheduled
+from parl_core.schedules import Schedule, Scheduled, values_of_stages
 
-__all__ = ["CountingUpdates", "OnPolicy", "RolloutSettings", "Scheduled", "check_schedule", "merge", "refuse_unused"]
+__all__ = [
+    "CountingUpdates",
+    "OnPolicy",
+    "RolloutSettings",
+    "Scheduled",
+    "check_rates",
+    "check_schedule",
+    "check_stages",
+    "merge",
+    "refuse_unused",
+]
 
 
 def merge(
@@ -50,16 +60,40 @@ def merge(
 
 
 def check_schedule(name: str, value: Any, check: Callable[[str, object], float]) -> Scheduled:
-    """Return a number that `check` lets pass, or a schedule whose value at the start does.
+    """Return a number that `check` lets pass, or a schedule whose value at the start does; see `check_stages`.
 
     Raises:
         HyperparameterError: it does not; of a schedule, the message has what it gives for step 0.
     """
+    if callable(value):
+        check(f"{name} at the start of its schedule", value(0))
+    return check_stages(name, value, check)
+
+
+def check_stages(name: str, value: Any, check: Callable[[str, object], float]) -> Scheduled:
+    """Return a number that `check` lets pass, or a schedule of `parl_core.schedules` whose values do, or may be 0.
+
+    A function of one's own is returned as it is.
+
+    Raises:
+        HyperparameterError: the number does not, or a value of the schedule, which the message has.
+    """
     if not callable(value):
         return check(name, value)
-    check(f"{name} at the start of its schedule", value(0))
     schedule: Schedule = value
+    for one in values_of_stages(schedule):
+        (check_non_negative if check is check_positive else check)(f"{name} of {schedule!r}", one)
     return schedule
+
+
+def check_rates(rates: Mapping[str, Scheduled]) -> None:
+    """Refuse rates of a loop that are, or become, negative; `entropy_coeff` alone may, as PARL's has that sign.
+
+    Raises:
+        HyperparameterError: it names the rate and the value.
+    """
+    for name, value in rates.items():
+        check_stages(f"the rate {name}", value, check_real if name == "entropy_coeff" else check_non_negative)
 
 
 def _signature(cls: type[Algorithm]) -> inspect.Signature:

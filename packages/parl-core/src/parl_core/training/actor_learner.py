@@ -39,6 +39,7 @@ import numpy as np
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
+from parl_core.contracts.base import check_rates
 from parl_core.env._steps import GroupSpaces
 from parl_core.env._vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -208,6 +209,7 @@ class ActorLearnerSettings:
             check_int(name, getattr(self, name), at_least=0)
         for name in ("gamma", "gae_lambda"):
             check_fraction(name, getattr(self, name))
+        check_rates(self.rates)
         check_non_negative("max_wait_s", self.max_wait_s)
         if self.timeout_s is not None:
             check_positive("timeout_s", self.timeout_s)

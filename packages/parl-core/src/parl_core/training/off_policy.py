@@ -28,8 +28,9 @@ from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
 from parl_core._nested import GOAL_KEYS, Observations, map_nested, rows_of
-from parl_core.checks import check_fraction, check_int
+from parl_core.checks import check_fraction, check_int, check_non_negative
 from parl_core.contracts.actions import ActionKind, mask_of
+from parl_core.contracts.base import check_rates, check_stages
 from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
@@ -379,6 +380,10 @@ class OffPolicySettings:
                 f"prioritized must be parl_core.replay.Prioritized(), got {self.prioritized!r}: alpha and beta are its "
                 "settings; None draws uniformly"
             )
+        for name, check in (("epsilon", check_fraction), ("noise", check_non_negative)):
+            if name in self.exploration:
+                check_stages(f"exploration's {name}", self.exploration[name], check)
+        check_rates(self.rates)
         if self.hindsight is not None:
             check_fraction("hindsight", self.hindsight)
             if self.n_step > 1 or self.prioritized is not None:

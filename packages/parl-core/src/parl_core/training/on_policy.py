@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from parl_core._nested import Observations, holds_tensors, map_nested
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts import batches
+from parl_core.contracts.base import check_stages
 from parl_core.env._steps import ArraySpaces
 from parl_core.env.autoreset import SameStep, in_same_step, require_vector
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -441,11 +442,12 @@ class OnPolicySettings:
             )
         for name in ("gamma", "gae_lambda"):
             check_fraction(name, getattr(self, name))
-        for name in ("lr", "clip", "target_kl"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                check_positive(name, getattr(self, name))
-        if self.entropy_coef is not None and not callable(self.entropy_coef):
-            check_non_negative("entropy_coef", self.entropy_coef)
+        for name in ("lr", "clip", "entropy_coef"):
+            if getattr(self, name) is not None:
+                check = check_non_negative if name == "entropy_coef" else check_positive
+                check_stages(name, getattr(self, name), check)
+        if self.target_kl is not None:
+            check_positive("target_kl", self.target_kl)
         if self.decay and self.lr is None:
             raise HyperparameterError("decay=True lets the number lr go to 0, got lr=None: give it, or decay=False")
 

@@ -137,7 +137,7 @@ class Setting:
         elif isinstance(value, str) and (value in self.choices or (str in kinds and not self.choices)):
             return value
         example = ", such as linear(1e-3, 0)" if "schedule" in kinds else ""
-        raise HyperparameterError(f"{self.name} takes {self.type}{example}; got {as_text(value)}")
+        raise HyperparameterError(f"{self.name} takes {self.type}{example}; got {as_text(value) or 'nothing'}")
 
 
 @cache
@@ -305,7 +305,7 @@ def read_setting(text: str) -> Any:
     text = text.strip()
     if text.lower() in ("true", "yes", "on", "false", "no", "off"):
         return text.lower() in ("true", "yes", "on")
-    if text.lower() in ("none", "null", ""):
+    if text.lower() in ("none", "null"):
         return None
     if match := re.fullmatch(r"(linear|constant|piecewise)\s*(\(.*\))", text):
         try:
@@ -339,7 +339,7 @@ def as_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
+        return ",".join(map(str, value)) or "()"
     return str(value)
 
 
