@@ -52,6 +52,18 @@ def test_without_evaluations_the_training_episodes_are_the_curve(tmp_path: Path)
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"event": "update", "step": 5, "seconds": 1, "train/return": 2.5}\n')
     assert read_run(folder).returns.tolist() == [2.5]
+    log(tmp_path / "b", [1.0, 5.0])
+    found = Comparison.read([folder, tmp_path / "b"])
+    assert [row["returns_of"] for row in found.rows()] == ["training", "evaluations"]
+    _, of_training, of_evaluations = found.table().splitlines()
+    assert ("training" in of_training, "evaluations" in of_evaluations) == (True, True)
+
+
+def test_a_group_without_evaluations_says_so(tmp_path: Path) -> None:
+    for seed in range(2):
+        (tmp_path / f"group/{seed}").mkdir(parents=True)
+        (tmp_path / f"group/{seed}/metrics.jsonl").write_text('{"step": 5, "seconds": 1, "train/return": 2.5}\n')
+    assert Comparison.read([tmp_path / "group"]).table().endswith("[2.50, 2.50]; not evaluated: of training episodes")
 
 
 def test_a_group_has_a_band_where_all_of_its_runs_are(tmp_path: Path) -> None:
@@ -116,6 +128,7 @@ def test_runs_without_a_return_are_no_part_of_the_mean_and_null_in_json(tmp_path
     assert "none: no run was evaluated, and none has ended an episode" in found.table()
     rows = json.loads(json.dumps(found.rows(), allow_nan=False))
     assert [row["last"] for row in rows] == [4.0, None, None, None]
+    assert [row["returns_of"] for row in rows] == ["evaluations", None, None, None]
     draw_comparison(found, tmp_path / "curves.png")
 
 

@@ -48,6 +48,7 @@ class RunCurve:
         path: of its folder.
         steps: of training, at each evaluation; of a run without evaluations, at each report of ended episodes.
         returns: mean return there.
+        returns_of: of what: `evaluations`; `training`, whose episodes explore; empty without any.
         seconds: of the whole run, as far as it is logged.
         ended: why it ended; empty: it has not, or was killed.
         stop: the kind of end, a name of `Stop` in small letters.
@@ -57,6 +58,7 @@ class RunCurve:
     path: Path
     steps: Floats
     returns: Floats
+    returns_of: str
     seconds: float
     ended: str
     stop: str
@@ -101,8 +103,10 @@ def read_run(folder: Path) -> RunCurve:
         for name, pairs in found.items():
             if values.get(name) is not None:
                 pairs.append((step, float(values[name])))
-    points: Floats = np.array(found["evaluation/return"] or found["train/return"] or np.empty((0, 2)), np.float64)
-    return RunCurve(folder, points[:, 0], points[:, 1], seconds, ended, stop, _asked(folder))
+    sources = {"evaluations": found["evaluation/return"], "training": found["train/return"]}
+    of = next((name for name, pairs in sources.items() if pairs), "")
+    points: Floats = np.array(sources.get(of, np.empty((0, 2))), np.float64)
+    return RunCurve(folder, points[:, 0], points[:, 1], of, seconds, ended, stop, _asked(folder))
 
 
 def _asked(folder: Path) -> Mapping[str, Any]:
@@ -197,7 +201,10 @@ class Comparison:
         return cls(tuple(RunGroup(name, runs) for name, runs in groups.items()))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row a run: group, run, seed, steps, best and last return (or None), seconds, and how it ended."""
+        """Return one row a run: group, run, seed, steps, best and last return and what they are of, seconds, and end.
+
+        Returns, and what they are of, are None where there are none.
+        """
         return [
             {
                 "group": group.name,
@@ -206,6 +213,7 @@ class Comparison:
                 "steps": int(run.steps[-1]) if len(run.steps) else 0,
                 "best": run.best if len(run.returns) else None,
                 "last": run.last if len(run.returns) else None,
+                "returns_of": run.returns_of or None,
                 "seconds": run.seconds,
                 "ended": run.ended,
             }
@@ -215,22 +223,26 @@ class Comparison:
 
     def table(self) -> str:
         """Return the rows as text, and for each group of several runs the interquartile mean of their last returns."""
-        lines = [f"{'run':<32}  {'seed':>6}  {'steps':>10}  {'best':>10}  {'last':>10}  {'seconds':>8}  ended"]
+        head = f"{'run':<32}  {'seed':>6}  {'steps':>10}  {'best':>10}  {'last':>10}"
+        lines = [f"{head}  {'returns of':<11}  {'seconds':>8}  ended"]
         for group in self.groups:
             for run in group.runs:
                 name = run.path.name if len(group.runs) == 1 else f"{group.name}/{run.path.name}"
                 steps = int(run.steps[-1]) if len(run.steps) else 0
-                cells = f"{run.asked.get('seed', '')!s:>6}  {steps:>10}  {run.best:>10.2f}  {run.last:>10.2f}"
-                lines.append(f"{name[-32:]:<32}  {cells}  {run.seconds:>8.1f}  {run.ended or 'not yet'}")
+                best, last = (f"{one:.2f}" if len(run.returns) else "-" for one in (run.best, run.last))
+                cells = f"{run.asked.get('seed', '')!s:>6}  {steps:>10}  {best:>10}  {last:>10}"
+                told = f"{run.returns_of or '-':<11}  {run.seconds:>8.1f}  {run.ended or 'not yet'}"
+                lines.append(f"{name[-32:]:<32}  {cells}  {told}")
             interval = group.interval
             if len(group.runs) > 1 and interval is None:
                 lines.append(f"{group.name}: no run was evaluated, and none has ended an episode")
             elif len(group.runs) > 1 and interval is not None:
                 low, high = interval
                 middle = float(interquartile_mean(group.lasts))
+                exploring = any(run.returns_of == "training" for run in group.runs)
                 lines.append(
                     f"{group.name}: interquartile mean of {len(group.lasts)} runs {middle:.2f}, 95 % interval "
-                    f"[{low:.2f}, {high:.2f}]"
+                    f"[{low:.2f}, {high:.2f}]{'; not evaluated: of training episodes' * exploring}"
                 )
         return "\n".join(lines)
 
