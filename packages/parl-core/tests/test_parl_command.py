@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import subprocess
 import sys
 import tomllib
 import warnings
@@ -440,3 +441,32 @@ def test_options_of_environments_are_typed_and_unknown_ones_named() -> None:
     with pytest.raises(HyperparameterError, match=r"two_step cannot be made with M=5.*its options are "):
         make_flat_env("two_step", options={"M": 5})
     assert make_flat_env("CartPole-v1", options={"sutton_barto_reward": True}).unwrapped._sutton_barto_reward is True
+
+
+@pytest.mark.usefixtures("no_backend")
+def test_an_interrupted_command_ends_in_one_line_with_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        error = KeyboardInterrupt()
+        error.add_note("The search is in runs/tune-ppo.")
+        raise error
+
+    monkeypatch.setattr(commands, "read_scores", interrupted)
+    result = run("list")
+    assert (result.exit_code, result.output) == (130, "\nInterrupted. The search is in runs/tune-ppo.\n")
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_in_one_line() -> None:
+    program = """
+import signal, sys
+
+class Presses:
+    def find_spec(self, name, *_):
+        if name == "parl_core.cli._train":
+            signal.raise_signal(signal.SIGINT)
+
+from parl_core.cli import main
+sys.meta_path.insert(0, Presses())
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nInterrupted: nothing has begun.\n")

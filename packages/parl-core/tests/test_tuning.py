@@ -1,12 +1,15 @@
 """Searches for settings: their ranges, their end, and what they leave; trials are tested with each backend."""
 
 import tomllib
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training import tuning
 from parl_core.training.recipe_run import RecipeRun
 from parl_core.training.tuning import Range, default_ranges, read_range, toml_of, tune
 
@@ -75,6 +78,50 @@ def test_a_search_without_optuna_names_the_extra(tmp_path: Path, monkeypatch: py
     with pytest.raises(ImportError, match=r'pip install "parl-core\[tune\]"'):
         tune(RecipeRun("PPO", "CartPole-v1", "torch"), tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1)
     assert not (tmp_path / "study").exists()
+
+
+class EndingTrials:
+    """A system of actors whose trials end at once with a return of 7, as far as they are waited for."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create(self, _: Any) -> Self:
+        return self
+
+    def submit(self, _: str, __: Any, folder: str) -> Future[str]:
+        Path(folder).mkdir(parents=True)
+        (Path(folder) / "metrics.jsonl").write_text('{"step": 5, "seconds": 1, "evaluation/return": 7.0}\n')
+        future: Future[str] = Future()
+        future.set_result("done")
+        return future
+
+
+@pytest.mark.parametrize("ended", [0, 2])
+def test_an_interrupted_search_says_what_it_found_and_how_to_go_on(
+    ended: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+
+    def wait(futures: Any, _: float) -> Any:
+        if not left:
+            raise KeyboardInterrupt
+        return [futures[left.pop()]]
+
+    left = [0] * ended
+    monkeypatch.setattr(tuning, "open_actors", lambda *_, **__: EndingTrials())
+    monkeypatch.setattr(tuning, "wait_any", wait)
+    asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=1000)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        tune(asked, tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 5, workers=1)
+    (told,) = interrupted.value.__notes__
+    assert told.startswith(f"The search is in {tmp_path / 'study'}: {ended} of 5 trials have ended, ")
+    best = tmp_path / "study" / "best.toml"
+    assert (f"best score is 7.00, its settings are in {best}. " if ended else "none has a score. ") in told
+    assert best.exists() == bool(ended)
 
 
 def test_a_search_of_another_request_is_not_continued(tmp_path: Path) -> None:

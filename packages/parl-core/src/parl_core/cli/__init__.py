@@ -1,7 +1,11 @@
 """The `parl` command; it needs the extra `train`, and says so where that is missing."""
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from parl_core._config import one_thread_unless_chosen
 
@@ -13,9 +17,27 @@ def main() -> None:
     # The usual networks are small: on several threads they are slower, and much so beside other programs.
     os.environ.update(one_thread_unless_chosen(os.environ))
     try:
-        from parl_core.cli._commands import parl
+        with _ending_at_once():
+            from parl_core.cli._commands import parl
     except ModuleNotFoundError as missing:
         if missing.name not in ("click", "gymnasium"):
             raise
         sys.exit(f"the parl command needs {missing.name}; install it with: pip install 'parl-core[train]'")
     parl()
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Provide a context in which Ctrl-C ends the process: an import would show a traceback, or swallow it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"\nInterrupted: nothing has begun.\n")
+    os._exit(128 + number)

@@ -29,7 +29,7 @@ from parl_core.training.curves import Comparison, draw_comparison, write_page
 from parl_core.training.recipe_run import check_rendering, play
 from parl_core.training.recipes import NETWORKS, RECIPES, read_scores
 from parl_core.training.results import verify
-from parl_core.training.run import Run
+from parl_core.training.run import INTERRUPTED_EXIT_CODE, Run
 from parl_core.training.settings import algorithm_named
 from parl_core.training.trained import Trained
 
@@ -44,6 +44,10 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # who reads the output has enough, which click takes for no error
+        except KeyboardInterrupt as interruption:
+            told = " ".join(("Interrupted.", *getattr(interruption, "__notes__", ())))
+            click.echo(f"\n{told}", err=True)
+            raise SystemExit(INTERRUPTED_EXIT_CODE) from None
         except (ParlError, ImportError, OSError, gymnasium.error.Error) as error:
             raise click.ClickException(str(error)) from error
 

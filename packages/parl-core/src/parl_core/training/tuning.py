@@ -188,6 +188,7 @@ def tune(
         ImportError: optuna is not installed.
         HyperparameterError: a setting is unknown, nothing is searched, or the folder has the search of another request.
         ParlError: every trial failed.
+        KeyboardInterrupt: it was interrupted; a note says what was found, and how to go on.
     """
     try:
         import optuna
@@ -218,35 +219,54 @@ def tune(
     last_error: BaseException | None = None
     begun = 0
     working: dict[ActorFuture, _Running] = {}
-    with open_actors("remote", address=cluster) if cluster else open_actors("subprocess", processes=count) as system:
-        idle: list[ActorHandle] = []
-        while begun < trials or working:
-            while begun < trials and len(working) < count:
-                trial, actor = study.ask(), idle.pop() if idle else system.create(TrialInActor)
-                given = {name: _suggested(trial, name, one) for name, one in ranges.items()}
-                values = {name: value for name, value in vars(asked).items() if name != "recipe"}
-                path = folder / f"trial-{trial.number}"
-                request = {**values, "given": {**asked.given, **given}}
-                working[actor.submit("train", request, str(path))] = _Running(trial, actor, path)
-                begun += 1
-            for future in wait_any(list(working), SECONDS_BETWEEN_LOOKS):
-                running = working.pop(future)
-                trial, actor = running.trial, running.actor
-                try:
-                    future.result()
-                except Exception as error:
-                    last_error = error
-                    actor.kill()
-                    study.tell(trial, state=states.FAIL)
-                    told(f"trial {trial.number}: {type(error).__name__}: {error}")
-                    continue
-                idle.append(actor)
-                _end(study, trial, running.path, optuna, told)
-            for running in working.values():
-                _report(running)
+    try:
+        with (
+            open_actors("remote", address=cluster) if cluster else open_actors("subprocess", processes=count) as system
+        ):
+            idle: list[ActorHandle] = []
+            while begun < trials or working:
+                while begun < trials and len(working) < count:
+                    trial, actor = study.ask(), idle.pop() if idle else system.create(TrialInActor)
+                    given = {name: _suggested(trial, name, one) for name, one in ranges.items()}
+                    values = {name: value for name, value in vars(asked).items() if name != "recipe"}
+                    path = folder / f"trial-{trial.number}"
+                    request = {**values, "given": {**asked.given, **given}}
+                    working[actor.submit("train", request, str(path))] = _Running(trial, actor, path)
+                    begun += 1
+                for future in wait_any(list(working), SECONDS_BETWEEN_LOOKS):
+                    running = working.pop(future)
+                    trial, actor = running.trial, running.actor
+                    try:
+                        future.result()
+                    except Exception as error:
+                        last_error = error
+                        actor.kill()
+                        study.tell(trial, state=states.FAIL)
+                        told(f"trial {trial.number}: {type(error).__name__}: {error}")
+                        continue
+                    idle.append(actor)
+                    _end(study, trial, running.path, optuna, told)
+                for running in working.values():
+                    _report(running)
+    except KeyboardInterrupt as interruption:
+        found = _best_so_far(study, asked, folder, states)
+        best = f"the best score is {found.value:.2f}, its settings are in {found.file}" if found else "none has a score"
+        interruption.add_note(
+            f"The search is in {folder}: {begun - len(working)} of {trials} trials have ended, {best}. The same search "
+            f"goes on there (parl tune ... --study {folder})"
+        )
+        raise
+    found = _best_so_far(study, asked, folder, states)
+    if found is None:
+        raise ParlError(f"no trial has ended with a score; the last error: {last_error}")
+    return found
+
+
+def _best_so_far(study: Any, asked: RecipeRun, folder: Path, states: Any) -> Tuned | None:
+    """Return what a study has found, and write its best settings; None where no trial has a score."""
     done = study.get_trials(deepcopy=False)
     if not any(one.value is not None for one in done):
-        raise ParlError(f"no trial has ended with a score; the last error: {last_error}")
+        return None
     ends = [one.state for one in done]
     best = study.best_trial
     file = folder / BEST_FILE
