@@ -186,7 +186,7 @@ def test_what_does_not_learn_from_sequences_is_refused() -> None:
 def test_a_rollout_learned_from_is_what_was_acted(memory: str) -> None:
     """Unrolled from the states that were stored, all rows have the values and log-probabilities of the steps."""
     agent = made(memory)
-    settings = OnPolicySettings(n_steps=12, sequence_length=6)
+    settings = OnPolicySettings(n_steps=12, gae_lambda=0.95, sequence_length=6)
     with make_vector_env(Noise, 3) as envs:
         collector = RolloutCollector(agent, envs, 12, 1, sequence_length=6)
         collector.collect()

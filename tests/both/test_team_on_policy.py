@@ -290,6 +290,17 @@ def test_continuous_agents_and_those_that_share_nothing_learn() -> None:
         assert np.shape(agent.predict(observation)) == (2, 2)
 
 
+def test_a_loop_without_a_lambda_has_that_of_coma() -> None:
+    make, weights = partial(make_joint_env, "two_step"), []
+    for gae_lambda in (None, 0.8):
+        agent = make_agent(make, "COMA")
+        with make_vector_env(make, 1) as envs:
+            settings = OnPolicySettings(total_steps=16, n_steps=8, gae_lambda=gae_lambda)
+            train_on_policy(agent, envs, settings, seed=0)
+        weights.append(agent.get_weights())
+    np.testing.assert_equal(*weights)
+
+
 def test_a_loop_with_other_targets_than_coma_was_made_with_is_refused() -> None:
     agent = make_agent(partial(make_joint_env, "two_step"), "COMA", td_lambda=0.6)
     with (

@@ -41,8 +41,8 @@ class COMA(OnPolicy):
     `remember` returns joint observations with features of the policies; critics see the global state, and have no
     memory.
 
-    `gamma` and `td_lambda` are those of the loop's targets: `OnPolicySettings(gamma=..., gae_lambda=...)` must say the
-    same, because lambda-returns are estimated there.
+    `gamma` and `td_lambda` are those of the loop's targets, because lambda-returns are estimated there: `gamma` of
+    `OnPolicySettings` must be the same, and its `gae_lambda` where that is given.
 
     Args:
         model: actors and critic.

@@ -401,7 +401,8 @@ class OnPolicySettings:
         epochs: passes over each rollout, of PPO (10 by default); A2C and PolicyGradient always take one.
         minibatch_size: samples of one gradient step, of PPO (64 by default); need not divide the rollout.
         gamma: discount of the next step, in [0, 1].
-        gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout.
+        gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout. Default: of COMA its
+            `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).
         lr: learning rate, or its initial value.
         clip: clip range of PPO, or its initial value.
         decay: whether learning rate and clip range go linearly to 0 over `total_steps`; one that is a schedule follows
@@ -420,7 +421,7 @@ class OnPolicySettings:
     epochs: int | None = None
     minibatch_size: int | None = None
     gamma: float = 0.99
-    gae_lambda: float = 0.95
+    gae_lambda: float | None = None
     lr: Scheduled | None = None
     clip: Scheduled | None = None
     decay: bool = False
@@ -440,8 +441,9 @@ class OnPolicySettings:
                 f"sequence_length must divide n_steps={self.n_steps}, got {self.sequence_length}: rollouts are cut "
                 "into sequences of equal length"
             )
-        for name in ("gamma", "gae_lambda"):
-            check_fraction(name, getattr(self, name))
+        check_fraction("gamma", self.gamma)
+        if self.gae_lambda is not None:
+            check_fraction("gae_lambda", self.gae_lambda)
         for name in ("lr", "clip", "entropy_coef"):
             if getattr(self, name) is not None:
                 check = check_non_negative if name == "entropy_coef" else check_positive
@@ -511,7 +513,7 @@ def train_on_policy(
     require_kinds("train_on_policy", agent, settings, OnPolicySettings)
     require_vector(envs)
     require_on_policy(agent)
-    _require_equal_targets(agent, settings)
+    settings = _with_targets(agent, settings)
     rng = make_generator(seed)
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)
@@ -538,24 +540,29 @@ def train_on_policy(
     return course.ended
 
 
-def _require_equal_targets(agent: Any, settings: OnPolicySettings) -> None:
-    """Refuse settings by which targets would be others than an algorithm was made with.
+def _with_targets(agent: Any, settings: OnPolicySettings) -> OnPolicySettings:
+    """Return the settings with the lambda of an algorithm that has one, by which targets are estimated here.
 
     Raises:
-        HyperparameterError: it names both.
+        HyperparameterError: targets would be others than the algorithm was made with; it names both.
     """
     algorithm = getattr(agent, "alg", None)
+    own_lambda = getattr(algorithm, "td_lambda", None)
+    if settings.gae_lambda is None:
+        settings = replace(settings, gae_lambda=0.95 if own_lambda is None else own_lambda)
     for setting, own in (("gamma", "gamma"), ("gae_lambda", "td_lambda")):
-        if getattr(algorithm, "td_lambda", None) is not None and getattr(settings, setting) != getattr(algorithm, own):
+        if own_lambda is not None and getattr(settings, setting) != getattr(algorithm, own):
             raise HyperparameterError(
                 f"OnPolicySettings has {setting}={getattr(settings, setting)}, by which targets are estimated, and "
                 f"{type(algorithm).__name__} was made with {own}={getattr(algorithm, own)}: give both the same"
             )
+    return settings
 
 
 def _learnable(
     rollout: RolloutSteps, settings: OnPolicySettings, novelty: NoveltyReward | None = None, last_obs: Any = None
 ) -> batches.Rollout:
+    assert settings.gae_lambda is not None, "the loop has settled it"
     terminated, truncated = rollout.terminated, rollout.truncated
     if not settings.bootstrap_truncated:
         terminated, truncated = terminated | truncated, np.zeros_like(truncated)

@@ -502,7 +502,14 @@ _PPO_CARTPOLE = OnPolicySettings(
     entropy_coef=0.0,
 )
 _CLEANRL_PPO = OnPolicySettings(
-    total_steps=1_000_000, n_steps=2048, epochs=10, minibatch_size=64, lr=3e-4, clip=0.2, entropy_coef=0.0
+    total_steps=1_000_000,
+    n_steps=2048,
+    epochs=10,
+    minibatch_size=64,
+    gae_lambda=0.95,
+    lr=3e-4,
+    clip=0.2,
+    entropy_coef=0.0,
 )
 _TEAM_LOOP = OnPolicySettings(
     total_steps=1_000_000, n_steps=25, epochs=10, gamma=0.99, gae_lambda=0.95, lr=7e-4, bootstrap_truncated=False
@@ -591,6 +598,7 @@ _PIXEL_PPO = OnPolicySettings(
     n_steps=128,
     epochs=4,
     minibatch_size=256,
+    gae_lambda=0.95,
     lr=2.5e-4,
     clip=0.1,
     decay=True,
@@ -760,7 +768,14 @@ _ATARI_PPO = Recipe(
 )
 _GRID_PPO = Recipe(
     OnPolicySettings(
-        total_steps=100_000, n_steps=128, epochs=10, minibatch_size=64, lr=2.5e-4, clip=0.2, entropy_coef=0.0
+        total_steps=100_000,
+        n_steps=128,
+        epochs=10,
+        minibatch_size=64,
+        gae_lambda=0.95,
+        lr=2.5e-4,
+        clip=0.2,
+        entropy_coef=0.0,
     ),
     _PPO,
     num_envs=8,
@@ -922,7 +937,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ),
         **{("PPO", f"MinAtar/{game}-v1"): _MINATAR_PPO for game in _MINATAR_GAMES},
         ("PPO", "discrete"): Recipe(
-            OnPolicySettings(lr=3e-4, clip=0.2, entropy_coef=0.0),
+            OnPolicySettings(gae_lambda=0.95, lr=3e-4, clip=0.2, entropy_coef=0.0),
             sizes=_PPO_SIZES,
             num_envs=8,
             source="Schulman et al. 2017, table 3",
