@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parl_core.errors import DivergedError, HyperparameterError, ParlError
-from parl_core.training import Episode, Evaluation, evaluate
+from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError, ParlError
+from parl_core.training import Episode, Evaluation, evaluate, record_episodes, run_episode
 
 
 class SeededLength(gymnasium.Env[Any, Any]):
@@ -139,6 +139,20 @@ def test_a_reward_that_is_no_number_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(ParlError, match=r"step of Generous gave the reward \[1\.0\] of list: .*return float"):
         evaluate(AlwaysOne(), Generous, 1)
+
+
+def test_an_end_that_is_no_flag_is_refused_by_what_plays_whole_episodes() -> None:
+    class Unsure(Endless):
+        def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+            return np.zeros(1, np.float32), 1.0, None, False, {}
+
+    for play in (
+        lambda: evaluate(AlwaysOne(), Unsure, 1),
+        lambda: run_episode(Unsure(), lambda _: 1, 0),
+        lambda: record_episodes(Unsure, lambda _: lambda _: 1, 1),
+    ):
+        with pytest.raises(EnvironmentContractError, match="step of Unsure gave terminated=None of NoneType"):
+            play()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -359,6 +359,7 @@ def test_an_observation_of_another_dtype_is_taken_where_nothing_is_lost(space: A
         ({"reward": "1.5"}, "the reward '1.5' of str"),
         ({"reward": 1j}, "the reward 1j of complex"),
         ({"ended": "no"}, "terminated='no' of str"),
+        ({"ended": None}, "terminated=None of NoneType"),
     ],
 )
 def test_rewards_and_ends_that_are_none_are_refused(answer: dict[str, Any], said: str) -> None:

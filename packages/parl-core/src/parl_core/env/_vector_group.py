@@ -213,9 +213,10 @@ class EnvGroup:
                     if type(reward) is not float:  # the usual kind costs no call
                         reward = as_reward(env, reward)
                     rewards[index] = reward
+                    if type(ended) is not bool or type(cut) is not bool:
+                        ended, cut = as_flag(env, "terminated", ended), as_flag(env, "truncated", cut)
                     if ended or cut:
-                        terminated[index] = as_flag(env, "terminated", ended)
-                        truncated[index] = as_flag(env, "truncated", cut)
+                        terminated[index], truncated[index] = ended, cut
                         endings.append(self._ending(index, observation, reward, info))
                         if self._mode is AutoresetMode.SAME_STEP:
                             observation, info = _beginning(env, env.reset())
@@ -522,7 +523,7 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
     Raises:
         EnvironmentContractError: it is neither a bool nor a number.
     """
-    if isinstance(flag, bool) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
+    if isinstance(flag, (bool, np.bool_)) or (np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biuf"):
         return bool(flag)
     raise EnvironmentContractError(
         f"step of {_kind(env)} gave {name}={flag!r} of {type(flag).__name__}: return a bool, such as bool({name})"

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from parl_core import logger
 from parl_core._nested import Observations, map_nested
 from parl_core.checks import check_int
+from parl_core.env._vector_group import as_flag
 from parl_core.returns import calc_discount_norm_reward
 from parl_core.spaces import with_named_parts
 from parl_core.training.acting import acts_in_unit_box, check_observations, check_rewards, into_space
@@ -76,7 +77,7 @@ def run_episode(
         action = actions[-1] if valid is None else valid(np.asarray(actions[-1])[None])[0]
         obs, reward, terminated, truncated, _ = env.step(action)
         rewards.append(float(reward))
-        over = terminated or truncated
+        over = as_flag(env, "terminated", terminated) or as_flag(env, "truncated", truncated)
     return PlayedEpisode(map_nested(lambda *steps: np.array(steps), *seen), np.array(actions), rewards)
 
 

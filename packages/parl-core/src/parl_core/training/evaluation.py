@@ -16,7 +16,7 @@ from parl_core import logger
 from parl_core._nested import map_nested
 from parl_core.actors import ActorFuture, ActorSystem
 from parl_core.checks import check_int
-from parl_core.env._vector_group import EnvMaker, as_reward, close_all, make_env, make_envs
+from parl_core.env._vector_group import EnvMaker, as_flag, as_reward, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
 from parl_core.spaces import with_named_parts
@@ -151,8 +151,9 @@ class _Slot:
                 f"step {self.length}; clip or repair rewards in {self.env}"
             )
         self.length += 1
-        self.playing = not (terminated or truncated or self.length >= max_steps)
-        if not (self.playing or terminated or truncated):
+        over = as_flag(self.env, "terminated", terminated) or as_flag(self.env, "truncated", truncated)
+        self.playing = not (over or self.length >= max_steps)
+        if not (self.playing or over):
             warn_of_cut(self.number, max_steps)
         return not self.playing
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from parl_core.agent import Agent
 from parl_core.checks import check_int, check_real
-from parl_core.env._vector_group import EnvMaker, as_reward, make_env
+from parl_core.env._vector_group import EnvMaker, as_flag, as_reward, make_env
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset, padded_window
 from parl_core.seeding import make_generator, spawn_seeds
@@ -210,8 +210,9 @@ def evaluate_with_target_return(
                 newest[i], reward, terminated, truncated, _ = envs[i].step(taken[i])
                 rewards[i] = float(reward)
                 lengths[i] += 1
-                playing[i] = not (terminated or truncated or lengths[i] >= max_steps)
-                if not (playing[i] or terminated or truncated):
+                over = as_flag(envs[i], "terminated", terminated) or as_flag(envs[i], "truncated", truncated)
+                playing[i] = not (over or lengths[i] >= max_steps)
+                if not (playing[i] or over):
                     warn_of_cut(int(i), max_steps)
             check_rewards(rewards, "in the evaluation")
             returns += rewards
@@ -306,9 +307,10 @@ def record_episodes(
                     )
                 obs, reward, terminated, truncated, _ = made.step(valid(action[np.newaxis])[0])
                 steps += 1
-                cut = bool(truncated) or (steps >= max_steps and not terminated)
-                over = bool(terminated) or cut
-                row = (before, action, as_reward(made, reward), np.array(obs), bool(terminated), cut)
+                ended = as_flag(made, "terminated", terminated)
+                cut = as_flag(made, "truncated", truncated) or (steps >= max_steps and not ended)
+                over = ended or cut
+                row = (before, action, as_reward(made, reward), np.array(obs), ended, cut)
                 for column, value in zip(columns.values(), row, strict=True):
                     column.append(value)
     finally:
