@@ -22,9 +22,11 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, SerializationError, _current, submit, with_options
+from parl_remote import ActorLost, ClusterUnreachable, DeathKind, SerializationError, _current, submit, with_options
 from parl_remote._data import serialize
+from parl_remote._program import known_actors
 from parl_remote._program.client import Client
+from parl_remote._program.worker_clients import WorkerClients
 
 
 @parl_remote.remote_class
@@ -799,3 +801,16 @@ def test_plain_functions_run_on_every_kind_of_cluster(clusters: str) -> None:
     with parl_remote.Executor(2) as executor:
         assert executor.submit(told, cell, 7).result(60.0) != os.getpid()
     assert cell.get() == 7
+
+
+def test_no_news_of_an_actor_is_awaited_from_a_worker_that_takes_no_connection(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ClusterUnreachable("it cannot take another connection")
+
+    cell = Cell()
+    monkeypatch.setattr(known_actors, "CAUSE_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(WorkerClients, "ask", refuse)
+    with pytest.raises(ActorLost, match="it cannot take another connection"):
+        cell.call(Cell).get()

@@ -299,11 +299,13 @@ class Borrowing:
 
         Must not run in the client's own loop, which reads the worker's answer.
         """
+        is_watched = False
         try:
             granted = granted_at(place)
             answer = self._workers.ask(granted, lambda n: WatchActor(n, place.lease_id), self._timeout_s)
             if not isinstance(answer, ActorWatched):
                 raise RemoteError(f"its worker answered with {type(answer).__name__}")
+            is_watched = True
             if answer.cause is not None:
                 record.end(answer.cause)
                 return None
@@ -315,7 +317,8 @@ class Borrowing:
         except (RemoteError, OSError) as error:
             if (opened := record.connection) is not None:
                 opened.look()  # the actor may have told why, or
-            record.await_end()  # its worker may be telling this moment
+            if is_watched:
+                record.await_end()  # its worker may be telling this moment
             record.cannot_be_reached(str(error))
             record.hang_up()
             return None
