@@ -20,6 +20,7 @@ import pytest
 
 import parl_remote
 from parl_remote import RemoteFuture, submit
+from parl_remote._data import object_memory
 from parl_remote._system import interrupts
 from parl_remote._system.interrupts import interruptible, uninterrupted
 
@@ -200,17 +201,18 @@ class TestPuttingOff:
 
 
 class Interruption:
-    """A signal at one of the steps at which Python looks for signals, in the module that puts handlers off."""
+    """A signal at one of the steps at which Python looks for signals, in one file or everywhere."""
 
     _CALLS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap)
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, file: str | None = None) -> None:
         self.left = at
+        self._file = file
         self._after_call: FrameType | None = None
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         self._after_call = None
-        if frame.f_code.co_filename != interrupts.__file__:
+        if self._file is not None and frame.f_code.co_filename != self._file:
             return None
         frame.f_trace_opcodes = True
         self._step()
@@ -235,7 +237,7 @@ def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_w
     at, reached = 0, True
     while reached:
         noted.clear()
-        interruption, before = Interruption(at), sys.gettrace()
+        interruption, before = Interruption(at, interrupts.__file__), sys.gettrace()
         sys.settrace(interruption)
         try:
             with uninterrupted:
@@ -432,6 +434,29 @@ class TestPrograms:
             alarmed(0.03, lambda: named().echo(1))
         assert Whole().echo(1) == 1
         assert named().echo(1) == 1
+
+    def test_memory_of_put_comes_back_whatever_a_handler_raises_at_the_end_of_a_reference(
+        self, shared_cluster: None, noted: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def inode(one: parl_remote.ObjectRef[Any]) -> int:
+            assert one._memory is not None
+            return one._memory.inode
+
+        monkeypatch.setattr(object_memory, "_KEPT_S", PATIENCE_S)
+        value = np.zeros(1_234_567)
+        refs = [parl_remote.put(value)]
+        memory = inode(refs[0])
+        at, reached = 0, True
+        while reached:
+            interruption, before = Interruption(at), sys.gettrace()
+            sys.settrace(interruption)
+            refs.clear()
+            sys.settrace(before)
+            reached = interruption.left < 0
+            refs.append(parl_remote.put(value))
+            assert inode(refs[0]) == memory, f"at step {at}"
+            at += 1
+        assert len(noted) == at - 1
 
     def test_a_source_that_is_interrupted_is_over_and_its_items_come_first(self, shared_cluster: None) -> None:
         def source() -> Iterator[int]:

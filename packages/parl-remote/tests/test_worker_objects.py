@@ -44,8 +44,8 @@ def part(tmp_path: Path) -> WorkerObjects:
 
 @pytest.fixture
 def image() -> bytes:
-    pool = MemoryPool(lambda _: None)
-    return bytes(read_image(pool.store([b"pickle", b"x" * 1000], [FrameKind.READ_ONLY] * 2).place()))
+    memory = MemoryPool(lambda _: None).store([b"pickle", b"x" * 1000], [FrameKind.READ_ONLY] * 2)
+    return bytes(read_image(memory.place()))
 
 
 def store(part: WorkerObjects, peer: Any, image: bytes, object_id: str = ID) -> None:

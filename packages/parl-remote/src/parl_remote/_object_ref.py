@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import errno
-import functools
 import importlib
 import os
 import pickle
@@ -186,26 +185,22 @@ class ObjectRef(serialize.Reference, Generic[T]):
         """Fetch a value that another process has."""
         if self._source is None:
             raise ObjectLost(f"the value of {self!r} is gone: every process that had it has ended, or dropped it")
-        self._own(_pool().store_image(self._source.fetch(self.id, timeout_s)))
+        self._own(_pool.store_image(self._source.fetch(self.id, timeout_s)))
 
     def _own(self, memory: Memory) -> None:
         self._memory = memory
-        weakref.finalize(self, _pool().give_back, memory).atexit = False
-
-    def _borrow(self, memory: Memory) -> None:
-        self._memory = memory
-        weakref.finalize(self, memory.close).atexit = False
+        _pool.lend(memory, self)
 
     def _find(self, host: str, place: Place) -> None:
         """Find the value's memory: at its sender on this host, else the copy on this node, else a remote source."""
         if host and host == _host():
             with contextlib.suppress(MemoryGone):
-                self._borrow(adopt(place))
+                self._memory = adopt(place)
                 return
         brought = object_memory.brought(self.id)
         if brought is not None:
             with contextlib.suppress(MemoryGone):
-                self._borrow(adopt(brought))
+                self._memory = adopt(brought)
                 return
         self._source = object_memory.sender()
         if self._source is not None:
@@ -296,7 +291,7 @@ def put(value: T) -> ObjectRef[T]:
     ref: ObjectRef[T] = ObjectRef(new_id("object"), size)
     if size >= _SMALL and not is_portable():  # except on Linux, values are sent within their references
         try:
-            ref._own(_pool().store(frames, kinds))
+            ref._own(_pool.store(frames, kinds))
         except OSError as error:
             if error.errno not in _NO_DESCRIPTORS:
                 raise MemoryError(f"no memory to store {size} bytes: {error.strerror}") from error
@@ -359,17 +354,8 @@ def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> Ob
     """
     ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
     if not ref.is_here:
-        ref._own(_pool().store_image(fetch()))
+        ref._own(_pool.store_image(fetch()))
     return ref
-
-
-def _pool() -> MemoryPool:
-    return _pool_of(os.getpid())
-
-
-@functools.cache
-def _pool_of(_: int) -> MemoryPool:
-    return MemoryPool(_start_janitor)
 
 
 def _start_janitor(pool: MemoryPool) -> None:
@@ -381,6 +367,12 @@ def _tidy(pool: MemoryPool) -> None:
         pool.wait()
         while pool.tidy():
             time.sleep(_TIDY_S)
+
+
+_pool = MemoryPool(_start_janitor)
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_pool.begin)
 
 
 def _host() -> str:

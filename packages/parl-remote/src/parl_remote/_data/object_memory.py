@@ -24,9 +24,11 @@ import contextlib
 import mmap
 import os
 import queue
+import select
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,9 +104,17 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """An anonymous file that this process has open; its owner writes it, a borrower holds it."""
+    """An anonymous file that this process has open; its owner writes it, a borrower holds it.
 
-    descriptor: int
+    Attributes:
+        file: Has the descriptor, and closes it with the last reference to this memory; see `_file_of`.
+        inode: The file's inode.
+        size: The file's size in bytes.
+        serial: The serial number of the value in the file.
+        mapped: The mapping through which the owner writes; None for new memory.
+    """
+
+    file: select.epoll
     inode: int
     size: int
     serial: int = 0
@@ -112,12 +122,12 @@ class Memory:
 
     def place(self) -> Place:
         """Return the location for other processes, valid while this process has the file open."""
-        return Place(os.getpid(), self.descriptor, self.inode, self.size, self.serial)
+        return Place(os.getpid(), self.file.fileno(), self.inode, self.size, self.serial)
 
     def seize(self) -> bool:
         """Lock the memory exclusively if no process has it mapped or holds it; `write` readmits readers."""
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -132,18 +142,26 @@ class Memory:
         self._put(_SERIAL.pack(self.serial), 0)
         for at, part in parts:
             self._put(part, at)
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+        fcntl.flock(self.file, fcntl.LOCK_UN)
 
     def _put(self, frame: Buffer, at: int) -> None:
         if self.mapped is None:
-            shared_memory.fill(self.descriptor, frame, at)
+            shared_memory.fill(self.file.fileno(), frame, at)
         else:
             shared_memory.copy_into(self.mapped, frame, at)
 
     def close(self) -> None:
         """Close the file; readers keep their mappings."""
         self.mapped = None
-        os.close(self.descriptor)
+        self.file.close()
+
+
+def _file_of(descriptor: int) -> select.epoll:
+    """Return an object that closes a descriptor at its own end.
+
+    `epoll` takes any file, and closes it in C: a finalizer in Python can be ended by the handler of a signal.
+    """
+    return select.epoll.fromfd(descriptor)
 
 
 def read(place: Place) -> tuple[list[memoryview], list[int]]:
@@ -152,15 +170,12 @@ def read(place: Place) -> tuple[list[memoryview], list[int]]:
     Raises:
         MemoryGone: The process that held it is gone.
     """
-    descriptor = _open(place)
-    try:
-        shared = mmap.mmap(descriptor, place.size, mmap.MAP_SHARED, mmap.PROT_READ)
+    with _open(place) as file:
+        shared = mmap.mmap(file.fileno(), place.size, mmap.MAP_SHARED, mmap.PROT_READ)
         entries, at = _table(shared)
         own: mmap.mmap | None = None
         if any(kind == FrameKind.OWN_COPY for _, kind in entries):  # a page is copied when it is written to
-            own = mmap.mmap(descriptor, place.size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-    finally:
-        os.close(descriptor)
+            own = mmap.mmap(file.fileno(), place.size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     frames = []
     for length, kind in entries:
         memory = own if own is not None and kind == FrameKind.OWN_COPY else shared
@@ -175,11 +190,8 @@ def read_image(place: Place) -> memoryview:
     Raises:
         MemoryGone: The process that held it is gone.
     """
-    descriptor = _open(place)
-    try:
-        memory = mmap.mmap(descriptor, place.size, mmap.MAP_SHARED, mmap.PROT_READ)
-    finally:
-        os.close(descriptor)
+    with _open(place) as file:
+        memory = mmap.mmap(file.fileno(), place.size, mmap.MAP_SHARED, mmap.PROT_READ)
     entries, at = _table(memory)
     for length, _ in entries:
         at = _aligned(at + length)
@@ -195,20 +207,16 @@ def adopt(place: Place) -> Memory:
     return Memory(_open(place), place.inode, place.size, place.serial)
 
 
-def _open(place: Place) -> int:
-    """Return a descriptor of this process's own, with a shared lock."""
-    descriptor = shared_memory.open_at(place.address, _NAME)
+def _open(place: Place) -> select.epoll:
+    """Open the file for this process, with a shared lock."""
+    file = _file_of(shared_memory.open_at(place.address, _NAME))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0))[0] != place.serial:
-            raise MemoryGone(f"process {place.pid} has freed it")
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        os.close(descriptor)
         raise MemoryGone(f"process {place.pid} has freed it") from error
-    except MemoryGone:
-        os.close(descriptor)
-        raise
-    return descriptor
+    if _HEAD.unpack(os.pread(file.fileno(), _HEAD.size, 0))[0] != place.serial:
+        raise MemoryGone(f"process {place.pid} has freed it")
+    return file
 
 
 def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
@@ -254,12 +262,17 @@ class MemoryPool:
     """
 
     def __init__(self, on_first: Callable[[MemoryPool], None]) -> None:
-        self._pid = os.getpid()
+        self._at_first = on_first
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin without memory; also in the child of a fork, which closes the parent's with its own references."""
         self._lock = threading.RLock()
-        # Filled by finalizers, which may run at any point, even within this queue's own methods: it is re-entrant.
-        self._returned: queue.SimpleQueue[Memory] = queue.SimpleQueue()
+        self._lent: dict[int, tuple[Memory, weakref.ref[object]]] = {}  # by the identity of the weak reference
+        # Filled when a holder ends, at any point, even within this queue's own methods: it is re-entrant.
+        self._ended: queue.SimpleQueue[weakref.ref[object]] = queue.SimpleQueue()
         self._idle: list[tuple[float, Memory]] = []
-        self._on_first: Callable[[MemoryPool], None] | None = on_first
+        self._on_first: Callable[[MemoryPool], None] | None = self._at_first
 
     def store(self, frames: Sequence[Buffer], kinds: Sequence[int]) -> Memory:
         """Write frames into memory, reused if some fits.
@@ -293,18 +306,23 @@ class MemoryPool:
             raise
         return memory
 
-    def give_back(self, memory: Memory) -> None:
-        """Return memory that this process does not refer to any more; callable from finalizers."""
-        if os.getpid() == self._pid:
-            self._returned.put(memory)
-        else:  # a forked copy: the memory is the parent's
-            memory.close()
+    def lend(self, memory: Memory, holder: object) -> None:
+        """Have memory given back at the end of its holder."""
+        # Called in C: no handler of a signal can come before the end is noted.
+        use = weakref.ref(holder, self._ended.put)
+        self._lent[id(use)] = memory, use
 
-    def wait(self) -> None:
-        """Wait until memory is returned."""
-        memory = self._returned.get()
+    def give_back(self, memory: Memory) -> None:
+        """Return memory that this process does not refer to any more."""
         with self._lock:
             self._idle.append((time.monotonic(), memory))
+
+    def wait(self) -> None:
+        """Wait until the holder of memory ends, and take it back."""
+        self._take_back(self._ended.get())
+
+    def _take_back(self, use: weakref.ref[object]) -> None:
+        self.give_back(self._lent.pop(id(use))[0])
 
     def tidy(self) -> bool:
         """Free memory that has idled for a second, except for its remaining readers; return whether more idles.
@@ -322,10 +340,9 @@ class MemoryPool:
             return bool(self._idle)
 
     def _collect(self) -> None:
-        now = time.monotonic()
         with contextlib.suppress(queue.Empty):
             while True:
-                self._idle.append((now, self._returned.get_nowait()))
+                self._take_back(self._ended.get_nowait())
 
     def _find(self, needed: int) -> Memory | None:
         """Return memory that fits and has no readers, exclusively locked, or None."""
@@ -335,7 +352,7 @@ class MemoryPool:
             if memory.seize():
                 self._idle.remove(entry)
                 if memory.mapped is None:
-                    memory.mapped = mmap.mmap(memory.descriptor, memory.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                    memory.mapped = mmap.mmap(memory.file.fileno(), memory.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
                 return memory
         return None
 
@@ -343,7 +360,7 @@ class MemoryPool:
 def _new(needed: int) -> Memory:
     descriptor = shared_memory.create(_NAME, shared_memory.whole_size(needed))
     address = shared_memory.address_of(descriptor)
-    return Memory(descriptor, address.inode, address.size)
+    return Memory(_file_of(descriptor), address.inode, address.size)
 
 
 _LONGEST_ID = 100
