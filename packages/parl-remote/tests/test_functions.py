@@ -311,6 +311,15 @@ class TestExecutor:
         with Executor(2) as executor:
             assert executor.submit(recall).result(PATIENCE_S) is None
 
+    def test_an_initializer_that_cannot_be_sent_is_named(self, shared_cluster: None) -> None:
+        with pytest.raises(SerializationError, match=r"argument 'value' \(a lock\) of remember\(\) cannot be sent"):
+            Executor(1, initializer=remember, initargs=(threading.Lock(),)).submit(square, 2)
+        lock = threading.Lock()
+        with pytest.raises(SerializationError, match=r"<lambda> cannot be sent to a worker"):
+            Executor(1, initializer=lambda: lock).submit(square, 2)
+        with pytest.raises(TypeError, match="initargs must be a tuple of arguments, not 3"):
+            Executor(1, initializer=remember, initargs=3)  # type: ignore[arg-type]
+
     def test_a_failing_initializer_breaks_it(self, shared_cluster: None, caplog: pytest.LogCaptureFixture) -> None:
         executor = Executor(2, initializer=fail_to_start)
         future = executor.submit(square, 2)
@@ -516,6 +525,12 @@ class TestMap:
             lambda futures: parl_remote.wait(futures, timeout="5"),  # type: ignore[arg-type]
             lambda _: parl_remote.map(square, [1], timeout="5"),  # type: ignore[arg-type]
             lambda _: Executor(1).map(square, [1], timeout="5"),  # type: ignore[arg-type]
+            lambda _: Executor(1, timeout_s="5"),  # type: ignore[arg-type]
+            lambda _: parl_remote.put(1).get("5"),  # type: ignore[arg-type]
+            lambda _: parl_remote.get_actor("nobody", timeout_s="5"),  # type: ignore[arg-type]
+            lambda _: parl_remote.Queue().get(timeout="5"),  # type: ignore[arg-type]
+            lambda _: parl_remote.Queue().put_many([1], timeout="5"),  # type: ignore[arg-type]
+            lambda _: parl_remote.Queue().join("5"),  # type: ignore[arg-type]
         ],
     )
     def test_a_timeout_that_is_no_number_is_refused_by_name(
@@ -525,7 +540,7 @@ class TestMap:
         with Executor(1) as executor:
             future = executor.submit(hold, str(tmp_path / "gate"))
             try:
-                with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not '5'"):
+                with pytest.raises(TypeError, match=r"timeout(_s)? must be a number of seconds or None, not '5'"):
                     wait([future])
             finally:
                 (tmp_path / "gate").write_text("open")

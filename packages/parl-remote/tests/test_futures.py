@@ -7,18 +7,22 @@ import concurrent.futures
 import contextlib
 import functools
 import gc
+import math
 import os
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, ResultTimeout, SerializationError, submit
+from parl_remote._options import seconds_of
 
 PATIENCE_S = 60.0
 
@@ -491,6 +495,31 @@ def test_the_future_of_a_lost_actor_raises(shared_cluster: None, gate: Any) -> N
 def test_a_timeout_of_any_length_is_taken(shared_cluster: None, timeout_s: float) -> None:
     future: Any = Worker().note(3)
     assert future.result(timeout_s) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, None), (2, 2), (0.5, 0.5), (Decimal(3), 3.0), (np.float32(0.5), 0.5), (-1, 0), (-math.inf, 0)],
+)
+def test_seconds_are_taken_in_any_type_of_number(given: Any, seconds: float | None) -> None:
+    found = seconds_of("timeout", given)
+    assert found == seconds
+    assert found is None or type(found) in {int, float}
+
+
+def test_an_infinite_time_is_one_that_a_lock_takes() -> None:
+    lock = threading.Lock()
+    for given in (math.inf, 10**400):
+        assert lock.acquire(timeout=seconds_of("timeout", given) or 0)
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"), [("5", TypeError), (2j, TypeError), ([1], TypeError), (math.nan, ValueError)]
+)
+def test_what_is_no_time_is_refused(given: Any, refusal: type[Exception]) -> None:
+    with pytest.raises(refusal, match="timeout must be a number of seconds or None, not "):
+        seconds_of("timeout", given)
 
 
 def test_an_outcome_is_set_while_the_condition_is_held() -> None:

@@ -47,7 +47,16 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(given: dict[str, objec
 
 
 @pytest.mark.parametrize(
-    "given", [{"n_cpu": -1}, {"n_gpu": 1.5}, {"max_memory": 0}, {"n_cpu": float("nan")}, {"lease_timeout_s": -1}]
+    "given",
+    [
+        {"n_cpu": -1},
+        {"n_gpu": 1.5},
+        {"max_memory": 0},
+        {"n_cpu": float("nan")},
+        {"lease_timeout_s": -1},
+        {"lease_timeout_s": 1e300},
+        {"max_restarts": 2**63},
+    ],
 )
 def test_an_option_out_of_range_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(given))):

@@ -24,7 +24,7 @@ from parl_remote import _current
 from parl_remote._config import Environment, environment
 from parl_remote._files.places import Places
 from parl_remote._links.call_messages import ClusterReach
-from parl_remote._options import check_count, check_flag, check_number
+from parl_remote._options import check_count, check_flag, check_number, seconds_of
 from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
 from parl_remote._system.facilities import cpu_count
 from parl_remote._transport.addresses import Address
@@ -430,6 +430,7 @@ def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
     """
     if not isinstance(name, str):
         raise TypeError(f"get_actor takes the name of an actor, not {name!r}")
+    timeout_s = seconds_of("timeout_s", timeout_s)
     client = _current.client()
     found = client.find(name, timeout_s)
     spec, proxies = unpacked(found.shipped)

@@ -35,6 +35,7 @@ from parl_remote._data.object_memory import FrameKind, Memory, MemoryGone, Memor
 from parl_remote._data.tensors import Reducers, reducers
 from parl_remote._future import RemoteFuture
 from parl_remote._links.identity import host_id, new_id
+from parl_remote._options import seconds_of
 from parl_remote._system.facilities import is_portable
 from parl_remote._system.interrupts import uninterrupted
 from parl_remote._system.texts import described
@@ -159,7 +160,9 @@ class ObjectRef(serialize.Reference, Generic[T]):
         Raises:
             ObjectLost: Every process that had the value has ended.
             ResultTimeout: The value did not come in time.
+            TypeError: `timeout` is not a number.
         """
+        timeout = seconds_of("timeout", timeout)
         value: T
         if self._frames:
             value = thaw([memoryview(frame) for frame, _ in self._frames], [kind for _, kind in self._frames])

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import operator
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +14,16 @@ from typing import Any
 
 from parl_remote._resources import Placement, Resources
 
-__all__ = ["RECORD_VARIABLE", "ActorOptions", "check_count", "check_flag", "check_number", "deadline_of"]
+__all__ = ["RECORD_VARIABLE", "ActorOptions", "check_count", "check_flag", "check_number", "deadline_of", "seconds_of"]
 
 RECORD_VARIABLE = "PARL_RECORD"  # tells an actor's process the folder of its journal
 
 _MIB = 2**20
+_MOST = 2**62  # of any number in a message
 _MOST_MIB = 2**27  # 128 TiB
 _PLACEMENTS = tuple(placement.value for placement in Placement)
 _WHEN_FULL = ("wait", "raise")
+_LONGEST_S = threading.TIMEOUT_MAX / 2  # what the locks of every system take; 146 years on Linux
 _LONGEST_NAME = 200  # it is shown in tables
 _ABSENT: Mapping[str, Any] = {"labels": {}, "node": "", "name": "", "record": ""}  # None where it is not among them
 
@@ -153,7 +156,7 @@ def check_count(name: str, value: Any, least: int) -> int:
 
     Raises:
         TypeError: It is not a whole number.
-        ValueError: It is smaller.
+        ValueError: It is smaller, or larger than a message can carry.
     """
     try:
         if isinstance(value, bool):
@@ -163,6 +166,8 @@ def check_count(name: str, value: Any, least: int) -> int:
         raise TypeError(f"{name} must be a whole number, not {value!r}") from None
     if number < least:
         raise ValueError(f"{name} must be a whole number of {least} or more, not {value!r}")
+    if number > _MOST:
+        raise ValueError(f"{name} is too large: {value!r}")
     return number
 
 
@@ -171,26 +176,40 @@ def check_number(name: str, value: Any) -> float:
 
     Raises:
         TypeError: It is not a number.
-        ValueError: It is negative or not finite.
+        ValueError: It is negative, not finite, or larger than a message can carry.
     """
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} must be a number, not {value!r}")
     number = value if isinstance(value, int) else float(value)
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{name} must be a finite number of 0 or more, not {value!r}")
+    if number > _MOST:
+        raise ValueError(f"{name} is too large: {value!r}")
     return number
 
 
-def deadline_of(name: str, timeout: Any) -> float | None:
-    """Return when a number of seconds from now will have passed, on the monotonic clock; None for None.
+def seconds_of(name: str, timeout: Any) -> float | None:
+    """Return how many seconds to wait, 0 for less and years for infinity; None for None.
 
     Raises:
         TypeError: It is not a number.
+        ValueError: It is NaN.
     """
+    if timeout is None:
+        return None
     try:
-        return None if timeout is None else time.monotonic() + timeout
+        seconds = max(min(timeout, _LONGEST_S), 0)
     except TypeError:
         raise TypeError(f"{name} must be a number of seconds or None, not {timeout!r}") from None
+    if timeout != timeout:
+        raise ValueError(f"{name} must be a number of seconds or None, not {timeout!r}")
+    return seconds if isinstance(seconds, int) else float(seconds)
+
+
+def deadline_of(name: str, timeout: Any) -> float | None:
+    """Return when a number of seconds will have passed, on the monotonic clock; raise what `seconds_of` raises."""
+    seconds = seconds_of(name, timeout)
+    return None if seconds is None else time.monotonic() + seconds
 
 
 def check_flag(name: str, value: object) -> None:

@@ -28,7 +28,7 @@ from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec, ShippedSpec
 from parl_remote._links.identity import host_id, python_misfit
 from parl_remote._links.loop import Loop
-from parl_remote._options import ActorOptions
+from parl_remote._options import ActorOptions, seconds_of
 from parl_remote._program.actor_ref import ActorPlace, ActorRef, AttributeNames
 from parl_remote._program.connection import Connection
 from parl_remote._program.known_actors import ActorRecord, Made
@@ -336,6 +336,7 @@ class RemoteManager:
             ResultTimeout: No object was served in time.
             NotConnected: The manager is closed.
         """
+        timeout_s = seconds_of("timeout_s", timeout_s)
         options = ActorOptions.of({"wait": wait, "max_pending_calls": max_pending_calls})
         while True:
             if self._closed:

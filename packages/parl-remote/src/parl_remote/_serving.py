@@ -27,7 +27,7 @@ from parl_remote._data import serialize
 from parl_remote._data.class_spec import ClassSpec
 from parl_remote._links.call_messages import Flag, Kind, header_of, pack
 from parl_remote._links.identity import host_id, new_id, versions
-from parl_remote._options import check_count
+from parl_remote._options import check_count, check_number, seconds_of
 from parl_remote._program.proxy import make_proxy, reference_of, served_object
 from parl_remote._program.rendezvous import find_manager_key
 from parl_remote._streams import close_streams, read_by
@@ -126,7 +126,7 @@ class Serving:
         self.error: BaseException | None = None
         self._address = address
         self._key_file = key_file
-        self._reconnect_s = reconnect_s
+        self._reconnect_s = check_number("reconnect_s", reconnect_s)
         self._id = new_id("object")
         self._ended = threading.Event()
         self._closing = False
@@ -138,7 +138,7 @@ class Serving:
         names = self._host.attributes if ref is None else tuple(ref.attributes.names)
         self._hello = [_hello(self._id, spec.name), *serialize.dumps((tuple(spec.shipped()), names))]
         self._runner = _runner_for(self._host, concurrency_of(spec.cls, max_concurrency))
-        self._channel, welcome = self._connect(timeout_s)
+        self._channel, welcome = self._connect(check_number("timeout_s", timeout_s))
         manager_is_here = welcome.get("pid") == os.getpid() and welcome.get("host") == host_id()
         daemon = threading.current_thread().daemon or manager_is_here  # else the program could not end
         threading.Thread(target=self._live, name="parl-serving", daemon=daemon).start()
@@ -154,7 +154,7 @@ class Serving:
         Raises:
             RemoteError: The serving ended because the manager could not be reached any more.
         """
-        if not self._ended.wait(timeout_s):
+        if not self._ended.wait(seconds_of("timeout_s", timeout_s)):
             return False
         if self.error is not None:
             raise self.error

@@ -22,10 +22,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from parl_remote._data import serialize
 from parl_remote._display import progress_bar
 from parl_remote._functions.sources import Calls, Items, Results
-from parl_remote._functions.worker import Code, How, Packed, name_of, pack, pack_items
+from parl_remote._functions.worker import Code, How, Packed, name_of, pack_items
 from parl_remote._functions.workers import Quota, Workers, after_fork, own_workers, shared_workers
 from parl_remote._future import RemoteFuture
-from parl_remote._options import ActorOptions, deadline_of
+from parl_remote._options import ActorOptions, check_count, deadline_of, seconds_of
 from parl_remote._system.interrupts import Condition, Event, uninterrupted
 
 __all__ = ["Executor", "RemoteFunction", "map", "remote_function", "wait"]
@@ -76,11 +76,13 @@ class Executor(concurrent.futures.Executor):
                 raise ValueError("max_workers must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        if not isinstance(initargs, Iterable):
+            raise TypeError(f"initargs must be a tuple of arguments, not {initargs!r}")
         self._max_workers = max_workers
         self._quota = Quota(max_workers)
         self._settings = _Settings(retries, timeout_s, resources)
         self._initializer = initializer
-        self._initargs = initargs
+        self._initargs = tuple(initargs)
         self._lock = threading.RLock()  # a signal handler may shut the executor down while this thread submits
         self._workers: Workers | None = None
         self._calls: Calls | None = None
@@ -211,9 +213,9 @@ class Executor(concurrent.futures.Executor):
             if self._initializer is None:
                 self._workers = shared_workers(options)
             else:
-                initializer = pack((self._initializer, serialize.with_stand_ins(self._initargs, {})[0]))
-                initializer = initializer.kept() if isinstance(initializer, Packed) else initializer
-                self._workers = own_workers(options, initializer)
+                code = Code.of(self._initializer)
+                arguments = _packed(code, self._initializer, self._initargs, {})
+                self._workers = own_workers(options, (code.packed, arguments))
         elif self._workers.is_over():  # the program has disconnected since
             self._workers = self._calls = None
             self._quota = Quota(self._max_workers)
@@ -234,18 +236,15 @@ class _Settings:
     """What an executor, a map and a remote function have in common."""
 
     def __init__(self, retries: int, timeout_s: float | None, resources: dict[str, Any]) -> None:
-        if isinstance(retries, bool) or not isinstance(retries, int):
-            raise TypeError(f"retries must be a whole number, not {retries!r}")
-        if retries < 0:
-            raise ValueError(f"retries must be 0 or more, not {retries!r}")
-        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
+        seconds = seconds_of("timeout_s", timeout_s)
+        if seconds == 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s!r}")
         for name in resources:
             if name not in _LIMIT_NAMES:
                 raise TypeError(f"there is no option {name!r}; there are {', '.join(_LIMIT_NAMES)}")
         self.options = ActorOptions.of(resources)
-        self.retries = retries
-        self.timeout_s = timeout_s
+        self.retries = check_count("retries", retries, 0)
+        self.timeout_s = seconds
 
     def calls(self, workers: Workers, quota: Quota) -> Calls:
         calls = Calls(workers, quota, self.retries, self.timeout_s)
@@ -481,16 +480,26 @@ def _queue(
 ) -> None:
     try:
         code = Code.of(_plain(fn))
-        try:
-            packed = pack_items([(args, kwargs)], How.CALL)
-        except Exception as error:
-            raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn), "function") from error
+        packed = _packed(code, fn, args, kwargs)
     except BaseException as error:
         calls.refuse(future, error)
         if not isinstance(error, Exception):
             raise
         return
-    calls.add(future, code, packed.kept() if isinstance(packed, Packed) else packed)
+    calls.add(future, code, packed)
+
+
+def _packed(code: Code, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments of one call of a function as the only item of a list, pickled.
+
+    Raises:
+        SerializationError: They cannot be sent.
+    """
+    try:
+        packed = pack_items([(args, kwargs)], How.CALL)
+    except Exception as error:
+        raise serialize.refusal(error, args, kwargs, code.name, lambda: _parameters(fn), "function") from error
+    return packed.kept() if isinstance(packed, Packed) else packed
 
 
 def _parameters(fn: Callable[..., Any]) -> list[str]:
@@ -564,9 +573,9 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
         raise ValueError("wait takes each future once")
     if not futures:
         return [], []
-    if not 0 < num_returns <= len(futures):
+    if check_count("num_returns", num_returns, 1) > len(futures):
         raise ValueError(f"num_returns must be from 1 to {len(futures)}, the number of futures, not {num_returns!r}")
-    deadline_of("timeout", timeout)
+    seconds = seconds_of("timeout", timeout)
     waiter = _Countdown(num_returns)
     for one in futures:
         with one._condition:
@@ -574,7 +583,7 @@ def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None 
                 waiter.count()
             else:
                 one._waiters.append(waiter)
-    waiter.over.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+    waiter.over.wait(seconds)
     done: list[Any] = []
     others: list[Any] = []
     for one in futures:

@@ -233,15 +233,15 @@ class FunctionWorker:
     """Runs functions, one chunk of items at a time.
 
     Args:
-        initializer: Packed function and arguments, called first; None for none.
+        initializer: Packed function and the packed list of its only call, made first; None for none.
     """
 
     def __init__(self, initializer: Any = None) -> None:
         self._functions: Known[_Sent] = Known()
         if initializer is not None:
-            function, args = unpack(initializer)
+            function, ((args, kwargs),) = map(unpack, initializer)
             serialize.keep_globals(function)
-            function(*args)
+            function(*args, **kwargs)
 
     def run(self, key: bytes, code: Any, name: str, items: Any, how: int) -> tuple[Any, ...]:
         """Run a function on items.

@@ -207,7 +207,7 @@ class Workers:
     Args:
         client: Where they are made.
         options: Of each.
-        initializer: Packed function and arguments that each calls first; None for none.
+        initializer: What each calls first, see `FunctionWorker`; None for none.
     """
 
     def __init__(self, client: _current.ActorMaker, options: ActorOptions, initializer: Any = None) -> None:

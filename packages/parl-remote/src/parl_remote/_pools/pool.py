@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from parl_remote._display import progress_bar
 from parl_remote._future import RemoteFuture, ResultIterator
-from parl_remote._options import check_count, deadline_of
+from parl_remote._options import check_count, deadline_of, seconds_of
 from parl_remote._pools.dispatcher import Dispatcher, Task
 from parl_remote._program.proxy import reference_of
 from parl_remote._system.interrupts import Condition, is_by_handler, take_items, uninterrupted
@@ -176,7 +176,7 @@ class ActorPool:
             ResultTimeout: No actor became free in time.
             ActorError: The pool has no actors, or is closed.
         """
-        deadline_of("timeout_s", timeout_s)
+        timeout_s = seconds_of("timeout_s", timeout_s)
         request = self._open().take_out()
         try:
             return request.result(timeout_s)
@@ -249,7 +249,7 @@ class ActorPool:
         is_ordered: bool,
     ) -> Results:
         self._open()
-        deadline_of("timeout_s", timeout_s)
+        timeout_s = seconds_of("timeout_s", timeout_s)
         if ahead is not None:
             ahead = check_count("ahead", ahead, 1)
         call = _call_of(work, self.actors)

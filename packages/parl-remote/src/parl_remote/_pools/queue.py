@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from parl_remote import _current
 from parl_remote._connecting import connect, get_actor, kill
 from parl_remote._decorator import remote_class, submit, with_options
-from parl_remote._options import check_count
+from parl_remote._options import check_count, seconds_of
 from parl_remote._system.interrupts import uninterrupted
 from parl_remote.errors import QueueClosed
 
@@ -249,9 +249,7 @@ class Queue(Generic[Item]):
             queue.Empty: There was no item in time.
             QueueClosed: The queue is closed and has no items left.
         """
-        if most < 1:
-            raise ValueError(f"most must be 1 or more, not {most!r}")
-        return self._taken(most, _patience(True, timeout))
+        return self._taken(check_count("most", most, 1), _patience(True, timeout))
 
     def _taken(self, most: int, timeout_s: float | None) -> list[Item]:
         """Take items; what a signal's handler raises leaves them in the queue."""
@@ -316,7 +314,7 @@ class Queue(Generic[Item]):
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until `task_done` was called for every item; return False if that does not happen in time."""
-        return bool(self._actor.join(timeout))
+        return bool(self._actor.join(seconds_of("timeout", timeout)))
 
     def close(self) -> None:
         """Refuse more items: `put` raises `QueueClosed`, `get` does so when the queue is empty, loops over it end."""
@@ -358,9 +356,10 @@ def _of(actor: Any) -> Queue[Any]:
 def _patience(block: bool, timeout: float | None) -> float | None:
     if not block:
         return 0.0
+    seconds = seconds_of("timeout", timeout)
     if timeout is not None and timeout < 0:
         raise ValueError(f"timeout must be 0 or more, not {timeout!r}")
-    return timeout
+    return seconds
 
 
 def _check_put(answer: tuple[int, bool], number: int) -> None:
