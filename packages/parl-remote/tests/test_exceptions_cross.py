@@ -175,7 +175,7 @@ def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywher
     assert cause.method == "Raiser.divide"
     assert cause.type_name == "ZeroDivisionError"
     shown = "".join(traceback.format_exception(raised.value))
-    assert "+-- traceback in the actor" in shown
+    assert "+-- remote traceback" in shown
     assert "return 1 / number" in shown
     assert "in _inner" in shown
     assert "parl_remote/actor" not in cause.remote_traceback
@@ -341,6 +341,8 @@ def open_nothing() -> Exception:
         (lambda: StopIteration(5), {"value": 5}),
         (lambda: Detailed("there", number=5), {"filename": "there", "errno": 5, "strerror": "is missing"}),
         (lambda: DetailedLater("there", 5), {"filename": "there", "number": 5, "errno": None}),
+        (lambda: BlockingIOError(11, "full", 5), {"characters_written": 5, "filename": None}),
+        (lambda: BlockingIOError(11, "empty"), {"filename": None}),
         (lambda: parl_remote.NameTaken("it is"), {}),
     ],
 )
@@ -368,8 +370,10 @@ def test_an_exception_whose_attributes_are_fixed_is_both_as_well(anywhere: str) 
     for _ in range(2):
         with pytest.raises(Frozen, match="3") as caught:
             Raiser().throw(lambda: Frozen(3))
-        assert (caught.value.code, caught.value.args) == (3, (3,))
-        assert isinstance(caught.value, RemoteCallError)
+        for one in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+            assert (one.code, one.args) == (3, (3,))
+            assert isinstance(one, RemoteCallError)
+            assert one.method == "Raiser.throw"
         assert isinstance(caught.value.__cause__, RemoteCallError)
 
 

@@ -182,7 +182,7 @@ def test_an_exception_can_be_raised_again_and_again(
         assert str(raised.value) == str(error)
         assert vars(raised.value).get("both") == vars(error).get("both")
         assert raised.value.__notes__ == ["a note"]
-        assert "traceback in the actor" in "".join(traceback.format_exception(raised.value))
+        assert "remote traceback" in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize("debug", [False, True])

@@ -372,14 +372,14 @@ class ItemLost(ActorError, BrokenExecutor):
 
 
 class RemoteCallError(ActorError):
-    """A method raised in the actor; the actor keeps running.
+    """A method raised in the actor, or a function in its worker; these keep running.
 
     The user's own exception is raised where it can be rebuilt: an object of its class that is a `RemoteCallError` as
     well, with one that has the traceback as its cause. Where it cannot (its class is unknown here, or it does not
     pickle), this one is raised itself.
 
     Attributes:
-        method: The method that was called.
+        method: The method or function that was called.
         remote_traceback: The traceback as the actor formatted it.
         type_name: The qualified name of the exception's class in the actor.
     """
@@ -395,7 +395,7 @@ class RemoteCallError(ActorError):
         if not self.remote_traceback:
             return message
         framed = "\n".join(f"  | {line}" for line in self.remote_traceback.rstrip().splitlines())
-        return f"{message}\n  +-- traceback in the actor\n{framed}\n  +--"
+        return f"{message}\n  +-- remote traceback\n{framed}\n  +--"
 
 
 class RemoteAttributeError(RemoteCallError, AttributeError):

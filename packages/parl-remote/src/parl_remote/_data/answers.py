@@ -87,10 +87,10 @@ def describe(error: BaseException, method: str, references: list[object] | None 
     )
 
 
-def rebuild(failure: Failure) -> BaseException:
+def rebuild(failure: Failure, where: str = "actor") -> BaseException:
     """Return the exception to raise at the caller."""
     remote = RemoteCallError(
-        f"{failure.method}() raised {failure.type_name} in the actor: {failure.text}",
+        f"{failure.method}() raised {failure.type_name} in the {where}: {failure.text}",
         method=failure.method,
         remote_traceback=failure.traceback,
         type_name=failure.type_name,
@@ -190,7 +190,12 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
             state = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], dict) else {}
         made = from_parts(cls, args, {**state, **error.__dict__})
         assign(made, "args", error.args)
-        for name, value in _outside_dict(error, kind).items():
+        kept = _outside_dict(error, kind)
+        for name in (
+            _outside_dict(made, kind).keys() - kept
+        ):  # the third argument of a BlockingIOError, as a file's name
+            object.__delattr__(made, name)
+        for name, value in kept.items():
             assign(made, name, value)
         assign(made, "__suppress_context__", error.__suppress_context__)
         return made
@@ -209,6 +214,9 @@ def _reduce_both(self: Any, protocol: Any) -> Any:
     args = tuple(kind if one is type(self) else one for one in args)
     told = [getattr(self, name, "") for name in ("method", "remote_traceback", "type_name")]
     kept = {**_outside_dict(self, kind), "args": self.args}
+    if rest and isinstance(rest[0], dict) and kind.__setstate__ is BaseException.__setstate__:
+        kept |= rest[0]  # what that sets with `setattr`, which the class may refuse
+        rest[0] = None
     return _both_again, (make, args, kept, tuple(map(str, told))), *rest
 
 
@@ -235,6 +243,7 @@ def slots_of(kind: type) -> dict[str, MemberDescriptorType]:
 # What built-in exceptions keep neither in `__dict__` nor, if the constructor is the user's own, in `args`.
 _MEMBERS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: ("errno", "strerror", "filename", "filename2"),
+    BlockingIOError: ("characters_written",),
     ImportError: ("msg", "name", "path"),
     AttributeError: ("name",),
     NameError: ("name",),
@@ -248,8 +257,10 @@ def _outside_dict(error: BaseException, kind: type[BaseException]) -> dict[str, 
     kept = {name: getattr(error, name) for name in slots_of(kind) if hasattr(error, name)}
     for built_in, names in _MEMBERS.items():
         if issubclass(kind, built_in):
-            members = {name: getattr(built_in, name).__get__(error) for name in names}
-            kept |= {name: value for name, value in members.items() if value is not None}
+            for name in names:
+                with contextlib.suppress(AttributeError):  # of `characters_written`, if there are none
+                    if (value := getattr(built_in, name).__get__(error)) is not None:
+                        kept[name] = value
     return kept
 
 

@@ -170,7 +170,7 @@ _Read = tuple[list[Any], dict[int, BaseException]]
 def read(outcome: Outcome, chunk: Chunk) -> _Read:
     """Return the values of a chunk, and errors by the places of the items that have no value."""
     if outcome.failures:
-        failures = {place: rebuild(Failure(*told)) for place, told in outcome.failures.items()}
+        failures = {place: rebuild(Failure(*told), "worker") for place, told in outcome.failures.items()}
         if (first := min(failures)) < 0:  # `NO_CODE` or `NO_ITEMS`
             return [None] * chunk.size, dict.fromkeys(range(chunk.size), failures[first])
     else:
