@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import sys
 import types
 from collections.abc import Callable
@@ -111,6 +112,15 @@ def test_a_module_below_a_path_with_dots_is_found(tmp_path: Path, monkeypatch: p
     module = importlib.import_module("beside_the_tests")
     monkeypatch.delitem(sys.modules, "beside_the_tests")
     assert importable_elsewhere(module)
+
+
+def test_a_module_without_a_file_is_found_if_its_package_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("json.made")
+    monkeypatch.setitem(sys.modules, "json.made", module)
+    assert not importable_elsewhere(module)
+    monkeypatch.setattr(json, "made", module, raising=False)
+    assert importable_elsewhere(module)
+    assert not importable_elsewhere(types.ModuleType("this.json"))  # which is on the path, but not there
 
 
 def test_what_a_process_expects_elsewhere_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

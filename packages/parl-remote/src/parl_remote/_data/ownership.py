@@ -107,8 +107,10 @@ def _place_of(name: str, file: str) -> str:
 def importable_elsewhere(module: ModuleType) -> bool:
     """Return whether another process with the same `sys.path` would find the same module under its name."""
     file, name = _file_of(module), module.__name__
-    if file is None:  # built in, a namespace package, made by the package that it is a part of; or made by a program
-        name = name.partition(".")[0]
+    if file is None:  # built in, a namespace package, or made by a program, or by the package that it is a part of
+        package, _, last = name.rpartition(".")
+        if getattr(sys.modules.get(package), "__dict__", {}).get(last) is module:
+            name = name.partition(".")[0]  # whose import makes it there as well
     return _is_found(name, file, tuple(map(str, sys.path)))
 
 
@@ -124,7 +126,7 @@ def _is_found(module: str, file: str | None, sys_path: tuple[str, ...]) -> bool:
         spec = _find(name, path)
         if spec is None:
             return False
-        path = spec.submodule_search_locations
+        path = spec.submodule_search_locations or []  # below a plain module is nothing
     return spec is not None and (file is None or spec.origin == file)
 
 
