@@ -26,8 +26,10 @@ import pytest
 from parl_remote._config import environment
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Role
+from parl_remote._messages.overview import ClusterEvent, EventKind, Events, ListEvents
 from parl_remote._messages.parts import LogText, ReadLog
 from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote.cli._logs import _later_events
 from parl_remote.cli._session import _meant
 from parl_remote.cli._show import _actor_table, age, clip, size, table
 from parl_remote.errors import RemoteError
@@ -450,6 +452,23 @@ def test_following_events_goes_on_with_a_master_that_is_started_again(desk: Desk
     desk.xparl("stop", "--port", desk.port)
     assert follower.wait(60) == 0
     assert "has ended: the cluster was stopped" in follower.stderr.read()
+
+
+def test_events_of_a_master_that_has_lost_its_history_are_followed_from_the_first() -> None:
+    def event(number: int) -> ClusterEvent:
+        return ClusterEvent(number, 0.0, EventKind.NODE_JOINED, "joined")
+
+    class Master:
+        rest = staticmethod(lambda _: None)
+
+        def ask(self, make: Callable[[int], ListEvents], _: object) -> Events:
+            after = make(1).after
+            since, numbers = told.pop(0)
+            return Events(1, tuple(event(number) for number in numbers if number > after), max(numbers), since)
+
+    told = [(1.0, [8, 9]), (2.0, [1, 2]), (2.0, [1, 2]), (2.0, [1, 2, 3])]
+    events = _later_events(SimpleNamespace(master=Master()), 1.0, 8)  # type: ignore[arg-type]
+    assert [next(events).number for _ in range(4)] == [9, 1, 2, 3]
 
 
 # -- top --------------------------------------------------------------------------------------------------------------

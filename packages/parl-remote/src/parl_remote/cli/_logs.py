@@ -184,12 +184,13 @@ def events_command(
         contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext(),  # the usual way to leave
         open_session("xparl events", port, address, key_file) as session,
     ):
-        kept = [event for page in _pages(session.master, 0) for event in page.events]
+        pages = list(_pages(session.master, 0))
+        kept = [event for page in pages for event in page.events]
         shown = [event for event in kept if not wanted or event.kind.value in wanted]
         most = lines if lines is not None or not follow else 20
         for event in shown if most is None else shown[len(shown) - min(most, len(shown)) :]:
             _show_event(event, as_json)
-        for event in _later_events(session, kept[-1].number if kept else 0) if follow else ():
+        for event in _later_events(session, pages[-1].since, pages[-1].latest) if follow else ():
             if not wanted or event.kind.value in wanted:
                 _show_event(event, as_json)
 
@@ -198,14 +199,23 @@ def _show_event(event: ClusterEvent, as_json: bool) -> None:
     click.echo(json.dumps(to_json(event)) if as_json else _line(event))
 
 
-def _later_events(session: Session, latest: int) -> Iterator[ClusterEvent]:
-    """Yield the events after number `latest` as they come, until the cluster ends."""
+def _later_events(session: Session, since: float, latest: int) -> Iterator[ClusterEvent]:
+    """Yield the events after number `latest` as they come, until the cluster ends.
+
+    Args:
+        session: The session.
+        since: When the count of that number began; a master that counts anew has lost what was before.
+        latest: The number.
+    """
     with contextlib.ExitStack() as opened:
         master = session.master
         while True:
             try:
                 master.rest(_LOOK_S)
                 for page in _pages(master, latest):
+                    if page.since != since:
+                        since, latest = page.since, 0
+                        break
                     for event in page.events:
                         latest = event.number
                         yield event
