@@ -18,7 +18,7 @@ from parl_remote._messages import LeaseGranted
 from parl_remote._messages.overview import ListNodes
 from parl_remote._options import ActorOptions
 from parl_remote._program.client import Client
-from parl_remote._program.known_actors import ActorRecord, OwnActors
+from parl_remote._program.known_actors import ActorRecord, OwnActors, Partings
 from parl_remote._program.master_client import MasterClient
 from parl_remote._program.worker_clients import WorkerClients
 from parl_remote.errors import ChannelClosed, DeathCause, DeathKind
@@ -141,7 +141,7 @@ class Watched(ActorRecord):
 
 def test_actors_may_end_while_the_program_waits_for_their_ends() -> None:
     loop = Loop()
-    own = OwnActors(loop, lambda: False)
+    own = OwnActors(Partings(loop, lambda: False))
     cause = DeathCause(DeathKind.STOPPED)
     records = [Watched(f"lease {number}", "worker", "Cell") for number in range(3)]
     for record in records:

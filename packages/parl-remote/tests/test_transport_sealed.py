@@ -7,12 +7,13 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from parl_remote._config import Limits
 from parl_remote._links.loop import Loop
-from parl_remote._program.known_actors import ActorRecord, OwnActors
+from parl_remote._program.known_actors import ActorRecord, Borrowing, OwnActors, Partings
 from parl_remote._transport import Event, Opened, Received, sealed
 from parl_remote._transport.sealed import Handover, Opener, SealedChannel, SealedListener, Sealer, can_seal
 from parl_remote.errors import (
@@ -286,17 +287,22 @@ def test_what_has_arrived_is_received_after_the_channel_was_closed(listener: Sea
         channel.receive(DEADLINE_S)
 
 
-def test_an_answer_that_comes_after_the_news_of_its_actors_end_is_read(listener: SealedListener) -> None:
+@pytest.mark.parametrize("is_borrowed", [False, True])
+def test_an_answer_that_comes_after_the_news_of_its_actors_end_is_read(
+    listener: SealedListener, is_borrowed: bool
+) -> None:
     channel, peer = connected(listener)
     loop = Loop()
-    own = OwnActors(loop, lambda: True)
-    record = ActorRecord("lease", "worker", "Cell")
+    partings = Partings(loop, lambda: True)
+    nothing: Any = None
+    own, borrowed = OwnActors(partings), Borrowing(partings, nothing, nothing, own_lease="", timeout_s=0)
+    record = ActorRecord("lease", "worker", "Cell", is_borrowed=is_borrowed)
     record.channel = channel
-    own.add(record)
-    own.lost("lease", DeathCause(DeathKind.CONSTRUCTOR))
+    (borrowed if is_borrowed else own).records["lease"] = record
+    (borrowed if is_borrowed else own).lost("lease", DeathCause(DeathKind.CONSTRUCTOR))
     listener.send(peer, [b"last words"])
     assert bytes(channel.receive(DEADLINE_S)[0]) == b"last words"
-    own.close(DeathCause(DeathKind.STOPPED))
+    partings.close()
     with pytest.raises(ChannelClosed):
         channel.receive(DEADLINE_S)
     loop.close()

@@ -41,6 +41,7 @@ from parl_remote._program.known_actors import (
     Borrowing,
     Made,
     OwnActors,
+    Partings,
     Releaser,
     find_named,
     kill_named,
@@ -149,7 +150,8 @@ class Client(ConnectionDisplay):
             on_died=self._lost,
             on_worker_gone=self._worker_gone,
         )
-        self.own = OwnActors(self._loop, lambda: threading.current_thread() is self._thread)
+        self._partings = Partings(self._loop, lambda: threading.current_thread() is self._thread)
+        self.own = OwnActors(self._partings)
         self.making = Making(
             self._master,
             self._workers,
@@ -162,7 +164,11 @@ class Client(ConnectionDisplay):
             lease_timeout_s=lease_timeout_s,
         )
         self._borrowing = Borrowing(
-            self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
+            self._partings,
+            self._workers,
+            self._connection_to,
+            own_lease=inside_actor,
+            timeout_s=limits.liveness_limit_s,
         )
         self._releaser = Releaser(self._loop, self._release, self._forget_others)
         self._thread = _thread_of(self._loop, "parl-client")
@@ -444,6 +450,7 @@ class Client(ConnectionDisplay):
             self._stop_loops,
             partial(self.own.close, cause),
             partial(self._borrowing.close, cause),
+            self._partings.close,
             self._releaser.hang_up,
             self._master.hang_up,
             self._workers.hang_up,

@@ -2,7 +2,7 @@
 
     record    how to reach the actor on one lease and, once it has ended, why
     own       add --> records --lost: its calls fail with the cause--> forget --> its connection closes
-                                                         `--(on another host) a second later: answers may follow
+                                              `--(on another host, borrowed or own) a second later: answers may follow
     borrowed  WatchActor to its worker --> connection to the actor --JOIN--> it lives as long as this process holds it
     by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it exists
     released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one continues
@@ -57,6 +57,7 @@ __all__ = [
     "Borrowing",
     "Made",
     "OwnActors",
+    "Partings",
     "Releaser",
     "RestartPolicy",
     "find_named",
@@ -267,10 +268,46 @@ def granted_at(place: ActorPlace) -> LeaseGranted:
     )
 
 
+class Partings:
+    """The ends of one client's connections to actors that have ended.
+
+    Args:
+        loop: The client's loop.
+        in_loop: Returns whether the calling thread is the loop's.
+    """
+
+    def __init__(self, loop: Loop, in_loop: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._in_loop = in_loop
+        self._later: set[ActorRecord] = set()  # their last answers may be on the way
+
+    def hang_up(self, record: ActorRecord, cause: DeathCause) -> None:
+        """Close the connection to an actor that has ended, once its last answers have come."""
+        if record.channel is not None and self._in_loop():
+            self._loop.remove(record.channel)  # the releaser may still be reading from it
+            if cause.kind is not DeathKind.NODE_LOST and type(record.channel) is not UnixChannel:
+                # From another host, answers come by another way than the news of the end, and may come after it: the
+                # actor's system, or the relay, closes the connection behind the last one.
+                self._later.add(record)
+                self._loop.call_later(NEWS_S, lambda: self._hang_up_now(record))
+                return
+        record.hang_up()
+
+    def close(self) -> None:
+        """Close all connections, once the loop has stopped."""
+        for record in list(self._later):
+            self._hang_up_now(record)
+
+    def _hang_up_now(self, record: ActorRecord) -> None:
+        self._later.discard(record)
+        record.hang_up()
+
+
 class Borrowing:
     """The borrowed actors of one client.
 
     Args:
+        partings: The client's.
         workers: The client's links to workers.
         connect: Makes a connection of a channel to the record's actor.
         own_lease: The lease of the actor in this process; empty for a program.
@@ -282,12 +319,14 @@ class Borrowing:
 
     def __init__(
         self,
+        partings: Partings,
         workers: WorkerClients,
         connect: Callable[[ActorRecord, Channel], ActorConnection],
         *,
         own_lease: str,
         timeout_s: float,
     ) -> None:
+        self._partings = partings
         self._workers = workers
         self._connect = connect
         self._own_lease = own_lease
@@ -329,7 +368,7 @@ class Borrowing:
         record = self.records.get(lease_id)
         if record is not None:
             record.lose(cause)
-            record.hang_up()
+            self._partings.hang_up(record, cause)
 
     def close(self, cause: DeathCause) -> None:
         """Drop all records, once the loop has stopped."""
@@ -377,18 +416,15 @@ class OwnActors:
     """The actors that one client has made.
 
     Args:
-        loop: The client's loop.
-        in_loop: Returns whether the calling thread is the loop's.
+        partings: The client's.
 
     Attributes:
         records: The record of each, by lease.
     """
 
-    def __init__(self, loop: Loop, in_loop: Callable[[], bool]) -> None:
-        self._loop = loop
-        self._in_loop = in_loop
+    def __init__(self, partings: Partings) -> None:
+        self._partings = partings
         self._changed = Condition()
-        self._parting: set[ActorRecord] = set()  # ended, and their last answers may be on the way
         self.records: dict[str, ActorRecord] = {}
 
     def add(self, record: ActorRecord) -> None:
@@ -415,15 +451,7 @@ class OwnActors:
             self.records.pop(record.lease_id, None)
             self._changed.notify_all()
         record.end(cause)
-        if record.channel is not None and self._in_loop():
-            self._loop.remove(record.channel)  # the releaser may still be reading from it
-            if cause.kind is not DeathKind.NODE_LOST and type(record.channel) is not UnixChannel:
-                # From another host, answers come by another way than the news of the end, and may come after it: the
-                # actor's system, or the relay, closes the connection behind the last one.
-                self._parting.add(record)
-                self._loop.call_later(NEWS_S, lambda: self._part_with(record))
-                return
-        record.hang_up()
+        self._partings.hang_up(record, cause)
 
     def await_none(self, timeout_s: float) -> None:
         """Wait until all actors have ended, except those that outlive the program."""
@@ -434,12 +462,6 @@ class OwnActors:
         """Drop all records, once the loop has stopped."""
         for record in list(self.records.values()):
             self.forget(record, cause)
-        for record in list(self._parting):
-            self._part_with(record)
-
-    def _part_with(self, record: ActorRecord) -> None:
-        self._parting.discard(record)
-        record.hang_up()
 
 
 _RETRY_S = 0.01  # between attempts to say CLOSE to an actor whose socket is full
