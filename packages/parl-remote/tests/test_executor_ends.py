@@ -5,13 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import gc
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken
+from parl_remote._functions import sources, worker
 from parl_remote._functions.worker import Code, FunctionWorker, How, Outcome, pack_items
-from parl_remote._functions.workers import Workers
+from parl_remote._functions.workers import Chunk, Workers
 
 PATIENCE_S = 60.0
 _state: dict[str, Any] = {}
@@ -200,11 +202,62 @@ def _check_third(results: Iterator[Any], expected: list[Any]) -> None:
 
 def test_a_function_that_cannot_be_read_says_so_for_each_chunk() -> None:
     code = Code.of(functools.partial(divmod, Unreadable()))
-    worker = FunctionWorker()
+    runner = FunctionWorker()
     for sent in (code.packed, None):
-        outcome = Outcome(*worker.run(code.key, sent, code.name, pack_items([1], How.ITEM), How.ITEM))
+        outcome = Outcome(*runner.run(code.key, sent, code.name, pack_items([1], How.ITEM), How.ITEM, math.inf))
         assert outcome.failures is not None
         assert "it cannot be read" in str(outcome.failures)
+
+
+class Ticks:
+    """A clock that goes on by what an item takes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_a_worker_gives_back_the_items_for_which_it_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Ticks()
+    monkeypatch.setattr(worker, "time", clock)
+
+    def item(number: int) -> int:
+        clock.now += 1e-6 if number < 100 else 0.1
+        if number == 101:
+            raise ValueError
+        return number
+
+    code = Code.of(len)
+    runner = FunctionWorker()
+    runner._functions.add(code.key, worker._Sent(item))
+
+    def run(items: Sequence[int]) -> Outcome:
+        return Outcome(*runner.run(code.key, None, "item", pack_items(items, How.ITEM), How.ITEM, 0.45))
+
+    quick = run(range(100))
+    assert (worker.unpack(quick.values), quick.left) == (list(range(100)), 0)
+    slow = run(range(100, 200))
+    assert (worker.unpack(slow.values), list(slow.failures or ()), slow.left) == ([100, None, 102, 103, 104], [1], 95)
+    both = run(range(200))
+    assert both.left > 200 - 100 - 64 - 5
+
+
+def test_items_that_were_given_back_are_done_in_their_places(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def part(chunk: Chunk, first: int, end: int) -> Chunk:
+        sizes.append(end - first)
+        return made(chunk, first, end)
+
+    made = Chunk.part
+    monkeypatch.setattr(Chunk, "part", part)
+    monkeypatch.setattr(sources, "_SLACK", 1e-6)  # so that there is time for few items
+    assert list(parl_remote.map(abs, range(-20_000, 0))) == list(range(20_000, 0, -1))
+    assert sizes
 
 
 def test_a_call_is_not_lost_with_an_idle_worker_that_is_dead(shared_cluster: None) -> None:

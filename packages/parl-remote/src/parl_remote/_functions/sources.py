@@ -4,7 +4,7 @@
     map ---items---> Items: chunks of measured cost; outcomes wait for the iterating thread, in the items' order
 
 A chunk of a map is as large as takes `_CHUNK_S`, measured on the chunks before it, and never more than a share of what
-is left, so that all workers end together.
+is left, so that all workers end together. The rest of one that takes far longer is queued again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK_S = 0.05  # of work: a hundred times what a chunk costs on its way
 _LEAST_S = 0.002  # less is not worth a message, however few items are left
 _GROWTH = 64  # from one chunk to the next, because one item says little
 _CHUNK_BYTES = 16 << 20  # there and back; with a quarter, chunks cost as much as the copies of their arrays
-_SLACK = 4  # of the time that items take beside one that may be late
+_SLACK = 4  # of the time that items take beside one that may be late, and before the rest of a chunk is given back
 _NOTHING = object()
 _COSTS_KEPT = 256  # functions
 _AHEAD = 4  # chunks for each worker that are on their way, or wait for the iterating thread
@@ -433,6 +433,8 @@ class Items:
         if self.timeout_s is not None:
             most = (size - 1) * self.timeout_s
             chunk.rest_s = min(most, _SLACK * size * self._cost) if self._cost else most
+        if self._chunksize is None:
+            chunk.most_s = _SLACK * _CHUNK_S
         self._next_start += size
         return chunk
 

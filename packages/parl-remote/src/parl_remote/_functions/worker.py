@@ -1,6 +1,6 @@
 """A worker process's side of plain functions: the object in the actor that runs them, and what goes there and back.
 
-    run(key, code, items, how) -> (seconds, values, failures, apart)
+    run(key, code, name, items, how, most_s) -> (seconds, values, failures, apart, left)
 
 Code, items and values are `Packed`, pickled once where they come from. So neither end of a call fails because of a
 single value that does not pickle, a worker keeps functions that it has read, and results are read in the thread that
@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from parl_remote._data import serialize
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 NO_CODE, NO_ITEMS = -1, -2  # the places of failures to read the function, or the items, of which none was run then
+_QUICK_S = 20e-6  # for items between two looks at the clock, which take half a microsecond
+_MOST_AT_ONCE = 64  # items, which may turn out to be slow
 _FUNCTIONS_KEPT = 32  # by a worker; they may hold large values
 T = TypeVar("T")
 
@@ -180,12 +183,14 @@ class Outcome(NamedTuple):
         values: Packed list of values; None at the place of a failure.
         failures: `answers.Failure` by place; `NO_CODE` and `NO_ITEMS` stand for those of all items.
         apart: The places of values that are streams, or were pickled by themselves and may be `Unread`.
+        left: How many of the last items were not begun, because the others took too long.
     """
 
     seconds: float
     values: Any
     failures: dict[int, tuple[Any, ...]] | None
     apart: list[int]
+    left: int = 0
 
 
 class _Sent:
@@ -243,7 +248,7 @@ class FunctionWorker:
             serialize.keep_globals(function)
             function(*args, **kwargs)
 
-    def run(self, key: bytes, code: Any, name: str, items: Any, how: int) -> tuple[Any, ...]:
+    def run(self, key: bytes, code: Any, name: str, items: Any, how: int, most_s: float) -> tuple[Any, ...]:
         """Run a function on items.
 
         Args:
@@ -252,6 +257,7 @@ class FunctionWorker:
             name: The name of the function.
             items: Packed list of items.
             how: See `How`.
+            most_s: How long it may take before no further item is begun, in seconds.
 
         Returns:
             The fields of an `Outcome`.
@@ -273,20 +279,24 @@ class FunctionWorker:
                 error = serialize.unreadable(f"an argument of {name}()", "worker", error)
             failures[missing] = tuple(describe(error, name))
             return time.perf_counter() - began, None, failures, apart
-        rest = iter(items)
-        while True:
+        rest, total, step = iter(items), len(items), 1
+        del items
+        now = time.perf_counter()
+        until = now + most_s
+        while len(values) < total and now < until:
             try:
-                _run_on(rest, function, how, values, apart)
-                break
+                _run_on(islice(rest, step), function, how, values, apart)
             except BaseException as error:
                 failures[len(values)] = tuple(describe(error, name))
                 values.append(None)
-        del items, rest
+            before, now = now, time.perf_counter()
+            step = min(2 * step, _MOST_AT_ONCE) if now - before < _QUICK_S else 1
+        del rest
         try:
             packed = pack(values)
         except BaseException:
             packed = pack(_without_unsendable(values, failures, apart, name))
-        return time.perf_counter() - began, packed, failures or None, apart
+        return time.perf_counter() - began, packed, failures or None, apart, total - len(values)
 
 
 def _run_on(rest: Iterator[Any], function: Callable[..., Any], how: int, values: list[Any], apart: list[int]) -> None:

@@ -25,6 +25,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from parl_remote import _current
@@ -111,6 +112,7 @@ class Chunk:
         size: How many.
         how: See `How`.
         start: The number of the first one.
+        most_s: How long a worker may take before it begins no further item.
         rest_s: How long all of it but one item may take: if it takes longer than that and the time limit, it is run
             again in pieces, until the item that is too late is alone.
         deaths: How many workers have ended with it, if it is a single item.
@@ -119,7 +121,20 @@ class Chunk:
         worker: The reference to the worker that it was done by, for generators that are there.
     """
 
-    __slots__ = ("alone", "code", "deaths", "future", "how", "items", "rest_s", "size", "source", "start", "worker")
+    __slots__ = (
+        "alone",
+        "code",
+        "deaths",
+        "future",
+        "how",
+        "items",
+        "most_s",
+        "rest_s",
+        "size",
+        "source",
+        "start",
+        "worker",
+    )
 
     def __init__(self, source: Source, code: Code, items: Any, size: int, how: How, start: int) -> None:
         self.source = source
@@ -128,11 +143,19 @@ class Chunk:
         self.size = size
         self.how = how
         self.start = start
+        self.most_s = inf
         self.rest_s = 0.0
         self.deaths = 0
         self.alone = False
         self.future: Any = None
         self.worker: Any = None
+
+    def part(self, first: int, end: int) -> Chunk:
+        """Return some of the items as a chunk, from the `first` to the one before `end`."""
+        part = Chunk(self.source, self.code, self.items[first:end], end - first, self.how, self.start + first)
+        part.most_s, part.rest_s = self.most_s, self.rest_s
+        part.alone = self.alone
+        return part
 
 
 class Quota:
@@ -467,7 +490,7 @@ class Workers:
             worker.known.add(key, None)
             code = chunk.code.packed
         try:
-            future = worker.ref.submit("run", (key, code, chunk.code.name, items, int(chunk.how)), {})
+            future = worker.ref.submit("run", (key, code, chunk.code.name, items, int(chunk.how), chunk.most_s), {})
         except Exception as error:
             self._lost(worker, chunk, error)
             return
@@ -488,6 +511,11 @@ class Workers:
         with self.lock:
             is_split = NO_ITEMS in (outcome.failures or ()) and self._split(chunk)
             if not is_split:
+                if outcome.left:
+                    done = chunk.size - outcome.left
+                    self._give_back([chunk.part(done, chunk.size)])
+                    size = size * done // chunk.size
+                    chunk.size = done
                 source.measured(chunk, outcome.seconds, size + getattr(outcome.values, "size", 0))
             self._done(worker, chunk)
             self._ready[source] = None
@@ -560,13 +588,11 @@ class Workers:
 
 def _pieces(chunk: Chunk) -> list[Chunk]:
     step = -(-chunk.size // _PIECES)
-    pieces = []
-    for first in range(0, chunk.size, step):
-        part = chunk.items[first : first + step]
-        piece = Chunk(chunk.source, chunk.code, part, len(part), chunk.how, chunk.start + first)
+    pieces = [chunk.part(first, min(first + step, chunk.size)) for first in range(0, chunk.size, step)]
+    for piece in pieces:
         piece.alone = True
-        piece.rest_s = chunk.rest_s if len(part) > 1 else 0.0
-        pieces.append(piece)
+        if piece.size == 1:
+            piece.rest_s = 0.0
     return pieces
 
 
