@@ -200,6 +200,9 @@ class Queue(Generic[Item]):
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         """Add an item; wait if there is no slot.
 
+        If Ctrl-C or another signal's handler ends the call, the item is in the queue once or not at all. That depends
+        on whether the queue has taken it by then.
+
         Args:
             item: The item; it is serialised now.
             block: Whether to wait for a slot.
@@ -267,7 +270,10 @@ class Queue(Generic[Item]):
         raise _nothing(is_closed)
 
     async def put_async(self, item: Item, timeout: float | None = None) -> None:
-        """Add an item without blocking the event loop; raise what `put` raises."""
+        """Add an item without blocking the event loop; raise what `put` raises.
+
+        If it is cancelled, as by `asyncio.wait_for`, the item is in the queue once or not at all.
+        """
         _check_put(await submit(self._actor.put, [item], _patience(True, timeout)), 1)
 
     async def get_async(self, timeout: float | None = None) -> Item:
