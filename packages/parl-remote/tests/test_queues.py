@@ -72,7 +72,7 @@ def test_without_an_item_or_slot_the_standard_library_s_errors_are_raised(anywhe
     with pytest.raises(queue.Empty):
         shared.get(timeout=0.01)
     shared.put(1)
-    assert shared.full()
+    assert (shared.full(), shared.maxsize) == (True, 1)
     with pytest.raises(queue.Full):
         shared.put_nowait(2)
     with pytest.raises(queue.Full, match="0 of 1"):

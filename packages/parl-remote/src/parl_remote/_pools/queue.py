@@ -296,6 +296,11 @@ class Queue(Generic[Item]):
             return items[0]  # type: ignore[no-any-return]
         raise _nothing(is_closed)
 
+    @property
+    def maxsize(self) -> int:
+        """The most items in it; 0 has no limit."""
+        return int(self._actor.size()[1])
+
     def qsize(self) -> int:
         """Return the number of items at this moment."""
         return int(self._actor.size()[0])
