@@ -900,3 +900,21 @@ def test_a_program_needs_no_connection_and_ends_after_its_calls(tmp_path: Path) 
     )
     assert (ran.stdout.split("\n")[:3], ran.stderr) == (["[2, 4]", "[(2, 'Kind')]", "[3, 6]"], "")
     assert Path(path).read_text() == "done at exit"
+
+
+def test_a_thread_may_be_the_first_to_use_functions_after_the_main_thread_has_ended(
+    run_program: Callable[..., Any],
+) -> None:
+    program = """
+        import threading
+        import parl
+
+        def late():
+            threading.main_thread().join()
+            print(list(parl.map(str, range(3))), flush=True)
+
+        parl.connect(cpu_num=1)
+        threading.Thread(target=late).start()
+    """
+    ran = run_program(program=textwrap.dedent(program))
+    assert (ran.stdout, ran.stderr) == ("['0', '1', '2']\n", "")

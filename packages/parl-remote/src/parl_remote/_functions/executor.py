@@ -640,6 +640,9 @@ def _after_fork() -> None:
     after_fork()
 
 
-threading._register_atexit(_finish)  # type: ignore[attr-defined]  # before atexit's functions, of which one disconnects
+try:  # before atexit's functions, of which one disconnects
+    threading._register_atexit(_finish)  # type: ignore[attr-defined]
+except RuntimeError:  # the main thread has ended, and another one is the first to use functions
+    _ended.set()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
