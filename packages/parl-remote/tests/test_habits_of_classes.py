@@ -133,6 +133,50 @@ def test_what_a_program_caches_is_cached_in_actors_too(tmp_path: Path) -> None:
     assert ran.stdout == "8 7 23416728348467685\n", ran.stderr
 
 
+_DISPATCHING = """
+import functools
+import parl_remote
+
+@functools.singledispatch
+def total(value):
+    return f"no {type(value).__name__}"
+
+@total.register
+def _(value: int):
+    return value
+
+@total.register(list)
+def of_list(value):
+    return sum(map(total, value))
+
+@parl_remote.remote_class
+class Actor:
+    def total(self, value):
+        return total(value)
+
+    @functools.singledispatchmethod
+    def kind(self, value):
+        return "other"
+
+    @kind.register
+    def _(self, value: int):
+        return "int"
+
+if __name__ == "__main__":
+    parl_remote.connect(cpu_num=1)
+    actor = Actor()
+    print(actor.total([1, [2, 3]]), actor.total("text"), actor.kind(1), actor.kind("1"))
+    print(list(parl_remote.map(total, [[4, [5]], 6.0])))
+"""
+
+
+def test_functions_of_programs_that_depend_on_their_arguments_types_do_so_in_actors(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_DISPATCHING)
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240, check=False)
+    assert ran.stdout == "6 no str int other\n[9, 'no float']\n", ran.stderr
+
+
 class Ordinary:
     """Known by its name before anybody makes it remote."""
 

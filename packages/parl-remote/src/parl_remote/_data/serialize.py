@@ -432,6 +432,9 @@ def _by_value_pickler() -> type[Any]:
                 return functools.cached_property, (value.func,), state
             if kind is _Cached and not has_name_elsewhere(value):
                 return _cached, (value.__wrapped__, value.cache_parameters())
+            if kind is FunctionType and value.__code__ is _DISPATCHES and not has_name_elsewhere(value):
+                registry: Any = value.registry
+                return _dispatcher, (value.__name__,), dict(registry), None, None, _fill_dispatcher
             if kind is typing.NewType and not has_name_elsewhere(value):
                 return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
             reduced = super().reducer_override(value)
@@ -501,6 +504,24 @@ _Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickl
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
     return cached
+
+
+# What `functools.singledispatch` makes; it has a cache of weak references, which cannot be pickled.
+_DISPATCHES = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]  # it is a function
+
+
+def _dispatcher(name: str) -> Callable[..., Any]:
+    def function(_: object) -> None:
+        """Stand for the one that follows, which may refer to its dispatcher."""
+
+    function.__name__ = name
+    return functools.singledispatch(function)
+
+
+def _fill_dispatcher(dispatcher: Any, registry: dict[type, Callable[..., Any]]) -> None:
+    for kind, function in registry.items():
+        dispatcher.register(kind, function)
+    functools.update_wrapper(dispatcher, registry[object])
 
 
 def has_name_elsewhere(function: Any) -> bool:
