@@ -545,6 +545,16 @@ class TestMap:
             finally:
                 (tmp_path / "gate").write_text("open")
 
+    def test_what_keeps_a_function_from_being_sent_is_named(self, shared_cluster: None) -> None:
+        lock = threading.Lock()
+
+        def helper() -> bool:
+            return lock.locked()
+
+        cause = r"The cause is the variable 'lock' around .*helper \(a lock\): make it inside the function"
+        with pytest.raises(SerializationError, match=cause):
+            parl_remote.remote_function(lambda: helper())()
+
     def test_a_coroutine_is_refused_with_advice(self, shared_cluster: None) -> None:
         async def add(number: int) -> int:
             return number + 1

@@ -16,7 +16,15 @@ from parl_remote._data.ownership import importable_elsewhere
 from parl_remote._system.texts import described
 from parl_remote.errors import SerializationError
 
-__all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec", "description_of", "dumps_class", "read_description"]
+__all__ = [
+    "ClassAttribute",
+    "ClassSpec",
+    "ShippedSpec",
+    "culprit_of",
+    "description_of",
+    "dumps_class",
+    "read_description",
+]
 
 
 def dumps_class(cls: type) -> bytes:
@@ -32,7 +40,7 @@ def dumps_class(cls: type) -> bytes:
     try:
         return bytes(serialize.dumps(cls)[0])
     except Exception as error:
-        culprit = _culprit_of(cls)
+        culprit = culprit_of(cls)
         blamed = culprit or f"something that its methods use, in {cls.__module__}"
         raise SerializationError(
             f"class {cls.__qualname__} cannot be sent to an actor: {described(error)}. "
@@ -41,19 +49,20 @@ def dumps_class(cls: type) -> bytes:
         ) from error
 
 
-def _culprit_of(cls: type) -> str:
-    """Return the description of what cannot be sent; empty if no single object is at fault."""
-    return _search(cls, set())
+def culprit_of(thing: object, seen: set[int] | None = None) -> str:
+    """Return what keeps a class or function from being sent; empty if no single object is at fault.
 
-
-def _search(thing: object, seen: set[int]) -> str:
-    """Return the description of the first culprit within a class or function that cannot be sent."""
+    Args:
+        thing: The class or function; other callables are not looked into.
+        seen: The identities of those that are looked into already.
+    """
+    seen = set() if seen is None else seen
     seen.add(id(thing))
     for what, value in _parts(thing):
         if id(value) in seen or _can_be_sent(value):
             continue
         if isinstance(value, type | types.FunctionType):
-            deeper = _search(value, seen)
+            deeper = culprit_of(value, seen)
             if deeper:
                 return deeper
         return f"{what} (a {type(value).__qualname__})"

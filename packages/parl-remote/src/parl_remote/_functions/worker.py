@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from parl_remote._data import serialize
 from parl_remote._data.answers import describe
+from parl_remote._data.class_spec import culprit_of
 from parl_remote._streams import can_stream, open_stream
 from parl_remote._system.texts import described
 from parl_remote._transport import Buffer
@@ -139,8 +140,11 @@ class Code(NamedTuple):
         try:
             packed = pack(function)
         except Exception as error:
+            culprit = culprit_of(function)
+            cause = f". The cause is {culprit}: make it inside the function, or in an initializer" if culprit else ""
             raise SerializationError(
-                f"function {name} cannot be sent to a worker: {described(error)}", what=f"function {name}"
+                f"function {name} cannot be sent to a worker: {described(error)}{cause}",
+                what=culprit or f"function {name}",
             ) from error
         if type(packed) is not Packed:
             return cls(b"%d" % id(function), packed, name)
