@@ -56,7 +56,8 @@ class Worker:
         with open(started, "w"):
             pass
         with open(path) as gate:
-            return gate.read()
+            self.read = gate.read()
+        return self.read
 
     def fail(self) -> int:
         raise KeyError("no such thing")
@@ -411,6 +412,7 @@ def test_a_running_call_is_not_interrupted_and_its_result_is_thrown_away(shared_
     assert running.cancel()
     gate.open()
     assert future_of(worker.note(5)).result(PATIENCE_S) == 5
+    assert worker.read == "through"  # an attribute that the answer tells of
 
 
 def test_waiters_of_several_threads_get_the_results_of_one_actor(shared_cluster: None) -> None:

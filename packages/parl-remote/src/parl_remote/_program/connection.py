@@ -339,7 +339,7 @@ class Connection(AnswerReader):
         if pending is None or future is None:
             self._pending.pop(call_id, None)
             frames, flags = self._unstowed(frames, flags)
-            self._take_unasked(kind, flags, call_id, frames, dropped=pending is not None)
+            self._take_unasked(kind, flags, call_id, frames)
             return
         try:
             self._take_answer(future, kind, flags, call_id, frames)
@@ -396,11 +396,9 @@ class Connection(AnswerReader):
             self._on_names(answer.names)
         self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
 
-    def _take_unasked(
-        self, kind: int, flags: int, call_id: int, frames: list[memoryview], *, dropped: bool = False
-    ) -> None:
+    def _take_unasked(self, kind: int, flags: int, call_id: int, frames: list[memoryview]) -> None:
         """Handle an unexpected message: the answer to a cancelled call or a dropped future, or a notification."""
-        if dropped and kind == _RESULT and flags & _NAMES:
+        if kind == _RESULT and flags & _NAMES:
             self._names_changed = True  # the names are in the answer, but so is what must not be unpickled
         if kind == _CHANGED:
             self._names_changed = True
