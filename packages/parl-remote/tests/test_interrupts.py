@@ -22,6 +22,7 @@ import parl_remote
 from parl_remote import RemoteFuture, submit
 from parl_remote._data import object_memory
 from parl_remote._system import interrupts
+from parl_remote._system.facilities import Waker, wait_for_input
 from parl_remote._system.interrupts import interruptible, uninterrupted
 
 PATIENCE_S = 60.0
@@ -260,6 +261,51 @@ def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_w
     assert at > 10
 
 
+def at_each_step(noted: list[str], act: Callable[[], object], look: Callable[[], object]) -> None:
+    """Do something with a handler that raises at each of its steps, and look at what is left then."""
+    at, reached = 0, True
+    while reached:
+        noted.clear()
+        interruption, before = Interruption(at), sys.gettrace()
+        sys.settrace(interruption)
+        try:
+            act()
+        except KeyError:
+            pass
+        finally:
+            sys.settrace(before)
+        reached = interruption.left < 0
+        assert noted.count("raising") == reached, f"at step {at}"
+        look()
+        at += 1
+    assert at > 2
+
+
+def test_a_waker_that_was_interrupted_wakes_the_next_time(noted: list[str]) -> None:
+    waker = Waker()
+
+    def look() -> None:
+        waker.wake()
+        assert wait_for_input([waker.fileno()], 0)
+        waker.clear()
+
+    at_each_step(noted, waker.wake, look)
+    waker.close()
+
+
+def test_a_condition_is_free_after_a_with_statement_that_was_interrupted(noted: list[str]) -> None:
+    condition = interrupts.Condition()
+
+    def enter() -> None:
+        with condition:
+            pass
+
+    def look() -> None:
+        assert not condition._is_owned()  # type: ignore[attr-defined]
+
+    at_each_step(noted, enter, look)
+
+
 Alarm = Callable[[float, Callable[[], object]], None]
 
 
@@ -446,17 +492,12 @@ class TestPrograms:
         value = np.zeros(1_234_567)
         refs = [parl_remote.put(value)]
         memory = inode(refs[0])
-        at, reached = 0, True
-        while reached:
-            interruption, before = Interruption(at), sys.gettrace()
-            sys.settrace(interruption)
-            refs.clear()
-            sys.settrace(before)
-            reached = interruption.left < 0
+
+        def look() -> None:
             refs.append(parl_remote.put(value))
-            assert inode(refs[0]) == memory, f"at step {at}"
-            at += 1
-        assert len(noted) == at - 1
+            assert inode(refs[0]) == memory
+
+        at_each_step(noted, refs.clear, look)
 
     def test_a_source_that_is_interrupted_is_over_and_its_items_come_first(self, shared_cluster: None) -> None:
         def source() -> Iterator[int]:

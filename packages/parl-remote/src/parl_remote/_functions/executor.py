@@ -548,6 +548,7 @@ def _settled(value: Any) -> Any:
     return value.result() if isinstance(value, concurrent.futures.Future) else value
 
 
+@uninterrupted
 def wait(futures: Sequence[Any], *, num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
     """Wait until some futures are settled; return those, and the others, both in the given order.
 

@@ -93,7 +93,8 @@ class ActorPool:
         self._make = make
         self._pid = os.getpid()
         self._opening = threading.Lock()
-        self._dispatcher = self._dispatcher_of(members)
+        with uninterrupted:
+            self._dispatcher = self._dispatcher_of(members)
 
     @property
     def actors(self) -> tuple[Any, ...]:

@@ -165,13 +165,14 @@ class Waker:
 
     def wake(self) -> None:
         """Make the descriptor readable; callable from any thread and any signal handler."""
-        if not self._woken and self._write >= 0:
-            self._woken = True
-            with contextlib.suppress(BlockingIOError):  # a full pipe is readable enough
-                if self._pair is None:
-                    os.write(self._write, b"\0")
-                else:
-                    self._pair[1].send(b"\0")
+        if self._woken or self._write < 0:
+            return
+        with uninterrupted, contextlib.suppress(BlockingIOError):  # a full pipe is readable enough
+            self._woken = True  # before it is, or it might be after a `clear`
+            if self._pair is None:
+                os.write(self._write, b"\0")
+            else:
+                self._pair[1].send(b"\0")
 
     def clear(self) -> None:
         """Make it unreadable again. What it was woken for has to be looked at after this, or it may be missed."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps in conversions, longer than all the rest
 import contextlib
 import functools
+import operator
 import os
 import signal
 import threading
@@ -102,7 +103,13 @@ interruptible = _Interruptible()
 
 
 class Condition(threading.Condition):
-    """A condition whose waits a handler may end; those of the standard library may be left without the lock then."""
+    """A condition whose waits a handler may end; those of the standard library may be left without the lock then.
+
+    A `with` statement takes the lock in C: in the standard library's method a handler may raise when it is taken.
+    """
+
+    __enter__ = property(operator.attrgetter("_lock.__enter__"))
+    __exit__ = property(operator.attrgetter("_lock.__exit__"))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release the lock, wait for `notify_all`, and take the lock again; return False if the time has passed."""
