@@ -230,6 +230,98 @@ def test_methods_get_the_names_that_they_have_now_in_programs_of_parl_alone() ->
     assert changed(other) == other
 
 
+def test_methods_of_objects_that_may_be_of_others_are_reported_alone() -> None:
+    text = """\
+        import copy
+        import parl
+        from parl.algorithms import DQN
+        from sklearn.svm import SVC
+        from somewhere import CartpoleAgent, Base
+
+        class Net(parl.Model):
+            pass
+
+        class Mine(parl.Algorithm):
+            def __init__(self, model):
+                self.model = model
+                self.target_model = copy.deepcopy(model)
+                self.clf = SVC()
+
+            def params(self):
+                params = self.model.get_params(), self.target_model.get_params()  # renamed
+                return params, self.clf.get_params()  # reported
+
+        class Child(Mine):
+            def get_params(self):  # renamed
+                return super().get_params()  # renamed
+
+        class Replaced(parl.Agent):
+            def __init__(self):
+                self.model = SVC()
+
+            def params(self):
+                return self.alg.model.get_params()  # renamed
+
+            def others(self):
+                return self.model.get_params()  # reported
+
+        @parl.remote_class
+        class Actor(object):
+            def __init__(self, clf):
+                self.clf = clf
+
+            def get_params(self):
+                return self.clf.get_params()  # reported
+
+        class Maybe(Base):
+            def set_params(self, params):  # reported
+                self.set_params(params)  # reported
+
+        model = Net()
+        target = copy.deepcopy(model)
+        target.set_params(model.get_params())  # renamed
+        agent = parl.Agent(DQN(model))
+        agent.alg.model.set_params(agent.get_params())  # renamed
+        agent = CartpoleAgent()
+        agent.get_params()  # reported
+        actor = Actor()
+        actor.get_params()
+        SVC().get_params()  # reported
+
+        def run(model):
+            model.get_params()  # reported
+        """
+    assert lines_of(program(text.replace("parl", "other"))) == []
+    one, old = program(text), dedent(text).splitlines()
+    new = changed(text).splitlines()
+    assert [line for line, after in zip(old, new, strict=True) if line != after] == [
+        line for line in old if line.endswith("renamed")
+    ]
+    assert not [line for line in new if line.endswith("renamed") and "_params" in line.replace("def params", "")]
+    reported = [finding for finding in report([one])[one.path] if not finding.mechanical]
+    assert [old[finding.line - 1] for finding in reported] == [line for line in old if line.endswith("reported")]
+    assert reported[0].message == "if this object is a model, algorithm or agent of PARL: get_params is now get_weights"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(target, gpu_id=0)", "(target)"),
+        ("(target, 0, 0.9)", "(target, 0.9)"),
+        ("(target, self.gpu_id)", "(target)"),
+        ("(target, gpu_id=0, decay=0.9)", "(target, decay=0.9)"),
+        ("(gpu_id=0, target_net=target)", "(target_model=target)"),
+        ("(\n    target,\n    gpu_id=0,\n    decay=0.9)", "(\n    target,\n    \n    decay=0.9)"),
+        ("(\n    target,\n    gpu_id=0)", "(\n    target,\n    )"),
+        ("(*targets)", "(*targets)"),
+    ],
+)
+def test_models_are_copied_without_the_number_of_a_gpu(old: str, new: str) -> None:
+    made = "import parl\nmodel = parl.Model()\n"
+    assert changed(f"{made}model.sync_params_to{old}\n") == f"{made}model.sync_weights_to{new}\n"
+    ast.parse(f"model.sync_weights_to{new}")
+
+
 def test_what_is_gone_is_named_with_what_took_its_place() -> None:
     one = program(
         """\
@@ -286,6 +378,19 @@ def test_the_command_shows_a_diff_and_writes_when_asked(tmp_path: Path) -> None:
     assert written.exit_code == 0
     assert "CompatWrapper(gym.make(" in file.read_text()
     assert run.invoke(parl, ["migrate", str(file)]).stdout == ""
+
+
+def test_lines_are_numbered_as_the_written_file_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"{dedent(OLD_LOOP)}\nparl.compile(1)\n")
+    written = CliRunner().invoke(parl, ["migrate", "--write", str(file)])
+    lines = file.read_text().splitlines()
+    numbers = [int(row.split(":")[1]) for row in written.stdout.splitlines()]
+    assert [lines[number - 1].strip() for number in numbers] == [
+        "import gymnasium as gym",
+        "obs, reward, done, info = env.step(agent.sample(obs))",
+        "parl.compile(1)",
+    ]
 
 
 def test_what_is_left_to_do_is_the_exit_status(tmp_path: Path) -> None:

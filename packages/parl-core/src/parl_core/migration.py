@@ -10,7 +10,7 @@ A program is read, not run: what is built at run time (`getattr(parl, name)`) is
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -138,6 +138,10 @@ _METHODS: Mapping[str, str] = MappingProxyType(
 )
 """Methods of models, algorithms and agents that have another name."""
 
+_LEARNERS = re.compile(r"parl\.(.+\.)?(Agent|Algorithm|Model)|parl\.algorithms\..+")
+_PARTS = ("alg", "algorithm", "model", "target_model")  # attributes of agents and algorithms that are such objects, too
+_COPIES = ("copy.deepcopy", "deepcopy")
+
 _OLD_STEP = 4
 _WRAPPER = "CompatWrapper"
 _MAKERS = ("gym.make", "gymnasium.make", "parl.env.MAenv", "parl.env.multiagent_env.MAenv")
@@ -255,15 +259,16 @@ def read(path: str, source: str) -> Program:
     )
 
 
-def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
+def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, list[Finding]]:
     """Return the necessary changes in each program, by path and line.
 
     Args:
         programs: all of one project: whether environments need a `CompatWrapper` where one program makes them is seen
             in the one that steps them.
+        written: number the lines as they are after `rewrite`.
     """
     found = {program.path: list(program.findings) for program in programs}
-    if any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs):
+    if _need_wrapper(programs):
         wraps = any(program.makes for program in programs)
         message = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() obs, info: " + (
             f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps gym's old API"
@@ -274,21 +279,36 @@ def report(programs: Sequence[Program]) -> dict[str, list[Finding]]:
         for program in programs:
             found[program.path] += [Finding(line, message, mechanical=wraps) for line in program.old_steps]
             found[program.path] += [Finding(line, order) for line in program.inside]
+    if written:
+        for path, edits in _edits(programs).items():
+            found[path] = [replace(one, line=_line_after(edits, one.line)) for one in found[path]]
     return {path: sorted(findings) for path, findings in found.items()}
 
 
 def rewrite(programs: Sequence[Program]) -> dict[str, str]:
     """Return the new text of the programs that change, by path: that of all mechanical findings of `report`."""
-    wraps = any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs)
-    changed = {}
-    for program in programs:
-        edits = list(program.edits)
-        if wraps and program.makes:
-            end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
-            edits += [*program.makes, Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")]
-        if edits:
-            changed[program.path] = _applied(program.source, edits)
-    return changed
+    sources = {program.path: program.source for program in programs}
+    return {path: _applied(sources[path], edits) for path, edits in _edits(programs).items() if edits}
+
+
+def _edits(programs: Sequence[Program]) -> dict[str, list[Edit]]:
+    edits = {program.path: list(program.edits) for program in programs}
+    if _need_wrapper(programs):
+        for program in programs:
+            if program.makes:
+                end = "\r\n" if _lines(program.source)[0].endswith("\r\n") else "\n"
+                line = Edit(program.imports_at, 0, 0, f"from parl.env import {_WRAPPER}{end}")
+                edits[program.path] += [*program.makes, line]
+    return edits
+
+
+def _need_wrapper(programs: Sequence[Program]) -> bool:
+    return any(program.old_steps for program in programs) and not any(program.has_wrapper for program in programs)
+
+
+def _line_after(edits: Iterable[Edit], line: int) -> int:
+    """Return the number that a line has after edits; those that add a line add it before the one where they stand."""
+    return line + sum(edit.text.count("\n") for edit in edits if edit.line <= line)
 
 
 class _Reader(ast.NodeVisitor):
@@ -306,7 +326,10 @@ class _Reader(ast.NodeVisitor):
         self._made: dict[str, ast.expr] = {}  # what the names of environments stand for in this function
         self._losses: set[str] = set()  # likewise, of what `learn` returned
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
-        self._origins: dict[str, str | None] = {}  # what of PARL made an object: {"self.alg": "A2C"}
+        self._origins: dict[str, str | None] = {}  # what made an object: {"self.alg": "parl.algorithms.A2C"}
+        self._classes: dict[str, bool | None] = {}  # the program's own: whether `_METHODS` are theirs; None: maybe
+        self._methods: dict[ast.stmt, bool | None] = {}  # likewise, whose methods functions are
+        self._self: bool | None = None  # likewise, what `self` is
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -345,18 +368,17 @@ class _Reader(ast.NodeVisitor):
         if path is not None:
             self._name(node, path)
         elif node.attr in _METHODS and self._is_of_parl:
-            self._renamed(node)
-        if node.attr in REMOVED_CLIENT_ATTRIBUTES and self._origin_of(node.value) == "get_global_client":
+            self._renamed(node.attr, node.end_lineno or node.lineno, node.end_col_offset, self._is_learner(node.value))
+        if node.attr in REMOVED_CLIENT_ATTRIBUTES and _last(self._origin_of(node.value)) == "get_global_client":
             told = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
             self.findings.append(Finding(node.lineno, told))
         self._wrap(node)
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.name in _METHODS and self._is_of_parl:
+        if node.name in _METHODS and node in self._methods and self._is_of_parl:
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
-            new = _METHODS[node.name]
-            self._change_part(node.lineno, start, start + len(node.name), f"{node.name} is now {new}", new)
+            self._renamed(node.name, node.lineno, start + len(node.name), self._methods[node])
         made, losses, origins = self._made, self._losses, self._origins
         parameters = {argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
         self._made, self._losses = {}, set()
@@ -368,7 +390,14 @@ class _Reader(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if any(self._unpacks_five(base) for base in node.bases):
             self._wrappers.add(node.name)
+        kinds = [self._is_learner_class(base) for base in node.bases]
+        kind = True if True in kinds else None if None in kinds else False
+        self._classes[node.name] = kind
+        self._methods |= dict.fromkeys(node.body, kind)
+        outside, origins = self._self, self._origins
+        self._self, self._origins = kind, dict(origins)
         self.generic_visit(node)
+        self._self, self._origins = outside, origins
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
@@ -384,7 +413,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
         if _is_call_of(node.value, "learn") or self._is_loss(node.value):
             self._losses |= {name for name in _names_in(target) if _LEARNED.search(name)}
-        self._origins[ast.unparse(target)] = self._origin(node.value)
+        self._note_origin(ast.unparse(target), node.value)
         if isinstance(target, ast.Name) and not isinstance(node.value, ast.Name) and self._makes(node.value):
             self._made[target.id] = node.value
 
@@ -397,6 +426,9 @@ class _Reader(ast.NodeVisitor):
             self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
         if _is_call_of(node, "learn"):
             self._rate_of_a2c(node)
+        method = node.func if isinstance(node.func, ast.Attribute) else None
+        if method and method.attr == "sync_params_to" and self._is_learner(method.value):
+            self._without_gpu(node)
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -436,15 +468,36 @@ class _Reader(ast.NodeVisitor):
         if "lr" not in words:
             return
         origin, rate = self._origin_of_owner(call), words["lr"]
-        if origin == "A2C":
+        if _last(origin) == "A2C":
             self._change_part(rate.lineno, rate.col_offset, rate.col_offset + len("lr"), _A2C_RATE, "learning_rate")
         elif origin is None and "entropy_coeff" in words and _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)):
             self.findings.append(Finding(rate.lineno, _A2C_RATE))
 
-    def _renamed(self, node: ast.Attribute) -> None:
-        new = _METHODS[node.attr]
-        line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-        self._change_part(line, end - len(node.attr), end, f"{node.attr} is now {new}", new)
+    def _renamed(self, old: str, line: int, end: int | None, is_learner: bool | None) -> None:
+        """Rename a method of a model, algorithm or agent; report it where the object may be one."""
+        new = _METHODS[old]
+        if is_learner:
+            self._change_part(line, (end or 0) - len(old), end or 0, f"{old} is now {new}", new)
+        elif is_learner is None:
+            message = f"if this object is a model, algorithm or agent of PARL: {old} is now {new}"
+            self.findings.append(Finding(line, message))
+
+    def _without_gpu(self, call: ast.Call) -> None:
+        """Drop the argument that `sync_params_to` had and `sync_weights_to` has not, and rename the first one."""
+        for word in call.keywords:
+            if word.arg == "target_net":
+                end, told = word.col_offset + len(word.arg), "sync_weights_to calls its argument target_model"
+                self._change_part(word.lineno, word.col_offset, end, told, "target_model")
+        second = () if any(isinstance(one, ast.Starred) for one in call.args[:2]) else call.args[1:2]
+        for argument in (*second, *(word for word in call.keywords if word.arg == "gpu_id")):
+            line = self._bytes(argument.lineno)
+            start, end = argument.col_offset, argument.end_col_offset or 0
+            if comma := re.match(rb"\s*,[ \t]*", line[end:]):
+                end += comma.end()
+            else:
+                start = len(line[:start].rstrip().removesuffix(b",")) if line[:start].strip() else start
+            if argument.end_lineno == argument.lineno:
+                self._change_part(argument.lineno, start, end, "sync_weights_to has no gpu_id: drop the argument", "")
 
     def _change(self, node: ast.alias, message: str, text: str) -> None:
         self._change_part(node.lineno, node.col_offset, node.end_col_offset or 0, message, text)
@@ -517,13 +570,49 @@ class _Reader(ast.NodeVisitor):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self._losses
 
+    def _note_origin(self, target: str, value: ast.expr) -> None:
+        """Note what made the object that a name or an attribute stands for from here on."""
+        if isinstance(value, ast.Call) and value.args and ast.unparse(value.func) in _COPIES:
+            value = value.args[0]
+        origin = self._origin_of(value)
+        if origin is None and isinstance(value, ast.Name):
+            self._origins.pop(target, None)  # that of a parameter, or of another file
+        else:
+            self._origins[target] = origin
+
     def _origin(self, node: ast.expr) -> str | None:
-        """Return the last name of what makes an object in an expression: `A2C` in `parl.algorithms.A2C(model)`."""
-        path = self._path(node.func) if isinstance(node, ast.Call) else None
-        return path.rpartition(".")[2] if path and path.startswith("parl.") else None
+        """Return what makes an object in an expression: a path of PARL's, or the name of a class of the program."""
+        if not isinstance(node, ast.Call):
+            return None
+        if isinstance(node.func, ast.Name) and node.func.id in self._classes:
+            return node.func.id
+        path = self._path(node.func)
+        return path if path and path.startswith("parl.") else None
+
+    def _is_learner(self, node: ast.expr) -> bool | None:
+        """Return whether an object is a model, an algorithm or an agent of PARL; None where it may be."""
+        if ast.unparse(node) == "self" or (isinstance(node, ast.Call) and ast.unparse(node.func) == "super"):
+            return self._self
+        origin = self._origin_of(node)
+        if origin in self._classes:
+            return self._classes[origin]
+        if origin is not None:
+            return True if _LEARNERS.fullmatch(origin) else None
+        if isinstance(node, ast.Attribute) and node.attr in _PARTS and ast.unparse(node) not in self._origins:
+            return True if self._is_learner(node.value) else None
+        return None
+
+    def _is_learner_class(self, node: ast.expr) -> bool | None:
+        """Return whether a class makes such objects."""
+        if isinstance(node, ast.Name) and node.id in self._classes:
+            return self._classes[node.id]
+        path = self._path(node) or ""
+        if _LEARNERS.fullmatch(path):
+            return True
+        return False if path.startswith(("parl.", "gym")) or ast.unparse(node) == "object" else None
 
     def _origin_of(self, node: ast.expr) -> str | None:
-        """Return what of PARL made an object; None for what is not of PARL, or not known."""
+        """Return what of PARL, or of the program, made an object; None for what is of neither, or not known."""
         return self._origin(node) or self._origins.get(ast.unparse(node))
 
     def _origin_of_owner(self, call: ast.expr) -> str | None:
@@ -554,6 +643,11 @@ def _is_call_of(node: ast.expr, method: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
 
 
+def _last(path: str | None) -> str | None:
+    """Return `A2C` of `parl.algorithms.A2C`; None for a class of the program, whose name has no dot."""
+    return path.rpartition(".")[2] if path and "." in path else None
+
+
 def _names_in(target: ast.expr) -> set[str]:
     return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
 
@@ -570,7 +664,7 @@ def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Ite
     if _is_call_of(value, "sample") and len(names) == len(("value", "action", "logp", "entropy")):
         yield "PPO.sample returns actions [batch] or [batch, act_dim]: no axis of one in front any more on paddle"
     is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
-    if is_four and (origin == "CQL" or "min_q" in names[3]):
+    if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"
 
 

@@ -320,7 +320,7 @@ def migrate(files: tuple[Path, ...], write: bool) -> None:
         except click.ClickException as error:
             error.show()
             unreadable += 1
-    findings = report(programs)
+    findings = report(programs, written=write)
     for path, found in findings.items():
         for finding in found:
             click.echo(f"{path}:{finding.line}: {finding.message}")
