@@ -285,6 +285,20 @@ def test_iql_takes_a_model_with_a_distribution_and_qvalue_as_parl_2_writes_it() 
     assert tuple(fresh[1].sample(obs).shape) == (8, 2)
 
 
+def test_iql_updates_with_the_losses_in_the_order_of_parl_2() -> None:
+    obs, action, column = tensor(np.zeros((4, 3))), tensor(np.zeros((4, 2))), tensor(np.zeros(4))
+    algorithm = parl.algorithms.IQL(Implicit(), lr=1e-9)
+    value_loss, critic_loss, actor_loss = algorithm.learn(obs, action, column + 5.0, obs, column + 1.0)
+    assert float(value_loss) < 1.0 < float(critic_loss)
+    losses = algorithm.update(obs, action, column + 5.0, obs, column + 1.0)
+    np.testing.assert_allclose(
+        [float(one) for one in losses],
+        [float(one) for one in (critic_loss, value_loss, actor_loss)],
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
 def test_distributions_take_actions_by_the_name_that_parl_2_gives_them() -> None:
     from importlib import import_module
 

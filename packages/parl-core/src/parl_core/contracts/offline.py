@@ -302,8 +302,9 @@ class IQL(CountingUpdates):
         raise NotImplementedError
 
     def update(self, observations: Any, actions: Any, rewards: Any, next_observations: Any, terminals: Any) -> Any:
-        """Call `learn`; the names are those of PARL 2.x."""
-        return self.learn(observations, actions, rewards, next_observations, terminals)
+        """Call `learn`, and return (critic_loss, value_loss, actor_loss); names and order are those of PARL 2.x."""
+        value_loss, critic_loss, actor_loss = self.learn(observations, actions, rewards, next_observations, terminals)
+        return critic_loss, value_loss, actor_loss
 
     def sync_target(self, alpha: float | None = None) -> None:
         """Move the target towards the model, by `alpha` of the way; by default the constructor's."""
