@@ -120,6 +120,28 @@ def test_a_batch_with_a_missing_row_is_refused_whole() -> None:
     assert len(memory) == 0
 
 
+def test_a_memory_without_a_seed_takes_one_from_numpys_global_generator() -> None:
+    before, drawn = np.random.get_state(), []
+    for seed in (1, 1, 2):
+        np.random.seed(seed)
+        memories = ReplayMemory(100, 2, 0), ReplayMemory(100, 2, 0)
+        np.random.seed(0)
+        for memory in memories:
+            numbered(memory, range(100))
+            drawn.append(memory.sample(50).index.tolist())
+    np.random.set_state(before)
+    assert drawn[:2] == drawn[2:4]
+    assert len({tuple(draws) for draws in drawn}) == 4
+
+
+def test_a_seeded_memory_leaves_numpys_global_generator_alone() -> None:
+    before = np.random.get_state()
+    ReplayMemory(100, 2, 0, seed=1)
+    after = np.random.random()
+    np.random.set_state(before)
+    assert np.random.random() == after
+
+
 def test_the_same_seed_draws_the_same_batches() -> None:
     first, second, other = (ReplayMemory(100, 2, 0, seed=seed) for seed in (7, 7, 8))
     for memory in (first, second, other):

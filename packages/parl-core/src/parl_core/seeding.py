@@ -1,7 +1,8 @@
 """Explicit random generators: made from a seed, split for several users, saved and restored as JSON.
 
-Code of this project draws from a `numpy.random.Generator` that was handed to it; nothing draws from numpy's global
-state. `seed_everything` is for user programs that also use the generators of other libraries.
+Code of this project draws from a `numpy.random.Generator` that was handed to it. Only a replay memory without a seed
+takes one from numpy's global state, which programs of PARL 2.x seed. `seed_everything` is for user programs that also
+use the generators of other libraries.
 """
 
 import json

@@ -50,7 +50,7 @@ class FrameReplayMemory(SampledRing):
         n_step: sum rewards over so many steps when sampling (1: one-step transitions).
         gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
         sampling: `Prioritized(...)`, or None for uniform sampling.
-        seed: of the draws; or a generator to share.
+        seed: as in `ReplayMemory`.
         directory: keep the arrays in memory-mapped files there, as with `ReplayMemory`.
 
     Raises:

@@ -63,7 +63,8 @@ class ReplayMemory(SampledRing):
         n_step: sum rewards over so many steps when sampling (1: one-step transitions).
         gamma: discount per step, in [0, 1]; needed when `n_step` is above 1.
         sampling: `Prioritized(...)`, or None for uniform sampling.
-        seed: of the draws; or a generator to share.
+        seed: of the draws; or a generator to share. None draws the seed from numpy's global generator, so that
+            `np.random.seed` before this call fixes all draws.
         directory: keep the arrays in memory-mapped files there instead of in memory. `close()` the memory, and a
             later program with the same arguments continues with what is there.
 

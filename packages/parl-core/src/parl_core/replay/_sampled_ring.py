@@ -141,6 +141,8 @@ class SampledRing(Ring):
         self._flat = len(self._obs_shape) == 1 != self._obs_shape[0] and len(self._act_shape) <= 1
         self._flat = self._flat and self._obs_dtype.kind == "f"
         self._two_rows = 2 * self._obs_shape[0] if self._flat else 0  # numbers in obs and next_obs
+        if seed is None:  # programs of PARL 2.x call np.random.seed
+            seed = int.from_bytes(np.random.bytes(16), "little")
         self._rng = make_generator(seed)
         self._sampler = None if sampling is None else PrioritySampler(sampling, max_size)
         self._buffers: dict[int, ReplayBatch] = {}
