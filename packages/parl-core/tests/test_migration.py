@@ -468,12 +468,19 @@ def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> 
             def learn(self, *batch):
                 critic_loss, mse, actor_loss, min_q = self.alg.learn(*batch)
                 total_loss, pi_loss, vf_loss, entropy = self.alg.learn(*batch)
+                critic_loss = self.alg.learn(*batch)
+                loss = self.alg.learn(*batch)
+
+        td3 = parl.algorithms.TD3(model)
+        loss = td3.learn(obs)
         """
     (found,) = report([program(text)]).values()
     assert [(finding.line, finding.message.partition(" ")[0]) for finding in found] == [
         (5, "IMPALA.sample"),
         (6, "PPO.sample"),
         (10, "CQL.learn"),
+        (12, "TD3.learn"),
+        (16, "TD3.learn"),
     ]
 
 

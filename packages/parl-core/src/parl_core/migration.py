@@ -401,15 +401,12 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         target = node.targets[0]
-        if isinstance(target, ast.Tuple):
-            names = [getattr(part, "id", "") for part in target.elts]
-            if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
-                self.old_steps.append(node.lineno)
-            if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
-                self.findings += [
-                    Finding(node.lineno, told)
-                    for told in _of_paddle(node.value, names, self._origin_of_owner(node.value))
-                ]
+        names = [getattr(part, "id", "") for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+        if _is_call_of(node.value, "step") and len(names) == _OLD_STEP:
+            self.old_steps.append(node.lineno)
+        if (self._is_of_parl or "paddle" in self._modules) and "torch" not in self._modules:
+            origin = self._origin_of_owner(node.value)
+            self.findings += [Finding(node.lineno, told) for told in _of_paddle(node.value, names, origin)]
         self.generic_visit(node)
         if _is_call_of(node.value, "learn") or self._is_loss(node.value):
             self._losses |= {name for name in _names_in(target) if _LEARNED.search(name)}
@@ -666,6 +663,8 @@ def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Ite
     is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
     if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"
+    if _is_call_of(value, "learn") and len(names) == 1 and (_last(origin) == "TD3" or names == ["critic_loss"]):
+        yield "TD3.learn returns critic_loss, actor_loss; actor_loss is None where the actor took no step"
 
 
 def _imports_at(tree: ast.Module) -> int:
