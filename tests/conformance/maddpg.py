@@ -309,7 +309,13 @@ class MADDPGConformance(Conformance):
         expected = ((q(weights) - goal) ** 2).mean()
         slopes = clip_by_global_norm(gradient(lambda w: ((q(w) - goal) ** 2).mean(), weights, ("critic",)), 0.5)
         moved = Adam(0.01).update(weights, slopes)
-        found = agent.run(lambda o0, o1, a0, a1, g: algorithm.learn([o0, o1], [a0, a1], g), *obs_n, *act_n, goal)
+
+        def learn(o0: Any, o1: Any, a0: Any, a1: Any, target_q: Any) -> Any:
+            return algorithm.learn([o0, o1], [a0, a1], target_q)
+
+        with pytest.raises(ValueError, match=r"target_q must be \[5\] or \[5, 1\], got \[5, 5\]"):
+            agent.run(learn, *obs_n, *act_n, goal[:, None] + goal)
+        found = agent.run(learn, *obs_n, *act_n, goal[:, None])  # values are [5]
         assert found == pytest.approx(expected, rel=1e-4)
         now = algorithm.model.get_weights(portable=True)
         for name in ("critic.weight", "critic.bias"):

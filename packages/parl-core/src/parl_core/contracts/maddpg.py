@@ -333,11 +333,21 @@ class OneAgentMADDPG(CountingUpdates):
         Args:
             obs_n: one tensor `[batch, ...]` an agent.
             act_n: likewise; discrete actions as points on the simplex.
-            target_q: of this agent, of the shape of what `Q` returns.
+            target_q: of this agent, `[batch]` or `[batch, 1]`.
+
+        Raises:
+            ValueError: `target_q` has another shape.
         """
+        shape, batch = tuple(target_q.shape), int(obs_n[0].shape[0])
+        if shape not in ((batch,), (batch, 1)):
+            raise ValueError(
+                f"target_q must be [{batch}] or [{batch}, 1], got {list(shape)}; rewards [batch] and values [batch, 1] "
+                "make a matrix of all pairs: give both one shape, for instance by q.reshape(reward.shape)"
+            )
         actor_lr, critic_lr = self._now("actor_lr", self.actor_lr), self._now("critic_lr", self.critic_lr)
         self.actor_optimizer.minimize(self._actor_loss(list(obs_n), list(act_n)), actor_lr)
-        loss = ((self.Q(obs_n, act_n) - target_q.detach()) ** 2).mean()
+        q = self.Q(obs_n, act_n)
+        loss = ((q - target_q.detach().reshape(q.shape)) ** 2).mean()
         self.critic_optimizer.minimize(loss, critic_lr)
         self.sync_target()
         self._count_update()
