@@ -1,9 +1,20 @@
 """A package refuses a parl-core of another API version at import, in one line."""
 
+from pathlib import Path
+
 import pytest
 
 from parl_core import siblings
 from parl_core.errors import IncompatiblePackages
+
+
+def test_the_original_parl_over_parl_core_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(siblings, "__file__", str(tmp_path / "parl_core" / "siblings.py"))
+    siblings.require_core(f"parl-torch {siblings.__version__}", ">=0.1,<2")
+    (tmp_path / "parl" / "core").mkdir(parents=True)
+    (tmp_path / "parl" / "core" / "__init__.py").touch()
+    with pytest.raises(IncompatiblePackages, match=r"original PARL.*\n.*pip uninstall parl\n.*--force-reinstall"):
+        siblings.require_core(f"parl-torch {siblings.__version__}", ">=0.1,<2")
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.1.9", "0.2.0rc1"])

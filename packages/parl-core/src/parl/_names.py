@@ -197,7 +197,7 @@ def refuse_old_distribution() -> None:
                     f"the old distribution {entry.rsplit('.', 1)[0]!r} in {folder!r} owns the import name 'parl' too;"
                     " remove it and put this one's files back:\n"
                     "    pip uninstall parl\n"
-                    "    pip install --force-reinstall --no-deps parl-core"
+                    "    pip install --force-reinstall --no-deps parl-core    # and parl-remote, if you use it"
                 )
 
 

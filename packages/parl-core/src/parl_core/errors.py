@@ -101,7 +101,7 @@ class ActorProcessLost(LostActor, ConnectionError):
 
 
 class IncompatiblePackages(ParlError, ImportError):
-    """A package of this project was made for another API version of parl-core than the installed one."""
+    """A package of this project and the installed parl-core do not fit, or the original PARL replaced parts of that."""
 
 
 class BackendError(ParlError):

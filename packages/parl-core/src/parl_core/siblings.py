@@ -3,9 +3,13 @@
 The API version of a package is the minor number of a version 0.x, such as 0.1, and the major number from 1.0 on. Each
 package states the API versions of parl-core that it works with twice: to installers in its metadata, and to Python in
 its `_version` module, for checkouts and for installations that left dependencies out.
+
+The original PARL (1.x and 2.x) owns the import name `parl`, too. Installed after parl-core, it replaces the facade,
+which can then refuse nothing: the other packages do.
 """
 
 import re
+from pathlib import Path
 
 from parl_core._version import __version__
 from parl_core.errors import IncompatiblePackages
@@ -14,15 +18,22 @@ __all__ = ["require_core"]
 
 
 def require_core(package: str, bounds: str) -> None:
-    """Check that this parl-core is within the bounds of the package that is being imported.
+    """Check that this parl-core is whole, and within the bounds of the package that is being imported.
 
     Args:
         package: The distribution and its version, such as `parl-remote 0.1.0`.
         bounds: The versions of parl-core that it works with: `>=0.1,<0.2`.
 
     Raises:
-        IncompatiblePackages: It is not; the message is one line that says what to install.
+        IncompatiblePackages: It is not; the message says what to install.
     """
+    facade = Path(__file__).parents[1] / "parl"
+    if (facade / "core" / "__init__.py").exists():  # which ours has not
+        raise IncompatiblePackages(
+            f"the original PARL was installed over parl-core and replaced {facade}; put it back:\n"
+            "    pip uninstall parl\n"
+            "    pip install --force-reinstall --no-deps parl-core    # and parl-remote, if you use it"
+        )
     low, high = (_release(bound) for bound in bounds.split(","))
     if low <= _release(__version__) < high:
         return
