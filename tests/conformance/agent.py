@@ -35,6 +35,31 @@ class AgentConformance(Conformance):
         np.testing.assert_array_equal(many, np.full(5, one))
         assert agent.sample(np.zeros((1, OBS_DIM), np.float32)).shape == (1,)
 
+    def test_what_agents_and_algorithms_of_parl_1_had_names_its_successor(self) -> None:
+        agent = self._agent()
+        for owner in (agent, agent.alg):
+            for name, told in (
+                ("get_params", "use get_weights"),
+                ("define_learn", "use learn"),
+                ("get_model_ids", "use get_model_id"),
+            ):
+                with pytest.raises(
+                    AttributeError, match=rf"no attribute '{name}', which the original PARL had: {told}"
+                ):
+                    getattr(owner, name)
+            with pytest.raises(AttributeError, match=r"object has no attribute 'something_else'$"):
+                _ = owner.something_else
+        assert not hasattr(agent, "build_program")
+
+    def test_a_property_keeps_its_own_error(self) -> None:
+        class Mine(self.backend.Agent):  # type: ignore[name-defined,misc]  # the base is known only at run time
+            @property
+            def broken(self) -> Any:
+                return [].missing  # type: ignore[attr-defined]
+
+        with pytest.raises(AttributeError, match="'list' object has no attribute 'missing'"):
+            _ = Mine(self._agent().alg).broken
+
     def test_obs_ndim_decides_where_the_number_of_dimensions_does_not(self) -> None:
         agent = self._agent()
         with pytest.raises(ValueError, match=r"got shape \(\), expected 1 or 3 .* set agent.obs_ndim"):

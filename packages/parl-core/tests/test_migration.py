@@ -322,6 +322,15 @@ def test_models_are_copied_without_the_number_of_a_gpu(old: str, new: str) -> No
     ast.parse(f"model.sync_weights_to{new}")
 
 
+def test_ids_of_models_are_reported() -> None:
+    text = "import parl\nalg = parl.algorithms.DQN(model)\nalg.get_model_ids(), alg.model_ids, other.model_ids\n"
+    (found,) = report([program(text)]).values()
+    assert [finding.message for finding in found] == [
+        "get_model_ids is gone: use get_model_id() of each model",
+        "model_ids is gone: use model_id of each model",
+    ]
+
+
 def test_what_is_gone_is_named_with_what_took_its_place() -> None:
     one = program(
         """\

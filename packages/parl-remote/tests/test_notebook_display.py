@@ -119,7 +119,7 @@ def test_ipython_shows_the_same(anywhere: str) -> None:
 @pytest.mark.usefixtures("anywhere")
 def test_what_the_client_of_parl_2_had_is_told_with_its_replacement() -> None:
     client: Any = get_global_client()
-    with pytest.raises(AttributeError, match=r"'destroy', which PARL 2.x had: use parl.disconnect\(\)"):
+    with pytest.raises(AttributeError, match=r"'destroy', which the original PARL had: use parl.disconnect\(\)"):
         client.destroy()
     assert not hasattr(client, "executable_path")
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):

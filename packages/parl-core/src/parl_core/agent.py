@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
 from parl_core.contracts.base import OnPolicy, RolloutSettings
 from parl_core.contracts.batches import Batch, Columns, Rollout
+from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core.errors import (
     CheckpointError,
     DivergedError,
@@ -123,6 +124,11 @@ class Agent:
         self.__dict__.update(state)
         if "alg" in state:
             self._find_learn()
+
+    if not TYPE_CHECKING:  # which would let every name pass
+
+        def __getattr__(self, name: str) -> Any:
+            return found_or_successor(self, name, REMOVED_ATTRIBUTES)
 
     @property
     def takes_batches(self) -> bool:

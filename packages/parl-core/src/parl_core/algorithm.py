@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from parl_core import logger
 from parl_core._hanging import Holder, attributes, changed_values, decode, encode, holder_of, values_of
 from parl_core._nested import holds_tensors, map_nested, rows_of
 from parl_core.checks import check_non_negative
+from parl_core.deprecation import REMOVED_ATTRIBUTES, found_or_successor
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.layers import NoisyFc
 from parl_core.model import Model, Weights, check_names, check_weights
@@ -328,6 +329,11 @@ class Algorithm:
             if isinstance(model, Model):
                 model.require_found_layers()
                 self.remembers = self._learns_with_memory(model)
+
+    if not TYPE_CHECKING:  # which would let every name pass
+
+        def __getattr__(self, name: str) -> Any:
+            return found_or_successor(self, name, REMOVED_ATTRIBUTES)
 
     @property
     def device(self) -> Any:

@@ -5,9 +5,35 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["REMOVED_CLIENT_ATTRIBUTES", "deprecated"]
+__all__ = ["REMOVED_ATTRIBUTES", "REMOVED_CLIENT_ATTRIBUTES", "RENAMED_METHODS", "deprecated", "found_or_successor"]
+
+RENAMED_METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        "define_learn": "learn",
+        "define_policy_learn": "policy_learn",
+        "define_predict": "predict",
+        "define_sample": "sample",
+        "define_value_learn": "value_learn",
+        "define_value_predict": "value_predict",
+        "get_params": "get_weights",
+        "set_params": "set_weights",
+        "sync_params_to": "sync_weights_to",
+    }
+)
+"""Methods of models, algorithms and agents of PARL 1.x, with their names of now."""
+
+REMOVED_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        **{old: f"use {new}" for old, new in RENAMED_METHODS.items() if old != "sync_params_to"},  # of models alone
+        "build_program": "an agent may define it on paddle, for static graphs; without it, updates are eager",
+        "fluid_executor": "static graphs are for paddle; elsewhere parl.Agent calls the algorithm with tensors",
+        "get_model_ids": "use get_model_id() of each model",
+        "model_ids": "use model_id of each model",
+    }
+)
+"""Attributes that agents and algorithms had in PARL 1.x, with what to use instead."""
 
 REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
@@ -20,6 +46,19 @@ REMOVED_CLIENT_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Attributes that `parl.get_global_client()` had in PARL 2.x, with what to use instead."""
+
+
+def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> Any:
+    """Look up an attribute that was not found: what `__getattr__` of a class with removed attributes returns.
+
+    Raises:
+        AttributeError: it is missing; if it was removed, the message says what to use instead.
+    """
+    if name in removed:
+        kind = type(owner).__name__
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}, which the original PARL had: {removed[name]}")
+    return object.__getattribute__(owner, name)  # its own error, or that of a property
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

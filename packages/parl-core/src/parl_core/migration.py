@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES
+from parl_core.deprecation import REMOVED_ATTRIBUTES, REMOVED_CLIENT_ATTRIBUTES, RENAMED_METHODS
 
 __all__ = [
     "REMOVED_MODULES",
@@ -123,23 +123,9 @@ def replacement_of(path: str) -> str | None:
     return None
 
 
-_METHODS: Mapping[str, str] = MappingProxyType(
-    {
-        "define_learn": "learn",
-        "define_policy_learn": "policy_learn",
-        "define_predict": "predict",
-        "define_sample": "sample",
-        "define_value_learn": "value_learn",
-        "define_value_predict": "value_predict",
-        "get_params": "get_weights",
-        "set_params": "set_weights",
-        "sync_params_to": "sync_weights_to",
-    }
-)
-"""Methods of models, algorithms and agents that have another name."""
-
 _LEARNERS = re.compile(r"parl\.(.+\.)?(Agent|Algorithm|Model)|parl\.algorithms\..+")
 _PARTS = ("alg", "algorithm", "model", "target_model")  # attributes of agents and algorithms that are such objects, too
+_IDS_OF_MODELS = ("get_model_ids", "model_ids")
 _COPIES = ("copy.deepcopy", "deepcopy")
 
 _OLD_STEP = 4
@@ -327,7 +313,7 @@ class _Reader(ast.NodeVisitor):
         self._losses: set[str] = set()  # likewise, of what `learn` returned
         self._wrappers: set[str] = set()  # the program's own classes that unpack five values of `step`
         self._origins: dict[str, str | None] = {}  # what made an object: {"self.alg": "parl.algorithms.A2C"}
-        self._classes: dict[str, bool | None] = {}  # the program's own: whether `_METHODS` are theirs; None: maybe
+        self._classes: dict[str, bool | None] = {}  # the program's own: whether PARL's; None: maybe
         self._methods: dict[ast.stmt, bool | None] = {}  # likewise, whose methods functions are
         self._self: bool | None = None  # likewise, what `self` is
 
@@ -367,8 +353,10 @@ class _Reader(ast.NodeVisitor):
         path = self._path(node)
         if path is not None:
             self._name(node, path)
-        elif node.attr in _METHODS and self._is_of_parl:
+        elif node.attr in RENAMED_METHODS and self._is_of_parl:
             self._renamed(node.attr, node.end_lineno or node.lineno, node.end_col_offset, self._is_learner(node.value))
+        if node.attr in _IDS_OF_MODELS and self._is_learner(node.value):
+            self.findings.append(Finding(node.lineno, f"{node.attr} is gone: {REMOVED_ATTRIBUTES[node.attr]}"))
         if node.attr in REMOVED_CLIENT_ATTRIBUTES and _last(self._origin_of(node.value)) == "get_global_client":
             told = f"get_global_client().{node.attr} is gone: {REMOVED_CLIENT_ATTRIBUTES[node.attr]}"
             self.findings.append(Finding(node.lineno, told))
@@ -376,7 +364,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.name in _METHODS and node in self._methods and self._is_of_parl:
+        if node.name in RENAMED_METHODS and node in self._methods and self._is_of_parl:
             start = self._bytes(node.lineno).index(node.name.encode(), node.col_offset)
             self._renamed(node.name, node.lineno, start + len(node.name), self._methods[node])
         made, losses, origins = self._made, self._losses, self._origins
@@ -472,7 +460,7 @@ class _Reader(ast.NodeVisitor):
 
     def _renamed(self, old: str, line: int, end: int | None, is_learner: bool | None) -> None:
         """Rename a method of a model, algorithm or agent; report it where the object may be one."""
-        new = _METHODS[old]
+        new = RENAMED_METHODS[old]
         if is_learner:
             self._change_part(line, (end or 0) - len(old), end or 0, f"{old} is now {new}", new)
         elif is_learner is None:

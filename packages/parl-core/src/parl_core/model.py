@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction
+from parl_core.deprecation import RENAMED_METHODS
 from parl_core.errors import ModelContractError, WeightsMismatchError
 from parl_core.layers import LazyLayer
 
@@ -23,14 +24,14 @@ Weights = dict[str, NDArray[Any]]
 """Parameters and buffers by name, as numpy arrays."""
 
 
-def _renamed(old: str, new: str) -> Callable[..., Any]:
+def _renamed(old: str) -> Callable[..., Any]:
     """Return a method of PARL 1.x that raises an error with its current name.
 
     A `__getattr__` would come after the framework's own, or slow down each look-up of a layer.
     """
 
     def method(self: Model, *_args: Any, **_options: Any) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__}.{old}, which PARL 1.x had, is now {new}")
+        raise AttributeError(f"{type(self).__name__}.{old}, which PARL 1.x had, is now {RENAMED_METHODS[old]}")
 
     return method
 
@@ -225,9 +226,9 @@ class Model:
                 asking[kind] = any(_asks_for_mode(part) for part in kind.__mro__ if part not in plain)
         return [layer for layer in self._all_layers().values() if asking[type(layer)]]
 
-    get_params = _renamed("get_params", "get_weights")
-    set_params = _renamed("set_params", "set_weights")
-    sync_params_to = _renamed("sync_params_to", "sync_weights_to")
+    get_params = _renamed("get_params")
+    set_params = _renamed("set_params")
+    sync_params_to = _renamed("sync_params_to")
 
     # Backend hooks
 

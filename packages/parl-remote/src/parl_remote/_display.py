@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES
+from parl_core.deprecation import REMOVED_CLIENT_ATTRIBUTES, found_or_successor
 
 if TYPE_CHECKING:
     from parl_remote._messages import Status
@@ -100,9 +100,7 @@ class ConnectionDisplay:
     if not TYPE_CHECKING:  # which would let every name pass
 
         def __getattr__(self, name: str) -> Any:
-            instead = REMOVED_CLIENT_ATTRIBUTES.get(name)
-            told = f", which PARL 2.x had: {instead}" if instead else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{told}")
+            return found_or_successor(self, name, REMOVED_CLIENT_ATTRIBUTES)
 
     @property
     def address(self) -> str:
