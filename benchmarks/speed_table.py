@@ -79,7 +79,7 @@ REMOTE = (
     Row("calls in flight, 8 actors", "flight_8", "a second", PARL, {**RAY, **OLD, **PIPE}, scale=1e3),
     Row("10 MB array as argument", "argument_10_warm", "GB/s", PARL, {**RAY, **OLD, **PIPE}),
     Row(
-        "100 MB array as result, warm; the first one",
+        "returning a 100 MB array, after warm-up; first time",
         "result_100_warm",
         "GB/s",
         PARL,

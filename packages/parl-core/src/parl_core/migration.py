@@ -136,7 +136,7 @@ _IDS = (
     (
         re.compile(r"(\w+(?:NoFrameskip|Deterministic)-v[04])"),
         r"ale_py:\1",
-        "Atari's environments are those of ale_py: '{new}'",
+        "Atari environments come from ale_py: use '{new}'",
     ),
     (
         re.compile(
@@ -144,9 +144,9 @@ _IDS = (
             "|Swimmer|Walker2d)-v[0-3]"
         ),
         r"\1-v5",
-        "Gymnasium has MuJoCo's environments as v4 and v5: '{new}', after pip install \"parl-core[mujoco]\"",
+        "Gymnasium has v4 and v5 of MuJoCo's environments: use '{new}', after pip install \"parl-core[mujoco]\"",
     ),
-    (re.compile("(Pendulum)-v0"), r"\1-v1", "Gymnasium has '{new}'"),
+    (re.compile("(Pendulum)-v0"), r"\1-v1", "Gymnasium has no v0: use '{new}'"),
 )
 """Ids of gym that Gymnasium refuses, the id that takes their place, and what is said of it."""
 
@@ -157,7 +157,7 @@ _GONE_OF_GYM: Mapping[str, str] = MappingProxyType(
 )
 
 _OF_AN_ALGORITHM = re.compile(r"(.*\.)?(alg|algorithm)\.learn")
-_A2C_RATE = "A2C.learn calls its learning rate learning_rate: learn(..., learning_rate=...)"
+_A2C_RATE = "A2C.learn takes its learning rate as learning_rate: learn(..., learning_rate=...)"
 _LEARNED = re.compile(r"loss|cost|^kl$|^entropy$")  # names of single numbers that `learn` returns
 
 
@@ -256,14 +256,15 @@ def report(programs: Sequence[Program], *, written: bool = False) -> dict[str, l
     found = {program.path: list(program.findings) for program in programs}
     if _need_wrapper(programs):
         wraps = any(program.makes for program in programs)
-        message = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() obs, info: " + (
+        hint = (
             f"{_WRAPPER} around gym.make(...) or MAenv(...) keeps gym's old API"
             if wraps
             else f"put {_WRAPPER} around environments"
         )
-        order = f"a wrapper of Gymnasium unpacks five values of step(): put {_WRAPPER} around it, not inside"
+        step = "step() of Gymnasium returns obs, reward, terminated, truncated, info, and reset() returns obs, info"
+        order = f"wrappers of Gymnasium unpack five values from step(): put {_WRAPPER} around this one, not inside it"
         for program in programs:
-            found[program.path] += [Finding(line, message, mechanical=wraps) for line in program.old_steps]
+            found[program.path] += [Finding(line, f"{step}: {hint}", mechanical=wraps) for line in program.old_steps]
             found[program.path] += [Finding(line, order) for line in program.inside]
     if written:
         for path, edits in _edits(programs).items():
@@ -325,7 +326,7 @@ class _Reader(ast.NodeVisitor):
             if top == "gym":
                 name = "gymnasium" + alias.name.removeprefix("gym")
                 new = f"{name} as {alias.asname}" if alias.asname else "gymnasium as gym"
-                self._change(alias, "gym is Gymnasium now", new)
+                self._change(alias, "gym is now Gymnasium", new)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -334,7 +335,7 @@ class _Reader(ast.NodeVisitor):
         gone = self._module(node, module)
         if module.partition(".")[0] == "gym" and not any(_gone_of_gym(f"{module}.{name.name}") for name in node.names):
             start = self._bytes(node.lineno).index(b"gym", node.col_offset)
-            self._change_part(node.lineno, start, start + len("gym"), "gym is Gymnasium now", "gymnasium")
+            self._change_part(node.lineno, start, start + len("gym"), "gym is now Gymnasium", "gymnasium")
         for alias in node.names:
             full = f"{module}.{alias.name}"
             self.has_wrapper |= alias.name == _WRAPPER
@@ -408,7 +409,7 @@ class _Reader(ast.NodeVisitor):
         self._wrap(node)
         has_gym = any(module.startswith("gym") for module in self._modules.values())
         if has_gym and _is_call_of(node, "render") and any(word.arg == "mode" for word in node.keywords):
-            self.findings.append(Finding(node.lineno, "render() takes no mode: gym.make(..., render_mode=...) does"))
+            self.findings.append(Finding(node.lineno, "render() takes no mode: pass render_mode to gym.make(...)"))
         if _is_call_of(node, "learn"):
             self._rate_of_a2c(node)
         method = node.func if isinstance(node.func, ast.Attribute) else None
@@ -419,7 +420,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Subscript(self, node: ast.Subscript) -> None:
         if self._is_number_of_paddle(node) and node.value.end_lineno == node.end_lineno:
             start, end = node.value.end_col_offset or 0, node.end_col_offset or 0
-            message = "paddle's scalars have no axis since 2.5: write .numpy().item() instead of .numpy()[0]"
+            message = "paddle's scalars have had no axis since 2.5: write .numpy().item() instead of .numpy()[0]"
             self._change_part(node.end_lineno or node.lineno, start, end, message, ".item()")
         self.generic_visit(node)
 
@@ -464,7 +465,7 @@ class _Reader(ast.NodeVisitor):
         if is_learner:
             self._change_part(line, (end or 0) - len(old), end or 0, f"{old} is now {new}", new)
         elif is_learner is None:
-            message = f"if this object is a model, algorithm or agent of PARL: {old} is now {new}"
+            message = f"{old} is now {new}, if this object is a model, algorithm or agent of PARL"
             self.findings.append(Finding(line, message))
 
     def _without_gpu(self, call: ast.Call) -> None:
@@ -645,9 +646,9 @@ def _gone_of_gym(path: str) -> str | None:
 def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Iterator[str]:
     """Yield what algorithms returned otherwise on paddle, told by the class, or the names that programs of 2.x give."""
     if _is_call_of(value, "sample") and len(names) == len(("probs", "logits")) and names[0].startswith("prob"):
-        yield "IMPALA.sample returns actions and logits, not probabilities: nothing is left to draw"
+        yield "IMPALA.sample returns actions and logits, not probabilities: remove the line that draws actions"
     if _is_call_of(value, "sample") and len(names) == len(("value", "action", "logp", "entropy")):
-        yield "PPO.sample returns actions [batch] or [batch, act_dim]: no axis of one in front any more on paddle"
+        yield "PPO.sample returns actions without the extra leading axis that they had on paddle: remove the [0]"
     is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
     if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"

@@ -430,7 +430,9 @@ def connect_command(
 
 
 def _say_joined(address: str, settings: NodeSettings, resources: NodeResources) -> None:
-    click.echo(f"This host's {resources} belong to the cluster at {settings.master} (worker at {address}).")
+    click.echo(
+        f"These resources of this host belong to the cluster at {settings.master} (worker at {address}): {resources}."
+    )
     click.echo("  It ends with the cluster, or here with xparl stop")
     click.echo(f"  Logs               {shlex.quote(settings.directory)}")
 
