@@ -479,6 +479,8 @@ def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> 
                 total_loss, pi_loss, vf_loss, entropy = self.alg.learn(*batch)
                 critic_loss = self.alg.learn(*batch)
                 loss = self.alg.learn(*batch)
+                critic_loss = self.alg.learn(obs_n, act_n, target_q)
+                critic_loss = agent.learn(agents)
 
         td3 = parl.algorithms.TD3(model)
         loss = td3.learn(obs)
@@ -489,7 +491,7 @@ def test_what_algorithms_returned_otherwise_on_paddle_is_found_by_its_line() -> 
         (6, "PPO.sample"),
         (10, "CQL.learn"),
         (12, "TD3.learn"),
-        (16, "TD3.learn"),
+        (18, "TD3.learn"),
     ]
 
 

@@ -652,8 +652,17 @@ def _of_paddle(value: ast.expr, names: Sequence[str], origin: str | None) -> Ite
     is_four = _is_call_of(value, "learn") and len(names) == len(("critic", "mse", "actor", "min_q"))
     if is_four and (_last(origin) == "CQL" or "min_q" in names[3]):
         yield "CQL.learn returns critic_loss, actor_loss"
-    if _is_call_of(value, "learn") and len(names) == 1 and (_last(origin) == "TD3" or names == ["critic_loss"]):
+    by_name = names == ["critic_loss"] and origin is None and _of_an_algorithm_of_batches(value)
+    if _is_call_of(value, "learn") and len(names) == 1 and (_last(origin) == "TD3" or by_name):
         yield "TD3.learn returns critic_loss, actor_loss; actor_loss is None where the actor took no step"
+
+
+def _of_an_algorithm_of_batches(call: ast.expr) -> bool:
+    """Return whether a call is `alg.learn` of obs, action, reward, next_obs and terminal, or of all with a star."""
+    if not isinstance(call, ast.Call) or not _OF_AN_ALGORITHM.fullmatch(ast.unparse(call.func)):
+        return False
+    five = len(("obs", "action", "reward", "next_obs", "terminal"))
+    return len(call.args) == five or any(isinstance(one, ast.Starred) for one in call.args)
 
 
 def _imports_at(tree: ast.Module) -> int:
