@@ -342,7 +342,8 @@ _MOUNTAIN_CAR_DQN = Recipe(
         train_every=16,
         gradient_steps=8,
         batch_size=128,
-        memory_size=10_000,
+        memory_size=50_000,
+        n_step=5,
         exploration={"epsilon": linear(1.0, 0.07, 24_000)},
         rates={"learning_rate": linear(4e-3, 0.0, 120_000)},
     ),
@@ -350,6 +351,7 @@ _MOUNTAIN_CAR_DQN = Recipe(
     _WIDE,
     goal=-110.0,
     deviations=(
+        "5-step returns, and a memory of 50,000, not 10,000",
         _TO_ZERO,
         "the target is copied every 300 updates, as the Zoo's every 600 steps come to",
         _GLOROT,
