@@ -26,6 +26,14 @@ shows the runs of the rows, or those of the earlier results as long as there are
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")  # to results that the site does not have
 _OF_THE_REPOSITORY = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")  # links of notebooks to examples
 _PYTHON_API = "reference/api/*"
+HOMES = {
+    "benchmarks/SPEED.md": "reference/speed.md",
+    "benchmarks/learning/results/TABLE.md": "reference/learning.md",
+    "examples/course/README.cn.md": "course/lesson_1_q_learning.md",
+    "examples/course/README.md": "course/lesson_1_q_learning.md",
+    "examples/quickstart/learning-curve.png": "pictures/quickstart.png",
+}
+"""Files of the repository that pages link to, so that their links work there as well, and where the site has them."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -70,6 +78,14 @@ def _add_course(files: Files, config: Any) -> None:
             files.append(File.generated(config, f"course/{notebook.stem}-{name}", content=data))
         content = _OF_THE_REPOSITORY.sub(r"\1", content.replace("](../../docs/", "](<../>/"))
         files.append(File.generated(config, f"course/{notebook.stem}.md", content=content.replace("](<../>/", "](../")))
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let a page's links to files of the repository lead to what the site has of them."""
+    up = "../" * page.file.src_uri.count("/")
+    for path, home in HOMES.items():
+        markdown = markdown.replace(f"](../{up}{path})", f"]({up}{home})")
+    return markdown
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
