@@ -23,11 +23,14 @@ def point() -> Any:
     return gymnasium.wrappers.TimeLimit(PointReach(), 30)
 
 
-def trained(algorithm: Any, make: Any, hindsight: float | None, steps: int, **exploration: float) -> float:
+def trained(
+    algorithm: Any, make: Any, hindsight: float | None, steps: int, train_every: int = 1, **exploration: float
+) -> float:
     agent = parl.Agent(algorithm, seed=1)
     settings = OffPolicySettings(
         total_steps=steps,
         learning_starts=300,
+        train_every=train_every,
         batch_size=128,
         memory_size=20_000,
         hindsight=hindsight,
@@ -62,5 +65,5 @@ def test_actor_critics_reach_points_with_hindsight(name: str) -> None:
     rates = {"actor_lr": 1e-3, "critic_lr": 1e-3}
     algorithm = getattr(parl.algorithms, name)(model(point, kind), gamma=0.95, tau=0.05, **rates)
     noise = {} if name == "SAC" else {"noise": 0.2}
-    found = trained(algorithm, point, 0.8, 4_000, **noise)
+    found = trained(algorithm, point, 0.8, 3_000, train_every=2, **noise)
     assert found > -15.0  # the best is about -8, and -30 where it is never reached

@@ -138,15 +138,15 @@ def test_ppo_comes_to_the_best_return(task: type[Shown], steps: int) -> None:
     assert evaluate(agent, task, 100, seed=2).mean >= 0.95
 
 
-@pytest.mark.parametrize("task", [SmallImage, Masked])
-def test_dqn_comes_to_the_best_return(task: type[Shown]) -> None:
+@pytest.mark.parametrize(("task", "steps"), [(SmallImage, 3_000), (Masked, 8_000)])
+def test_dqn_comes_to_the_best_return(task: type[Shown], steps: int) -> None:
     agent = agent_for(task(), parl.algorithms.DQN, "q", lr=1e-3, sync_every=100)
     settings = OffPolicySettings(
-        total_steps=8_000,
+        total_steps=steps,
         learning_starts=200,
         train_every=4,
-        batch_size=64,
-        exploration={"epsilon": linear(1.0, 0.05, 3_000)},
+        batch_size=32,
+        exploration={"epsilon": linear(1.0, 0.05, steps // 2)},
     )
     with make_vector_env(task, 8) as envs:
         train_off_policy(agent, envs, settings, seed=1)

@@ -112,8 +112,8 @@ def test_the_two_step_game_ends_as_published(kind: str, found: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "found"), [("QMIX", 8.0), ("VDN", 7.0)])
 def test_a_memory_carries_the_cue_to_the_choice(kind: str, found: float) -> None:
-    agent = made(kind, make_cued, "gru", lr=1e-3, sync_every=100)
-    train(agent, 12_000, make_cued)
+    agent = made(kind, make_cued, "gru")
+    train(agent, 5_000, make_cued)
     assert evaluate(agent, make_cued, 20, seed=9).mean == found
 
 
