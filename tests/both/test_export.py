@@ -85,6 +85,8 @@ class Anything(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if isinstance(self.action_space, spaces.Box):
+            action = np.asarray(action)  # a single number is a scalar of numpy
         assert self.action_space.contains(action), action
         self._left -= 1
         return self.observation_space.sample(), 0.0, self._left == 0, False, {}
@@ -292,10 +294,11 @@ def test_a_format_of_the_framework_has_everything_inside(number: int, tmp_path: 
     statistics = Normalization(np.linspace(-1.0, 1.0, seen.shape[0]), np.linspace(0.1, 2.0, seen.shape[0]), 2.0)
     model = parl.networks.for_spaces(seen, action, "actor-critic", hidden=(8, 8), blocks="simba")
     export(_agent("PPO", model), tmp_path / "flat", flat, to, observations=40, normalization=statistics)
-    space, action = OBSERVATIONS["camera"], ACTIONS["several numbers"]
-    model = parl.networks.for_spaces(space, action, "squashed", hidden=(8,))
-    written = export(_agent("SAC", model), tmp_path / "camera", partial(Anything, space, action), to, observations=40)
-    assert 0.0 < written.difference < 1e-4
+    for name in ("several numbers", "one number"):
+        space, action = OBSERVATIONS["camera"], ACTIONS[name]
+        model = parl.networks.for_spaces(space, action, "squashed", hidden=(8,))
+        written = export(_agent("SAC", model), tmp_path / name, partial(Anything, space, action), to, observations=40)
+        assert 0.0 < written.difference < 1e-4
 
 
 class Doubled:

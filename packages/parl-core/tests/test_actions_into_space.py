@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.contracts.actions import unit_line
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.training.acting import into_space
@@ -25,6 +26,15 @@ def test_actions_in_the_unit_box_go_to_the_bounds_and_stay_where_there_are_none(
     found = into_space(space, unit_box=True)(np.array([[0.0, 1.0, -7.0], [-3.0, -0.5, 4.0]]))
     assert found.tolist() == [[5.0, 5.0, -7.0], [0.0, -2.5, 1.0]]
     assert into_space(space)(np.array([[0.5, 9.0, -7.0]])).tolist() == [[0.5, 5.0, -7.0]]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_the_line_to_the_bounds_is_arrays_of_the_shape_of_the_box(shape: tuple[int, ...]) -> None:
+    space = gymnasium.spaces.Box(-2.0, 4.0, shape, np.float32)
+    scale, shift = unit_line(space.low, space.high)
+    assert isinstance(scale, np.ndarray)
+    assert isinstance(shift, np.ndarray)
+    np.testing.assert_array_equal((scale, shift), (np.full(shape, 3.0), np.full(shape, 1.0)))
 
 
 def test_multi_discrete_actions_count_from_where_each_part_starts() -> None:

@@ -38,7 +38,8 @@ def unit_line(low: Any, high: Any) -> tuple[NDArray[np.float64], NDArray[np.floa
     """
     bounded = np.isfinite(low) & np.isfinite(high)
     bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
-    return np.where(bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
+    # As arrays, because arithmetic makes scalars of those of a box with one number.
+    return np.where(bounded, 0.5 * (top - bottom), 1.0), np.asarray(0.5 * (top + bottom))
 
 
 def check_mask(
