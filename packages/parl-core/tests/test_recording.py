@@ -75,6 +75,22 @@ def test_actions_are_logged_as_given_and_mapped_to_the_bounds() -> None:
     assert env.taken == [0.5] * 3
 
 
+def test_actions_in_parts_are_given_as_their_row_and_reach_the_environment_in_parts() -> None:
+    class Parts(Counter):
+        action_space: Any = gymnasium.spaces.Tuple(
+            [gymnasium.spaces.Discrete(3, start=1), gymnasium.spaces.Box(-4.0, 4.0, (2,))]
+        )
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            assert self.action_space.contains(action)
+            return super().step(action[1])
+
+    env, row = Parts(), np.array([2.0, 0.5, -1.0], np.float32)
+    data = record_episodes(lambda: env, lambda _: lambda _: row, 1)
+    np.testing.assert_array_equal(data.action, [row] * 3)
+    assert env.taken == [2.0] * 3
+
+
 def test_an_episode_that_is_too_long_is_cut() -> None:
     data = record_episodes(Counter, half, 2, max_steps=2)
     np.testing.assert_array_equal(data.truncated, [0, 1, 0, 1])

@@ -270,7 +270,8 @@ def record_episodes(
     Args:
         env: a registered id, or a function that returns an environment; observations are arrays.
         behaviour: called with a generator when an episode begins; returns the function from observation `[*obs]` to
-            action, an int or an array `[*act]`. One that always acts alike returns the same function every time.
+            action, an int or an array `[*act]`, of a space in parts the row of numbers that policies choose. One that
+            always acts alike returns the same function every time.
         episodes: how many, at least 1.
         seed: all other seeds follow from it.
         unit_box: continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
@@ -289,7 +290,7 @@ def record_episodes(
         name: [] for name in ("obs", "action", "reward", "next_obs", "terminal", "truncated")
     }
     try:
-        valid = into_space(made.action_space, unit_box=unit_box)
+        valid = into_space(made.action_space, unit_box=unit_box, one_by_one=True)
         in_unit_box = (
             unit_box and isinstance(made.action_space, gymnasium.spaces.Box) and made.action_space.is_bounded()
         )
