@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 from parl_core import backends
 from parl_core.checkpoint import CheckpointStore
 from parl_core.cli._commands import parl
+from parl_core.cli._train import asked_by
 from parl_core.offline import OfflineDataset
 from parl_core.training import Callback, Run, Update, seeds
 from parl_core.training.recipe_run import RecipeRun
@@ -270,6 +272,12 @@ def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Pa
         assert found.exit_code == 1, found.output
         assert message in found.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_of_logged_data_is_found_from_any_folder() -> None:
+    what: Any = {"given": {}, "env_options": {}, "algorithm": "bc", "env": "CartPole-v1", "backend": BACKEND}
+    assert asked_by(**what, data="log.npz").data == str(Path("log.npz").absolute())
+    assert asked_by(**what, data="minari:a/b-v0").data == "minari:a/b-v0"
 
 
 def test_logged_data_that_do_not_fit_are_refused_before_there_is_a_folder(tmp_path: Path) -> None:

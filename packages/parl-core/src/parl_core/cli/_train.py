@@ -144,6 +144,8 @@ def asked_by(
     settings |= {"compile": True} if compiled else {}
     if values.get("backend"):
         backends.set_backend(values["backend"])
+    if (data := values.get("data", "")) and not data.startswith("minari:"):
+        values["data"] = str(Path(data).expanduser().absolute())  # the run is taken up from anywhere
     current = backends.current()
     values["backend"] = current.name
     values["algorithm"] = algorithm_named(values["algorithm"], current.algorithms.__all__)
