@@ -160,6 +160,8 @@ def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
         ({"network.width": "0"}, r"network\.width takes a whole number of at least 1"),
         ({"lr": "linear(1e-3)"}, r"is not a schedule"),
         ({"gamma": "2"}, r"gamma must lie in"),
+        ({"num_envs": "0"}, r"num_envs must be at least 1, got 0"),
+        ({"evaluate_every": "0"}, r"evaluate_every must be at least 1, got 0"),
         ({"novelty": "icm"}, r"novelty takes rnd; got icm"),
         ({"novelty.koef": "1"}, r"no setting 'novelty\.koef'; did you mean novelty\.coef\?"),
         ({"novelty": "none", "novelty.coef": "1"}, r"novelty\.coef has no effect without novelty"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from parl_core.checks import check_int
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized
 from parl_core.schedules import linear, read_schedule, stages_of, stretched
@@ -136,6 +137,11 @@ class Recipe:
     source: str = "RL Baselines3 Zoo, hyperparams/*.yml"
     deviations: tuple[str, ...] = ()
     novelty: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_int("num_envs", self.num_envs)
+        if self.evaluate_every is not None:
+            check_int("evaluate_every", self.evaluate_every)
 
     @property
     def steps(self) -> int:
