@@ -72,6 +72,22 @@ def test_a_program_given_on_the_command_line_runs(run_program: Run) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("3\n", "", 0)
 
 
+def test_a_program_runs_where_comparing_bytes_with_text_is_an_error(run_program: Run) -> None:
+    program = """
+import parl_remote
+
+@parl_remote.remote_class
+class Actor:
+    def double(self, number):
+        return 2 * number
+
+parl_remote.connect(cpu_num=2)
+print(Actor().double(4), list(parl_remote.map(lambda number: number + 1, [1, 2])))
+"""
+    done = run_program("-bb", program=program)
+    assert (done.stdout, done.stderr) == ("8 [2, 3]\n", "")
+
+
 def test_a_module_inside_a_package_runs_with_its_relative_imports(run_program: Run, tmp_path: Path) -> None:
     package = tmp_path / "kitchen"
     package.mkdir()
