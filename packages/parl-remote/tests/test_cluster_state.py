@@ -486,6 +486,17 @@ def test_a_client_whose_connection_broke_is_lost_if_it_stays_away() -> None:
     assert granted(ask_as_new(state, "d"))
 
 
+def test_the_time_to_come_back_begins_anew_when_this_process_was_suspended() -> None:
+    state = cluster(("n", ONE), client_grace_s=5.0)
+    ask(state, 1)
+    state.client_away("c", 10.0)
+    state.slept(100.0)
+    assert state.tick(104.9) == []
+    assert LeaseRevoked("lease1", "the program that owned it is gone") in [
+        one.message for one in state.tick(105.0) if isinstance(one, ToNode)
+    ]
+
+
 def test_a_client_that_is_away_is_not_listed() -> None:
     state = cluster(("n", ONE), client_grace_s=5.0)
     ask(state, 1)

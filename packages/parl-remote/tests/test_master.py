@@ -54,6 +54,7 @@ from parl_remote._messages.overview import (
     ListNodes,
     NodeList,
     NodeNumbers,
+    NodePhase,
     WhyWaiting,
 )
 from parl_remote._messages.parts import FindActor
@@ -261,6 +262,38 @@ def test_a_master_that_was_stopped_does_not_take_silence_for_death(cluster: Clus
     cluster.settle(5.2)
     assert isinstance(client.hear(), LeaseLost), "who does not speak afterwards is lost all the same"
     assert worker.is_dropped()
+
+
+def test_what_a_stopped_master_was_given_up_by_comes_back_with_all_its_actors(cluster: Cluster) -> None:
+    """Nodes and programs that heard nothing of it for the limit have closed their connections meanwhile."""
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    client.heard()
+    worker.channel.close()
+    cluster.sleep(600.0)
+    client.say(LeaseRequest(2, Resources(cpu=0)))
+    assert client.heard() == [], "nothing is lost yet, and no actor is placed on a node that is away"
+    back = cluster.connect()
+    back.say(hello(Role.WORKER, "w"))
+    back.say(NodeJoin("w", "host", ("w:1",), "/run", ONE, (RunningLease("lease1", "c", ONE, "Actor"),), name="w"))
+    assert [type(message) for message in back.heard()] == [Welcome, LeaseAssigned]
+    assert [type(message) for message in client.heard()] == [LeaseGranted]
+
+
+def test_a_node_that_a_stopped_master_was_given_up_by_is_lost_if_it_stays_away(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    client.heard()
+    worker.channel.close()
+    cluster.sleep(600.0)
+    cluster.settle(14.9)
+    assert client.heard() == []
+    client.say(ListNodes(2))
+    (listed,) = client.heard()
+    assert isinstance(listed, NodeList)
+    assert [node.phase for node in listed.nodes] == [NodePhase.UP]
+    cluster.settle(5.2)
+    assert isinstance(client.hear(), LeaseLost)
 
 
 def test_a_node_that_was_stopped_as_a_whole_keeps_its_own_worker(cluster: Cluster) -> None:

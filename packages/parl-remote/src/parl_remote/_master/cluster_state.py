@@ -96,8 +96,8 @@ class ClusterState:
         self.view = ClusterView(tables, cluster_id=cluster_id, started=started)
         self._grants = LeaseGrants(tables, new_lease_id, nodes_may_join=nodes_may_join)
         self._ends = LeaseEnds(tables)
-        self._nodes = KnownNodes(tables, self._ends)
-        self._nodes.restore(past.nodes, until=started + _LIMITS_TO_COME_BACK * liveness_limit_s)
+        self._nodes = KnownNodes(tables, self._ends, patience_s=_LIMITS_TO_COME_BACK * liveness_limit_s)
+        self._nodes.restore(past.nodes, started)
         self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
         self._draining = Draining(tables, own_node_id)
         self._draining.restore(past.drains)
@@ -134,6 +134,14 @@ class ClusterState:
             return []
         self._draining.gone(node_id)
         return self._settled(self._nodes.lost(node, reason, self._now))
+
+    def node_away(self, node_id: str) -> None:
+        """Note that a node broke off that may have given this process up, because that was suspended.
+
+        It keeps its actors and gets no further ones. It either joins again, or is lost after a silence like any other.
+        """
+        if node := self.tables.pool.get(node_id):
+            self.tables.pool.close(node, is_away=True)
 
     def node_left(self, node_id: str, reason: str, now: float) -> list[Instruction]:
         """Handle a worker that was stopped, and the end of its actors; unknown workers are ignored."""
@@ -243,6 +251,8 @@ class ClusterState:
     def slept(self, now: float) -> None:
         """Restart all liveness periods, because this process was suspended and messages are still to be read."""
         self.tables.alive.pardon(now)
+        self._nodes.pardon(now)
+        self._clients.pardon(now)
 
     def tick(self, now: float) -> list[Instruction]:
         """Handle what is due: silent nodes, absent programs and requests out of time, nodes to be emptied."""
@@ -395,7 +405,7 @@ class ClusterView:
             load=node.beat.load,
             memory_free=node.beat.memory_free,
             silent_s=self._silent_s(node, now, lost),
-            is_draining=lost is None and not node.is_open,
+            is_draining=lost is None and node.is_draining,
             lost_at=None if lost is None else self._tables.events.unix(lost.at),
             cause="" if lost is None else lost.cause,
         )
@@ -415,7 +425,7 @@ class ClusterView:
             addresses=node.joined.addresses,
             host_id=node.joined.host_id,
             pid=node.pid,
-            phase=NodePhase.LOST if lost is not None else NodePhase.UP if node.is_open else closed,
+            phase=NodePhase.LOST if lost is not None else closed if node.is_draining else NodePhase.UP,
             is_master=is_master,
             total=node.total,
             free=node.free,

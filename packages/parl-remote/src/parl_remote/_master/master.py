@@ -100,6 +100,7 @@ class Master:
         self._timer: Timer | None = None
         self._timer_at = float("inf")
         self._last_beat = loop.now()
+        self._woke_at = float("-inf")
         self._stopping = False
         self.parts = Parts()
         self.parts.add(_OVERVIEW, lambda: MasterOverview(state, loop.now, self._carry_out, reception.node_id))
@@ -143,8 +144,12 @@ class Master:
         node_id = self._node_of.pop(link, None)
         if node_id is not None and self._nodes.get(node_id) is link:
             del self._nodes[node_id]
-            _log.warning("node %s (%s) is lost: %s", node_id, link.hello.name, reason)
-            self._carry_out(self._state.node_lost(node_id, reason, self._loop.now()))
+            if self._slept_lately():  # the node has taken this process for dead, and is about to join again
+                _log.warning("node %s (%s) has broken off: %s", node_id, link.hello.name, reason)
+                self._state.node_away(node_id)
+            else:
+                _log.warning("node %s (%s) is lost: %s", node_id, link.hello.name, reason)
+                self._carry_out(self._state.node_lost(node_id, reason, self._loop.now()))
 
     def _left(self, link: Link, reason: str) -> None:
         """Handle a worker that says that it ends."""
@@ -267,7 +272,11 @@ class Master:
         if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
             _log.warning("this process was stopped for about %.0f s", now - self._last_beat)
             self._state.slept(now)
-            self._last_beat = now
+            self._last_beat = self._woke_at = now
+
+    def _slept_lately(self) -> bool:
+        self._notice_sleep()
+        return self._loop.now() - self._woke_at <= self._limits.liveness_limit_s
 
     def _schedule(self) -> None:
         """Schedule `_tick` for the next deadline; early calls are harmless, so only earlier times matter."""

@@ -51,18 +51,20 @@ class KnownNodes:
     Args:
         tables: The master's tables.
         ends: Ends leases.
+        patience_s: The time in which nodes are to come back to a master that was started again.
     """
 
-    def __init__(self, tables: ClusterTables, ends: LeaseEnds) -> None:
+    def __init__(self, tables: ClusterTables, ends: LeaseEnds, *, patience_s: float) -> None:
         self._tables = tables
         self._ends = ends
+        self._patience_s = patience_s
         self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
         self._awaited: dict[str, NodeRecord] = {}  # there before the master was started again, and not yet seen
         self._awaited_until = 0.0
 
-    def restore(self, nodes: Iterable[NodeRecord], until: float) -> None:
-        """Take up the nodes that another master has kept: lost ones, and those that are to come back by a time."""
-        self._awaited_until = until
+    def restore(self, nodes: Iterable[NodeRecord], now: float) -> None:
+        """Take up the nodes that another master has kept: lost ones, and those that are to come back."""
+        self.pardon(now)
         for one in nodes:
             if one.lost_at is None:
                 self._awaited[one.joined.node_id] = one
@@ -147,6 +149,10 @@ class KnownNodes:
             for one in self._awaited.values():
                 self._list_as_lost(self._node_of(one), "it did not come back to a master that was started again", now)
             self._awaited.clear()
+
+    def pardon(self, now: float) -> None:
+        """Restart the time in which awaited nodes may come back."""
+        self._awaited_until = now + self._patience_s
 
     def next_deadline(self) -> float | None:
         """Return when awaited nodes are given up, or None."""
@@ -313,6 +319,10 @@ class KnownClients:
         """Give up programs that have been away for too long."""
         gone = [client_id for client_id, until in self._away.items() if until <= now]
         return [instruction for client_id in gone for instruction in self.lost(client_id)]
+
+    def pardon(self, now: float) -> None:
+        """Restart the time in which disconnected programs may reconnect."""
+        self._away = dict.fromkeys(self._away, now + self._grace_s)
 
     def next_deadline(self) -> float | None:
         """Return when the next program is given up, or None."""

@@ -195,7 +195,7 @@ class Host:
 
 
 class Node:
-    """The master's record of one worker; only the pool changes `free`, `host` and `is_open`.
+    """The master's record of one worker; only the pool changes `free`, `host`, `is_open` and `is_away`.
 
     Attributes:
         joined: Its NodeJoin message.
@@ -208,9 +208,22 @@ class Node:
         host: Its host, while it is in the pool.
         gpus: The free share of each GPU.
         is_open: Whether it takes actors.
+        is_away: Whether it takes none only until it has joined again.
     """
 
-    __slots__ = ("beat", "free", "gpus", "host", "is_open", "joined", "joined_at", "leases", "pid", "versions")
+    __slots__ = (
+        "beat",
+        "free",
+        "gpus",
+        "host",
+        "is_away",
+        "is_open",
+        "joined",
+        "joined_at",
+        "leases",
+        "pid",
+        "versions",
+    )
 
     def __init__(self, joined: NodeJoin, joined_at: float, pid: int, versions: Mapping[str, str]) -> None:
         self.joined = joined
@@ -223,6 +236,12 @@ class Node:
         self.host: Host | None = None
         self.gpus = GpuShares(self.gpu_names)
         self.is_open = True
+        self.is_away = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no actors any more."""
+        return not self.is_open and not self.is_away
 
     @property
     def node_id(self) -> str:
@@ -321,11 +340,11 @@ class NodePool:
             self._groups = dict(sorted(self._groups.items(), key=lambda item: (len(item[0]), sorted(item[0]))))
         self._groups[kinds].add(node)
 
-    def close(self, node: Node) -> None:
+    def close(self, node: Node, *, is_away: bool = False) -> None:
         """Stop placing actors on a node; its running actors continue."""
         if not node.is_open:
             return
-        node.is_open = False
+        node.is_open, node.is_away = False, is_away
         self._totals[node.total] -= 1
         if not self._totals[node.total]:
             del self._totals[node.total]
