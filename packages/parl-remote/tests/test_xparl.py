@@ -238,7 +238,7 @@ def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk)
     assert sorted(path.name for path in (desk.home / ".parl").glob("*/*")) == ["actors", "node.log"]
     assert "nothing was stopped" in desk.xparl("stop", "--port", port, fails=True)
     out, err = program.communicate(timeout=240)
-    assert re.search(r"ActorLost|ClusterUnreachable", err), out + err
+    assert "ActorLost: Counter is lost: its cluster was stopped; its last call was sleep()" in err, out + err
 
 
 @pytest.mark.slow
@@ -385,6 +385,31 @@ def test_a_killed_worker_is_an_error_at_the_caller_and_its_actors_are_gone(desk:
     assert line_of(program) == "NODE_LOST"
     eventually(lambda: gone(actor))
     eventually(lambda: desk.status(port).node_count == 0)
+
+
+def test_a_worker_that_is_stopped_says_so_and_ends_with_the_cluster_like_the_master(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 0)
+    desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
+    program = desk.program(f"""
+        parl.connect('localhost:{port}')
+        for _ in range(2):
+            a = Counter()
+            print(a.pid())
+            try:
+                a.sleep(600)
+            except parl.ActorLost as error:
+                print(error.cause.kind.name, '|', error.cause.detail)
+    """)
+    line_of(program)
+    (worker,) = desk.worker_processes()
+    worker.terminate()
+    assert re.fullmatch(r"NODE_LOST \|.* the worker was stopped", line_of(program))
+    eventually(lambda: gone(worker))
+    desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
+    line_of(program)
+    desk.xparl("stop", "--port", port, PARL_SHUTDOWN_GRACE="60")
+    assert line_of(program) == "STOPPED |"
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ from parl_remote._worker.host_check import GpuMeter, HostCheck
 from parl_remote._worker.master_link import MasterLink, RejoiningLink, worker_hello
 from parl_remote._worker.worker import Worker
 from parl_remote._worker.zygote import ActorSource, start_zygote
-from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.errors import DeathCause, DeathKind, RemoteError, RemoteProtocolError
 
 __all__ = ["run_node"]
 
@@ -107,6 +107,8 @@ class ClusterNode:
         self._master: Master | None = None
         self._link: MasterLink | RejoiningLink | None = None
         self._within = MemoryListener("this node")
+        stopped_alone = DeathCause(DeathKind.NODE_LOST, detail="the worker was stopped")
+        self._end = stopped_alone if settings.master else DeathCause(DeathKind.STOPPED)
         self._worker: Worker | None = None
         if zygote is not None:
             self._worker = self._start_worker(zygote)
@@ -141,7 +143,7 @@ class ClusterNode:
             self._link.close()
         self._gpu_meter.close()
         if self._worker is not None:
-            self._worker.close()
+            self._worker.close(self._end)
         for listener in (self._unix, self._tcp, self._within):
             listener.close()
 
@@ -237,6 +239,7 @@ class ClusterNode:
 
     def _ended(self, reason: str) -> None:
         _log.info("this worker ends: %s", reason)
+        self._end = DeathCause(DeathKind.STOPPED)
         self._loop.stop()
 
     def _joined(self) -> NodeJoin:

@@ -32,6 +32,7 @@ from parl_remote._transport.unix import UnixListener
 from parl_remote._worker.master_link import MasterLink
 from parl_remote._worker.worker import Worker
 from parl_remote._worker.zygote import ActorSource, start_zygote
+from parl_remote.errors import DeathCause, DeathKind
 
 __all__ = ["PrivateNode"]
 
@@ -162,7 +163,7 @@ class PrivateNode:
 
     def close(self) -> None:
         """Kill the remaining actors and release all resources."""
-        self._worker.close()
+        self._worker.close(DeathCause(DeathKind.STOPPED))
         self._listener.close()
 
     def _give_up(self) -> None:

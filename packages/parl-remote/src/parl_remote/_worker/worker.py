@@ -408,8 +408,10 @@ class Worker:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Kill all actors and the zygote, and wait for them."""
+    def close(self, cause: DeathCause) -> None:
+        """Tell clients why all actors end, kill them and the zygote, and wait for them."""
+        for lease in self._leases:
+            self._forget(lease.lease_id, cause)
         self.parts.close()
         self._processes.close()
         self._relay.close()

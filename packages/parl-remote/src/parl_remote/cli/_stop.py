@@ -61,9 +61,15 @@ def stop_all(
     clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     gone = {node.process for _, node in nodes if not node.process.alive()}
     family = list(_descendants(node.process for _, node in nodes))
-    for _, node in nodes:
-        signal_process(node.process, signal.SIGTERM)
+    masters = [node for _, node in nodes if isinstance(node, ClusterRecord)]
     deadline = time.monotonic() + limits.shutdown_grace_s
+    for master in masters:
+        signal_process(master.process, signal.SIGTERM)
+    for master in masters:  # it ends its workers, whose programs then hear that the cluster was stopped, not the worker
+        _ended(master.process, deadline - limits.shutdown_grace_s / 2)
+    for _, node in nodes:
+        if not isinstance(node, ClusterRecord):
+            signal_process(node.process, signal.SIGTERM)
     killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
     for _, node in nodes:
         if node.process.pid in killed:
