@@ -226,6 +226,22 @@ def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect:
     assert holder.add() == 1
 
 
+def test_a_restart_that_finds_no_resources_is_not_used_up(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = with_options(Counter, max_restarts=1, lease_timeout_s=0.0)()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
+        with pytest.raises(TimeoutError):
+            waits.result(0.2)  # it is asked for first
+        kill(counter)
+        later = submit(counter.add)
+        other = waits.result(PATIENCE_S)
+        with pytest.raises(ResultTimeout):
+            later.result(0.4)
+        del other, waits
+    assert later.result(PATIENCE_S) == 1
+
+
 def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = Counter()

@@ -136,6 +136,19 @@ def test_the_name_of_an_actor_that_will_be_made_again_is_kept_for_it() -> None:
     assert lease(state, "d", actor_name="boss"), "its restarts are used up"
 
 
+def test_a_restart_that_finds_no_resources_keeps_the_name_until_it_is_given_up() -> None:
+    state = cluster("n", cpu=1)
+    held = lease(state, actor_name="boss", max_restarts=1)
+    ask(state)
+    state.lease_ended("n", held, KILLED)  # the other one has its place
+    attempt = LeaseRequest(next(numbers), ONE, 0.0, "Actor", actor_name="boss", replaces=held)
+    assert to_client(state.lease_requested("c", attempt, 0.0), LeaseRefused)
+    assert state.find_requested("d", FindActor(5, "boss")) == []
+    assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    assert to_client(state.lease_released("c", held), Failed, "d")
+    assert not to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+
+
 def test_a_look_up_of_an_actor_whose_program_gives_up_fails() -> None:
     state = cluster("n")
     held = lease(state, actor_name="boss", max_restarts=-1)

@@ -169,10 +169,10 @@ class ActorNames:
             self._holders[request.actor_name] = NameHolder(client_id, request.request_id, lease_id, is_lost)
 
     def give_up(self, client_id: str, request: LeaseRequest) -> None:
-        """Release the name of a withdrawn request; an actor that it was to replace keeps the name while it lives."""
+        """Release the name of a withdrawn request; an actor that it was to replace keeps it for the next attempt."""
         holder = self._holders.get(request.actor_name) if request.actor_name else None
         if holder is not None and (holder.client_id, holder.request_id) == (client_id, request.request_id):
-            if holder.lease_id and not holder.is_lost:
+            if holder.lease_id and (not holder.is_lost or request.replaces):
                 holder.request_id = None
             else:
                 del self._holders[request.actor_name]
@@ -192,10 +192,12 @@ class ActorNames:
         else:
             del self._holders[name]
 
-    def forget_client(self, client_id: str) -> None:
-        """Release the names kept for restarts of a program that is gone."""
-        for name in [n for n, h in self._holders.items() if h.client_id == client_id and h.is_lost]:
-            del self._holders[name]
+    def forget_lost(self, client_id: str, lease_id: str | None = None) -> None:
+        """Release the names kept for restarts by a program: of one actor, or of all."""
+        lost = [n for n, h in self._holders.items() if h.client_id == client_id and h.is_lost]
+        for name in lost:
+            if lease_id in {None, self._holders[name].lease_id}:
+                del self._holders[name]
 
 
 _SUCCESSORS_KEPT = 10_000  # handles of an actor from many restarts ago are used again within minutes, if at all
@@ -367,6 +369,7 @@ class ClusterTables:
         given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
         for old in given_up:
             del self._coming_back[old]
+        self.names.forget_lost(client_id, lease_id)
         return bool(given_up)
 
     def replace(self, old_lease_id: str, new_lease_id: str) -> None:

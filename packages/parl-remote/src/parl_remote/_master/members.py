@@ -311,7 +311,6 @@ class KnownClients:
         self._grants.given_up(client_id)
         revoked = self._end(list(client.leases), "the program that owned it is gone")
         self._tables.clients.pop(client_id, None)
-        self._tables.names.forget_client(client_id)
         self._tables.will_not_come_back(client_id)
         return revoked
 

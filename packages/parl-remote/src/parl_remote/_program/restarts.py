@@ -32,7 +32,15 @@ from parl_remote._options import ActorOptions
 from parl_remote._program.actor_ref import ActorRef, settled
 from parl_remote._program.outbox import Outbox
 from parl_remote._program.proxy import make_proxy, proxy_class, reference_of
-from parl_remote.errors import ActorLost, ClusterUnreachable, DeathCause, DeathKind, NotConnected, RemoteCallError
+from parl_remote.errors import (
+    ActorLost,
+    ClusterUnreachable,
+    DeathCause,
+    DeathKind,
+    NoResources,
+    NotConnected,
+    RemoteCallError,
+)
 
 if TYPE_CHECKING:
     from parl_remote._program.known_actors import ActorRecord, Made
@@ -159,14 +167,18 @@ class Restarts:
     def _make(self, lost: ActorRecord, number: int) -> None:
         delay_s = _FIRST_DELAY_S
         note = ""
+        told = 0
         while not self._over:
-            if self._limit is not None:
+            if self._limit is not None and told != number:
                 _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
+                told = number
             try:
                 made = self._again(lost, number)
             except NoRestart as error:
                 note = str(error)
                 break
+            except NoResources:  # no attempt: it waits on, and whoever made it is told so while it does
+                delay_s = self._pause(delay_s)
             except BaseException as error:
                 if isinstance(error, NotConnected) and not isinstance(error, ClusterUnreachable):
                     note = f"it could not be made again: {error}"
@@ -178,13 +190,17 @@ class Restarts:
                     note = f"{self._said_enough()}, and that failed: {failed}"
                     break
                 number += 1
-                self._ended.wait(delay_s)
-                delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+                delay_s = self._pause(delay_s)
             else:
                 self._is_there(made, number)
                 return
         self._tell_given_up(lost)
         self._finishing(lost, note)()
+
+    def _pause(self, delay_s: float) -> float:
+        """Wait before the next attempt and return the delay after that one."""
+        self._ended.wait(delay_s)
+        return min(2 * delay_s, _LONGEST_DELAY_S)
 
     def _is_there(self, made: Made, number: int) -> None:
         with self._lock:
