@@ -241,6 +241,20 @@ def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk)
     assert "ActorLost: Counter is lost: its cluster was stopped; its last call was sleep()" in err, out + err
 
 
+def test_starts_at_the_same_time_make_one_cluster(desk: Desk) -> None:
+    port = free_port()
+    command = [*XPARL, "start", "--port", str(port), "--cpu_num", "0", "--once"]
+    with contextlib.ExitStack() as ends:
+        starts = [
+            ends.enter_context(subprocess.Popen(command, env=desk.environment, stdout=subprocess.PIPE, text=True))
+            for _ in range(3)
+        ]
+        said = sorted(start.communicate(timeout=240)[0].split()[0] for start in starts)
+    assert said == ["A", "It", "It"]
+    assert [start.returncode for start in starts] == [0, 0, 0]
+    assert desk.status(port).node_count == 0
+
+
 @pytest.mark.slow
 def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
     one, two = free_port(), free_port()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -25,7 +26,11 @@ from parl_remote._codec import from_json, to_json
 from parl_remote._links.identity import host_id, host_name
 from parl_remote._security import ClusterKey, make_private_dir, read_private_file, write_private_file
 from parl_remote._system import processes
+from parl_remote._system.facilities import is_portable
 from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import fcntl
 
 __all__ = [
     "ClusterRecord",
@@ -37,6 +42,7 @@ __all__ = [
     "forget",
     "forget_monitor",
     "key_of",
+    "locked",
     "signal_process",
     "write_record",
 ]
@@ -213,6 +219,23 @@ class RunFiles:
         for path in paths:
             with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
                 yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Wait until no other process has locked a directory, and lock it; on Windows, do nothing."""
+    if is_portable():
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system of the network may have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing would leave it to a process that was forked meanwhile
+        os.close(descriptor)
 
 
 def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord | ManagerRecord) -> None:

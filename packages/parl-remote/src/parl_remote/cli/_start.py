@@ -20,7 +20,7 @@ from parl_remote._links.identity import host_name, new_id
 from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Role
 from parl_remote._messages.parts import NodeReached, ReachNode
-from parl_remote._node.run_files import RunFiles, key_of
+from parl_remote._node.run_files import RunFiles, key_of, locked
 from parl_remote._node.starting import NodeSettings
 from parl_remote._program.rendezvous import ClusterAddress, given_key
 from parl_remote._resources import Resources
@@ -244,35 +244,43 @@ def start_command(
     run_files = RunFiles(found.run_dir)
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
-    for where, record in run_files.clusters() if once else ():
-        if record.port == port and record.process.alive():
-            _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
-            return
-    check_port(host, port, run_files)
-    monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
-    try:
-        directory = run_files.cluster_directory(port)
-        key_of(directory, given_key(found, key_file))
-    except (RemoteError, OSError) as error:
-        raise click.ClickException(explained_here(str(error), found)) from error
-    before = next((record for where, record in run_files.clusters() if where == directory), None)
-    settings = NodeSettings(
-        directory=str(directory),
-        node_id=new_id("node"),
-        cluster_id=before.cluster_id if before else new_id("cluster"),  # one that crashed here is taken up again
-        host=host,
-        known_as="",
-        port=port,
-        master="",
-        cpu=resources.cpu,
-        gpus=resources.gpus,
-        memory=resources.memory,
-        labels=resources.labels,
-        debug=debug,
-    )
-    launch(
-        settings, foreground, found, lambda address: _say_started(address, settings, resources, monitor.start(settings))
-    )
+    with contextlib.ExitStack() as start:
+        try:
+            directory = run_files.cluster_directory(port)
+            start.enter_context(locked(directory))  # who starts it as well finds the cluster that this one starts
+        except (RemoteError, OSError) as error:
+            raise click.ClickException(explained_here(str(error), found)) from error
+        for where, record in run_files.clusters() if once else ():
+            if record.port == port and record.process.alive():
+                _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
+                return
+        check_port(host, port, run_files)
+        monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
+        try:
+            key_of(directory, given_key(found, key_file))
+        except (RemoteError, OSError) as error:
+            raise click.ClickException(explained_here(str(error), found)) from error
+        before = next((record for where, record in run_files.clusters() if where == directory), None)
+        settings = NodeSettings(
+            directory=str(directory),
+            node_id=new_id("node"),
+            cluster_id=before.cluster_id if before else new_id("cluster"),  # one that crashed here is taken up again
+            host=host,
+            known_as="",
+            port=port,
+            master="",
+            cpu=resources.cpu,
+            gpus=resources.gpus,
+            memory=resources.memory,
+            labels=resources.labels,
+            debug=debug,
+        )
+
+        def say(address: str) -> None:
+            start.close()
+            _say_started(address, settings, resources, monitor.start(settings))
+
+        launch(settings, foreground, found, say)
 
 
 def _say_it_runs(what: str, directory: Path, found: Environment, key_file: Path | None) -> None:
