@@ -127,6 +127,7 @@ def test_run_files_lie_in_one_directory_that_one_variable_alone_changes() -> Non
     others = {"HOME": "/h", "XDG_RUNTIME_DIR": "/r", "TMPDIR": "/t", "USER": "other"}
     assert environment({}).run_dir == environment(others).run_dir == home / ".parl"
     assert environment({**others, "PARL_RUN_DIR": "/x"}).run_dir == Path("/x")
+    assert environment({**others, "PARL_RUN_DIR": "x"}).run_dir == Path.cwd() / "x"
 
 
 def test_a_user_without_an_account_entry_has_a_run_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def _port(read: Mapping[str, str], name: str) -> int:
 
 def _run_dir(read: Mapping[str, str]) -> Path:
     if read.get("PARL_RUN_DIR"):
-        return Path(read["PARL_RUN_DIR"]).expanduser()
+        return Path(read["PARL_RUN_DIR"]).expanduser().absolute()  # nodes run in a directory of their own
     try:
         import pwd
     except ImportError:  # Windows
