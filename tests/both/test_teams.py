@@ -156,6 +156,18 @@ def test_a_resumed_run_of_maddpg_is_the_one_that_was_never_stopped(tmp_path: Pat
         np.testing.assert_array_equal(again.get_weights()[name], array, err_msg=name)
 
 
+@pytest.mark.parametrize("memory", [None, "gru"])
+@pytest.mark.parametrize("kind", ["QMIX", "VDN"])
+def test_a_fresh_agent_tells_a_joint_observation_from_a_batch(kind: str, memory: Any) -> None:
+    agent, (obs, _) = made(kind, memory=memory), make_two_step().reset(seed=0)
+    batch = {name: np.stack([part, part]) for name, part in obs.items()}
+    for act in (agent.predict, agent.sample):
+        one, two = act(obs), act(batch)
+        if memory:
+            one, two = one[0], two[0]
+        assert (one.shape, two.shape) == ((2,), (2, 2))
+
+
 @pytest.mark.parametrize("made_one", [lambda: made("QMIX"), lambda: made_maddpg(make_two_step)], ids=["QMIX", "MADDPG"])
 def test_targets_have_their_shapes_before_the_first_update(made_one: Any) -> None:
     """Threads are chosen by all shapes: given by a checkpoint or by the first update, last bits would differ."""

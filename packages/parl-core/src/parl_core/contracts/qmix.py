@@ -80,6 +80,7 @@ class Team(Model):
         super().__init__()
         self.agents = agents
         self.mixer = mixer
+        self.obs_ndim = getattr(agents, "obs_ndim", None)
         self._old = agents.implements("init_hidden")
         self._count = int(getattr(mixer, "n_agents", None) or 0)
 
