@@ -138,6 +138,7 @@ def test_what_is_told_of_absent_agents_is_not_observed() -> None:
     ("spoil", "told"),
     [
         ({"masks": np.ones(3, np.int8)}, r"action_mask of shape \[3\] for a, which has 2 choices"),
+        ({"masks": np.zeros(2, np.int8)}, "action_mask that leaves no action for a"),
         ({"seen": np.ones(1, np.float32)}, r"observation of a.*shape \[1\].*shape \[2\]"),
         ({"reward": None}, "reward None"),
         ({"joins": "c"}, "agent c, which is not among its possible_agents"),
@@ -174,6 +175,18 @@ def test_masks_have_padding_and_what_infos_say() -> None:
     env.step([1, 0])
     obs = env.step([1, 0])[0]
     assert obs["action_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]  # absent: no choice is impossible
+
+
+def test_an_agent_that_leaves_may_have_no_choice() -> None:
+    class NoneLeft(Leaving):
+        def infos(self) -> dict[str, Any]:
+            return {name: {"action_mask": np.zeros(2 if name == "a" else 4) + (self.t < 2)} for name in "ab"}
+
+    env = JointEnv(NoneLeft())
+    env.reset()
+    assert env.step([1, 0])[0]["action_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    with pytest.raises(EnvironmentContractError, match="no action for b"):
+        env.step([1, 0])
 
 
 class Continuous(Leaving):

@@ -278,14 +278,20 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             given = infos.get(name, {}).get("action_mask")
             if given is None and name not in found:
                 return self._masks[row, :size]
-        if given is None or not np.any(given):
+        possible = None if given is None else np.asarray(given) != 0
+        if possible is None or not (self._alive[row] or possible.any()):
             return 1
-        if np.shape(given) != (size,):
+        if possible.shape != (size,):
             raise EnvironmentContractError(
-                f"{type(self.parallel_env).__name__} gave an action_mask of shape {list(np.shape(given))} for {name}, "
+                f"{type(self.parallel_env).__name__} gave an action_mask of shape {list(possible.shape)} for {name}, "
                 f"which has {size} choices"
             )
-        return np.asarray(given) != 0
+        if not possible.any():
+            raise EnvironmentContractError(
+                f"{type(self.parallel_env).__name__} gave an action_mask that leaves no action for {name}, which has "
+                "not left the episode: let at least one action be possible"
+            )
+        return possible
 
 
 def parallel_of(env: Any) -> Any:
