@@ -208,3 +208,60 @@ def test_an_exception_of_the_environment_comes_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError, match="physics") as caught:
         check_env(Broken())
     assert "while Broken was checked" in caught.value.__notes__
+
+
+class Masked(Good):
+    """Allows one action, another one in each step, and takes no other."""
+
+    action_space: Any = gymnasium.spaces.Discrete(3, start=4)
+
+    def __init__(self, parts: Any = 3) -> None:
+        self.width = parts
+        self.observation_space = gymnasium.spaces.Dict({"x": BOX, "action_mask": gymnasium.spaces.MultiBinary(parts)})
+
+    def mask(self) -> Any:
+        return np.eye(3, dtype=np.int8)[self.t % 3]
+
+    def observe(self) -> Any:
+        return {"x": super().observe(), "action_mask": self.mask()}
+
+    def step(self, action: Any) -> Any:
+        assert action == self.t % 3 + 4
+        return super().step(action)
+
+
+class MaskedParts(Masked):
+    """The same with two parts, of 3 and of 2 choices, whose masks lie side by side or, of two agents, in rows."""
+
+    action_space: Any = gymnasium.spaces.MultiDiscrete([3, 2])
+
+    def mask(self) -> Any:
+        sides = np.r_[super().mask(), np.int8([1, 0])]
+        return sides if self.width == 5 else np.stack([sides[:3], np.r_[sides[3:], np.int8(1)]])
+
+    def step(self, action: Any) -> Any:
+        assert action.tolist() == [self.t % 3, 0]
+        return Good.step(self, action)
+
+
+@pytest.mark.parametrize("made", [Masked, lambda: MaskedParts(5), lambda: MaskedParts([2, 3])])
+def test_only_actions_that_the_mask_allows_are_taken(made: Any) -> None:
+    assert check_env(made) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"), [(np.zeros(3, np.int8), "leaves no action"), (np.ones(4, np.int8), r"has shape \[4\]")]
+)
+def test_a_mask_that_allows_nothing_or_has_another_size_is_a_problem(mask: Any, told: str) -> None:
+    class Wrong(Masked):
+        def __init__(self) -> None:
+            super().__init__(len(mask))
+
+        def mask(self) -> Any:
+            return mask
+
+        def step(self, action: Any) -> Any:
+            return Good.step(self, action)
+
+    with pytest.raises(EnvironmentContractError, match=f"the action_mask {told}"):
+        check_env(Wrong)

@@ -6,6 +6,7 @@
 Findings are sentences that say what was found, with the values, and what to do.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int, first_not_finite
+from parl_core.contracts.actions import mask_of
 from parl_core.env._vector_group import EnvMaker, make_env
 from parl_core.errors import EnvironmentContractError
 
@@ -27,6 +29,8 @@ _LARGE = 100.0
 
 def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> list[str]:
     """Play an environment with random actions and check everything that a training loop relies on.
+
+    Where observations have an `action_mask`, only actions that it allows are taken.
 
     Args:
         env: a Gymnasium environment, a registered id, or a function that returns an environment. What was made here is
@@ -68,6 +72,7 @@ class _Checker:
 
     def check(self, steps: int, seed: int) -> None:
         if self._spaces():
+            self._actions = copy.deepcopy(self.env.action_space)  # the environment may draw from its own
             first = self._reset(seed)
             if not self.problems:
                 self._same_seed(first, seed)
@@ -152,18 +157,17 @@ class _Checker:
 
     def _same_seed(self, first: Any, seed: int) -> None:
         first = _copy(first)
-        self.env.action_space.seed(seed)
-        actions = [self.env.action_space.sample() for _ in range(5)]
         runs = []
         for _ in range(2):
+            self._actions.seed(seed)
             observation = self._reset(seed)
             run: list[Any] = [_copy(observation)]
-            for action in actions:
-                step = self.env.step(action)
+            for _ in range(5):
+                step = self.env.step(self._drawn(observation))
                 if not self._step(step):
                     return
-                _, reward, terminated, truncated, _ = step
-                run.append((_copy(step[0]), float(reward), bool(terminated), bool(truncated)))
+                observation, reward, terminated, truncated, _ = step
+                run.append((_copy(observation), float(reward), bool(terminated), bool(truncated)))
                 if terminated or truncated:
                     break
             runs.append(run)
@@ -178,12 +182,12 @@ class _Checker:
             )
 
     def _play(self, steps: int, seed: int) -> None:
-        self.env.action_space.seed(seed)
+        self._actions.seed(seed)
         observation = self._reset(seed)
         ended, largest, rewards = 0, 0.0, []
         for _ in range(steps):
             kept, before = observation, _copy(observation)
-            answer = self.env.step(self.env.action_space.sample())
+            answer = self.env.step(self._drawn(observation))
             if not self._step(answer):
                 return
             observation, reward, terminated, truncated, _ = answer
@@ -217,6 +221,33 @@ class _Checker:
             )
         elif rewards and (scale := max(map(abs, rewards))) > _LARGE:
             self._advise(f"rewards reach {scale:g}: scale them, or use parl.env.wrap_rms or NormalizeVector")
+
+    def _drawn(self, observation: Any) -> Any:
+        """Return a random action that the mask allows, which has parts side by side, or a row an agent."""
+        space, mask = self._actions, mask_of(observation)
+        match space:
+            case gymnasium.spaces.Discrete():
+                sizes = [int(space.n)]
+            case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
+                sizes = space.nvec.tolist()
+            case _:
+                return space.sample()
+        if mask is None:
+            return space.sample()
+        possible = np.asarray(mask, np.bool_).astype(np.int8)
+        if possible.ndim == 2:
+            parts = [row[:size] for row, size in zip(possible, sizes, strict=False)]
+        else:
+            parts = np.split(possible, np.cumsum(sizes)[:-1])
+        if [len(part) for part in parts] != sizes:
+            self._problem(
+                f"the action_mask has shape {list(possible.shape)}, the actions are {space}: one entry a choice"
+            )
+        elif not all(part.any() for part in parts):
+            self._problem("the action_mask leaves no action and the episode goes on: let at least one be possible")
+        else:
+            return space.sample(tuple(parts) if len(space.shape) else parts[0])
+        return space.sample()
 
     def _step(self, answer: Any) -> bool:
         if not (isinstance(answer, tuple) and len(answer) == 5):
