@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 
 import parl
+from parl_core.env.joint import make_joint_env
+from parl_core.env.vector import make_vector_env
+from parl_core.training.events import Callback, Update
+from parl_core.training.off_policy import OffPolicySettings, train_off_policy
+from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
 RATE = 0.5
 
@@ -100,3 +105,61 @@ def test_numbers_and_tensors_that_change_are_saved_with_the_agent(tmp_path: Path
 def test_an_unknown_optimizer_is_answered_with_the_known_ones() -> None:
     with pytest.raises(AttributeError, match="backend has no optim 'SGD'; it has Adam"):
         _ = parl.optim.SGD
+
+
+class Reported(Callback):
+    """What the loop reported of each update."""
+
+    def __init__(self) -> None:
+        self.losses: list[dict[str, float]] = []
+
+    def on_update(self, update: Update) -> None:
+        self.losses.append(dict(update.losses))
+
+
+def make_climbing() -> Any:
+    return make_joint_env("climbing")
+
+
+_MODELS: dict[str, Any] = {
+    "DQN": ("CartPole-v1", lambda: parl.networks.QNetwork(2)),
+    "PPO": ("CartPole-v1", lambda: parl.networks.ActorCritic(2)),
+    "A2C": ("CartPole-v1", lambda: parl.networks.ActorCritic(2)),
+    "PolicyGradient": ("CartPole-v1", lambda: parl.networks.ActorCritic(2)),
+    "VDN": (make_climbing, lambda: parl.networks.TeamQNetwork(2, 3)),
+    "MAPPO": (make_climbing, lambda: parl.networks.CentralActorCritic(2, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", _MODELS)
+def test_figures_that_a_loss_names_beside_the_algorithms_own_are_reported(kind: str) -> None:
+    base: Any = getattr(parl.algorithms, kind)
+
+    class Telling(base):  # type: ignore[misc]  # the base is known only at run time
+        counted = 0
+
+        def loss(self, *args: Any) -> Any:
+            loss, figures = super().loss(*args)
+            self.counted += 1
+            whole = loss.detach() * 0.0
+            return loss, {**figures, "count": whole + self.counted, "rows": whole.reshape([1])}
+
+    env, model = _MODELS[kind]
+    reported: dict[type, list[dict[str, float]]] = {}
+    for algorithm in (base, Telling):
+        callback, agent = Reported(), parl.Agent(algorithm(model()), seed=0)
+        with make_vector_env(env, 2) as envs:
+            if kind in ("DQN", "VDN"):
+                learning: Any = {"learning_starts": 8, "batch_size": 4, "memory_size": 40, "train_every": 2}
+                off = OffPolicySettings(total_steps=40, report_every=20, **learning)
+                train_off_policy(agent, envs, off, callbacks=[callback], seed=0)
+            else:
+                epochs = 2 if kind in ("PPO", "MAPPO") else None
+                on = OnPolicySettings(total_steps=16, n_steps=4, epochs=epochs)
+                train_on_policy(agent, envs, on, callbacks=[callback], seed=0)
+        reported[algorithm] = callback.losses
+    assert len(reported[base]) == 2
+    assert all({*mine} == {*own, "count"} for mine, own in zip(reported[Telling], reported[base], strict=True))
+    first, second = (losses["count"] for losses in reported[Telling])
+    assert second - first == agent.alg.counted / 2  # means of 1, ..., k and of k + 1, ..., n
+    assert agent.alg.take_figures() == {}

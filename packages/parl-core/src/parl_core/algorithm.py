@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -241,6 +242,14 @@ class AlgorithmState:
     others: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class _Figures:
+    """Sums of figures by name, which stay on the device."""
+
+    sums: dict[str, Any] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
 class Algorithm:
     """Defines the loss and updates `self.model`; its methods take and return tensors of the framework.
 
@@ -292,6 +301,10 @@ class Algorithm:
     LEARNS_SEQUENCES: ClassVar[bool] = False
     """True if the algorithm learns with models that have a memory (`parl_core.recurrent`)."""
 
+    NAMED: ClassVar[frozenset[str]] = frozenset()
+    """Names of the figures of its losses that the algorithm itself uses or returns. Scalars that the losses of a
+    subclass name beside these are for the logs: see `take_figures`."""
+
     RECORDED: ClassVar[bool] = False
     """True if updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
 
@@ -308,6 +321,7 @@ class Algorithm:
     _has_gaussians: bool = False
     _reduces: bool = False
     _threads_settled: bool = False
+    _figures: _Figures | None = None
 
     def __init__(
         self,
@@ -402,6 +416,17 @@ class Algorithm:
             action: of the agent, `[n, ...]`.
         """
         self._settle_copies()
+
+    def take_figures(self) -> dict[str, float]:
+        """Return the means since the last call of the figures that losses named beside the algorithm's own (`NAMED`).
+
+        The loops report them with the losses. They are not in checkpoints.
+        """
+        found, self._figures = self._figures, None
+        if found is None:
+            return {}
+        means = {name: total / found.counts[name] for name, total in found.sums.items()}
+        return {name: float(mean) for name, mean in self._read(means).items()}
 
     def train(self) -> None:
         """Put the models into training mode (dropout and batch statistics active), except for targets."""
@@ -652,6 +677,23 @@ class Algorithm:
         return False
 
     # Shared
+
+    def _descend(self, optimizer: Any, loss: Callable[..., Any], *batch: Any, lr: Any = None) -> tuple[Any, Any]:
+        """Take one step of an optimizer down the gradient of `loss(*batch)`, and return what the loss did, detached."""
+        value, figures = optimizer.descend(loss, *batch, lr=lr)
+        if not figures.keys() <= self.NAMED:
+            self._add_figures(figures)
+        return value, figures
+
+    def _add_figures(self, figures: Mapping[str, Any]) -> None:
+        """Add up the scalars that are not the algorithm's own, where they are: no update waits for the device."""
+        if self._is_recording():
+            return
+        kept = self._figures = self._figures or _Figures()
+        for name, figure in figures.items():
+            if name not in self.NAMED and not len(figure.shape):
+                kept.sums[name] = kept.sums.get(name, 0.0) + figure
+                kept.counts[name] += 1
 
     def _checked_batch(self, batch: Any) -> Any:
         """Return a batch of arrays or tensors that a user gave, with columns that fit this algorithm.

@@ -67,6 +67,7 @@ class A2C(OnPolicy):
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     LEARNS_SEQUENCES: ClassVar[bool] = True
+    NAMED: ClassVar[frozenset[str]] = frozenset({"total_loss", "pi_loss", "vf_loss", "entropy"})
 
     optimizer: Optimizer
 
@@ -183,7 +184,7 @@ class A2C(OnPolicy):
         """
         lr = self._now("learning_rate", self.lr, learning_rate)
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        _, figures = self.optimizer.descend(self.loss, batch, coeff, lr=lr)
+        _, figures = self._descend(self.optimizer, self.loss, batch, coeff, lr=lr)
         self._after_each_update(self._count_update)
         return tuple(figures[name] for name in ("total_loss", "pi_loss", "vf_loss", "entropy"))
 

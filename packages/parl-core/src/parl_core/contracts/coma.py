@@ -68,6 +68,7 @@ class COMA(OnPolicy):
     TEAM: ClassVar[str | None] = "counterfactual"
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
     LEARNS_SEQUENCES: ClassVar[bool] = True
+    NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
 
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
@@ -174,8 +175,8 @@ class COMA(OnPolicy):
             last the mean of its magnitude.
         """
         for _ in range(self.critic_updates):
-            critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch)
-        _, figures = self.actor_optimizer.descend(self.actor_loss, batch, entropy_coef)
+            critic_loss, _ = self._descend(self.critic_optimizer, self.critic_loss, batch)
+        _, figures = self._descend(self.actor_optimizer, self.actor_loss, batch, entropy_coef)
         self._count_update()
         self._until_sync -= self.critic_updates
         if self._until_sync <= 0:

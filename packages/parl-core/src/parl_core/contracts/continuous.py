@@ -48,6 +48,7 @@ class ContinuousActorCritic(CountingUpdates):
     HAS_TARGET: ClassVar[bool] = True
     """True if there is a `target_model`."""
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss")
+    NAMED: ClassVar[frozenset[str]] = frozenset({"td_error"})
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
     PAIRS: ClassVar[Mapping[str, str]] = {}
     """Methods of the model that return a pair, and which; looked at before the first update."""
@@ -175,8 +176,8 @@ class ContinuousActorCritic(CountingUpdates):
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         """Take the steps of one update and return (critic_loss, actor_loss, td_error)."""
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, lr=critic_lr)
-        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=actor_lr)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, lr=critic_lr)
+        actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, lr=actor_lr)
         self.sync_target()
         return critic_loss, actor_loss, figures["td_error"]
 

@@ -151,9 +151,9 @@ class BootstrappedDDPG(ContinuousActorCritic):
             over the heads.
         """
         rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, lr=rate)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, lr=rate)
         rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=rate)
+        actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, lr=rate)
         self.sync_target()
         self._after_each_update(self._count_update)
         if batch.weights is None:

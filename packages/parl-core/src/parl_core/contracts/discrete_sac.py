@@ -58,6 +58,7 @@ class DiscreteSAC(SAC):
     CHOOSES: ClassVar[bool] = True
     ACTS_IN_UNIT_BOX: ClassVar[bool] = False
     PAIRS: ClassVar[Mapping[str, str]] = {}
+    NAMED: ClassVar[frozenset[str]] = frozenset({"td_error", "entropy", "largest_entropy"})
 
     _choices: int | None = None
 
@@ -126,8 +127,8 @@ class DiscreteSAC(SAC):
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         alpha = self._of_dtype(self.alpha, batch.reward)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, lr=critic_lr)
-        actor_loss, of_actor = self.actor_optimizer.descend(self.actor_loss, batch, alpha, lr=actor_lr)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, alpha, lr=critic_lr)
+        actor_loss, of_actor = self._descend(self.actor_optimizer, self.actor_loss, batch, alpha, lr=actor_lr)
         if self._fixed_alpha is None:
             wanted = of_actor["largest_entropy"] * _SHARE if self.target_entropy is None else self.target_entropy
             rate = self._now("alpha_lr", self.alpha_lr)

@@ -104,6 +104,7 @@ class DQN(CountingUpdates):
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
+    NAMED: ClassVar[frozenset[str]] = frozenset({"td_error"})
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"act_dim": None, "gamma": 0.99, "lr": 1e-4}
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "syncs")
     LATER_COUNTERS: ClassVar[tuple[str, ...]] = ("syncs",)
@@ -198,6 +199,8 @@ class DQN(CountingUpdates):
         if learning_rate is not None or callable(rate):
             rate = self._now("lr", rate, learning_rate, given_as="learning_rate")
         loss, figures = self.optimizer.descend(self.loss, batch, lr=rate)
+        if not figures.keys() <= self.NAMED:  # as `_descend`, without a call more in the shortest of updates
+            self._add_figures(figures)
         if self.RECORDED:
             self._after_each_update(self._count_update)
         else:
@@ -511,6 +514,6 @@ class OfflineQ(DQN):
         """Take one step: see `DQN.learn`."""
         share = None if self.heads == 1 else self._mixture(batch.reward)
         rate = self._now("lr", self.lr, learning_rate, given_as="learning_rate")
-        loss, figures = self.optimizer.descend(self.loss, batch, share, lr=rate)
+        loss, figures = self._descend(self.optimizer, self.loss, batch, share, lr=rate)
         self._after_each_update(self._count_update)
         return loss if batch.weights is None else (loss, figures["td_error"])

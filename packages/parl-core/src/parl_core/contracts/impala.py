@@ -91,6 +91,7 @@ class IMPALA(CountingUpdates):
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     LEARNS_SEQUENCES: ClassVar[bool] = True
+    NAMED: ClassVar[frozenset[str]] = frozenset({*VTraceLoss._fields, "kl"})
 
     optimizer: Optimizer
 
@@ -216,7 +217,7 @@ class IMPALA(CountingUpdates):
         """
         lr = self._now("learning_rate", self.lr, learning_rate)
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        _, figures = self.optimizer.descend(self.loss, batch, coeff, lr=lr)
+        _, figures = self._descend(self.optimizer, self.loss, batch, coeff, lr=lr)
         self._after_each_update(self._count_update)
         return VTraceLoss(*(figures[name] for name in VTraceLoss._fields)), figures["kl"]
 

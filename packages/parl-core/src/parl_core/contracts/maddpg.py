@@ -137,8 +137,8 @@ class MADDPG(ContinuousActorCritic):
         critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
         noise = None if self.continuous else (self._gumbel(batch), self._gumbel(batch))
         of_critics, of_actors = noise or (None, None)
-        critic_loss, _ = self.critic_optimizer.descend(self.critic_loss, batch, of_critics, lr=critic_lr)
-        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, of_actors, lr=actor_lr)
+        critic_loss, _ = self._descend(self.critic_optimizer, self.critic_loss, batch, of_critics, lr=critic_lr)
+        actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, of_actors, lr=actor_lr)
         self.sync_target()
         self._after_each_update(self._count_update)
         return critic_loss, actor_loss

@@ -67,6 +67,7 @@ class CQL(SAC):
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "tau": 0.005, "actor_lr": 3e-5, "critic_lr": 3e-4}
+    NAMED: ClassVar[frozenset[str]] = SAC.NAMED | {"gap"}
 
     multiplier: Any
     multiplier_optimizer: Optimizer
@@ -133,7 +134,7 @@ class CQL(SAC):
         self._learn_temperature(of_actor["log_prob"], batch.action)
         candidates = self._candidates(batch.obs, batch.next_obs, batch.action)
         drawn = (factor, self._noise(batch.action), *candidates)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, *drawn, lr=critic_lr)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, *drawn, lr=critic_lr)
         if self.with_lagrange:
             self.multiplier_optimizer.descend(self._multiplier_loss, figures["gap"])
         self.sync_target()
@@ -276,14 +277,14 @@ class IQL(CountingUpdates):
             self._now("lr", self.lr, learning_rate, given_as="learning_rate"),
             self._actor_rate(learning_rate),
         )
-        value_loss, _ = self.value_optimizer.descend(
-            self.value_loss, batch, q_t, lr=self._kept("value", rate, learning_rate)
+        value_loss, _ = self._descend(
+            self.value_optimizer, self.value_loss, batch, q_t, lr=self._kept("value", rate, learning_rate)
         )
-        actor_loss, _ = self.actor_optimizer.descend(
-            self.actor_loss, batch, q_t, lr=self._kept("actor", actor_rate, learning_rate)
+        actor_loss, _ = self._descend(
+            self.actor_optimizer, self.actor_loss, batch, q_t, lr=self._kept("actor", actor_rate, learning_rate)
         )
-        critic_loss, _ = self.critic_optimizer.descend(
-            self.critic_loss, batch, lr=self._kept("critic", rate, learning_rate)
+        critic_loss, _ = self._descend(
+            self.critic_optimizer, self.critic_loss, batch, lr=self._kept("critic", rate, learning_rate)
         )
         self.sync_target()
         self._after_each_update(self._count_update)
@@ -410,8 +411,8 @@ class AWAC(ContinuousActorCritic):
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         noise = self._noise(batch.action)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, noise, lr=critic_lr)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, noise, lr=critic_lr)
         noise = self._noise(batch.action)
-        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, noise, lr=actor_lr)
+        actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, noise, lr=actor_lr)
         self.sync_target()
         return critic_loss, actor_loss, figures["td_error"]

@@ -99,7 +99,7 @@ class PolicyGradient(OnPolicy):
         Returns:
             The loss, a detached scalar.
         """
-        loss, _ = self.optimizer.descend(self.loss, batch, lr=self._now("lr", self.lr, lr))
+        loss, _ = self._descend(self.optimizer, self.loss, batch, lr=self._now("lr", self.lr, lr))
         self._after_each_update(self._count_update)
         return loss
 

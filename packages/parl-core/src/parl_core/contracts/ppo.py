@@ -143,6 +143,7 @@ class PPO(_SeparateMethods, OnPolicy):
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     LEARNS_SEQUENCES: ClassVar[bool] = True
+    NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
 
     SEPARATE_FORM: "ClassVar[type[PPO] | None]" = None
     """The class of PARL 1.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
@@ -311,7 +312,7 @@ class PPO(_SeparateMethods, OnPolicy):
         lr = self._now("initial_lr", self.lr, lr, given_as="lr")
         clip = self._now("clip_param", self.clip_param, clip, given_as="clip")
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
-        _, figures = self.optimizer.descend(self.loss, batch, clip, entropy_coef, lr=lr)
+        _, figures = self._descend(self.optimizer, self.loss, batch, clip, entropy_coef, lr=lr)
         self._after_each_update(self._count_update)
         found: dict[str, Any] = figures
         return found

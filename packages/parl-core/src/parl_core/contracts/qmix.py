@@ -181,6 +181,7 @@ class QMIX(DQN):
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-4}
     FIGURES: ClassVar[tuple[str, ...]] = ("loss", "mean_td_error")
+    NAMED: ClassVar[frozenset[str]] = frozenset({"mean_td_error"})
     TEAM: ClassVar[str | None] = "q"
     NEEDS_SEQUENCES: ClassVar[bool] = True
     CHOOSES: ClassVar[bool] = False
@@ -313,7 +314,7 @@ class QMIX(DQN):
         rate = self.lr
         if learning_rate is not None or callable(rate):
             rate = self._now("lr", rate, learning_rate, given_as="learning_rate")
-        loss, figures = self.optimizer.descend(self.loss, batch, lr=rate)
+        loss, figures = self._descend(self.optimizer, self.loss, batch, lr=rate)
         self._after_each_update(self._count_update)
         return loss, figures["mean_td_error"]
 

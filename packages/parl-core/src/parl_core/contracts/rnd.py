@@ -79,7 +79,7 @@ class RND(CountingUpdates):
         Returns:
             The loss, a detached scalar.
         """
-        loss, _ = self.optimizer.descend(self.loss, batch, lr=self._now("lr", self.lr, learning_rate))
+        loss, _ = self._descend(self.optimizer, self.loss, batch, lr=self._now("lr", self.lr, learning_rate))
         self._after_each_update(self._count_update)
         return loss
 

@@ -72,6 +72,7 @@ class SAC(ContinuousActorCritic):
     """
 
     PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)", "value": "the pair (Q1, Q2)"}
+    NAMED: ClassVar[frozenset[str]] = frozenset({"td_error", "log_prob"})
 
     temperature: Any
     temperature_optimizer: Optimizer
@@ -132,7 +133,7 @@ class SAC(ContinuousActorCritic):
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         alpha = self._of_dtype(self.alpha, batch.reward)
         noise = self._noise(batch.action)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, noise, lr=critic_lr)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, alpha, noise, lr=critic_lr)
         actor_loss = self._when_due(batch, lambda: self._learn_policy(batch, alpha, actor_lr))
         self.sync_target()
         return critic_loss, actor_loss, figures["td_error"]
@@ -140,7 +141,7 @@ class SAC(ContinuousActorCritic):
     def _learn_policy(self, batch: Transitions, alpha: Any, rate: Any) -> Any:
         """Take a step of the actor and one of the temperature, and return the actor's loss."""
         noise = self._noise(batch.action)
-        actor_loss, figures = self.actor_optimizer.descend(self.actor_loss, batch, alpha, noise, lr=rate)
+        actor_loss, figures = self._descend(self.actor_optimizer, self.actor_loss, batch, alpha, noise, lr=rate)
         self._learn_temperature(figures["log_prob"], batch.action)
         return actor_loss
 
@@ -440,7 +441,9 @@ class CrossQ(SAC):
         alpha = self._of_dtype(self.alpha, batch.reward)
         with self._evaluating():
             following = self._next_actions(batch.next_obs, self._noise(batch.action))
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, alpha, *following, lr=critic_lr)
+        critic_loss, figures = self._descend(
+            self.critic_optimizer, self.critic_loss, batch, alpha, *following, lr=critic_lr
+        )
         actor_loss = self._when_due(batch, lambda: self._learn_policy(batch, alpha, actor_lr))
         return critic_loss, actor_loss, figures["td_error"]
 

@@ -81,12 +81,12 @@ class TD3(NoisyActorCritic):
 
     def _update(self, batch: Transitions, actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
         noise = self._noise(batch.action)
-        critic_loss, figures = self.critic_optimizer.descend(self.critic_loss, batch, noise, lr=critic_lr)
+        critic_loss, figures = self._descend(self.critic_optimizer, self.critic_loss, batch, noise, lr=critic_lr)
         actor_loss = self._when_due(batch, lambda: self._learn_actor(batch, actor_lr))
         return critic_loss, actor_loss, figures["td_error"]
 
     def _learn_actor(self, batch: Transitions, rate: Any) -> Any:
-        actor_loss, _ = self.actor_optimizer.descend(self.actor_loss, batch, lr=rate)
+        actor_loss, _ = self._descend(self.actor_optimizer, self.actor_loss, batch, lr=rate)
         self.sync_target()
         return actor_loss
 

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_core import logger
+from parl_core.algorithm import Algorithm
 from parl_core.checks import check_finite, check_int
 from parl_core.errors import HyperparameterError
 from parl_core.training.checkpoints import Checkpoints, LoopParts
@@ -79,6 +80,7 @@ class Course:
         self._evaluations: list[Evaluation] = []
         self._reasons: list[str] = []
         self._began = clock()
+        self._agent: Any = None
 
     def watch(self, envs: Any, seed: int | None) -> None:
         """Register the environments that the loop steps, before their first reset.
@@ -95,6 +97,7 @@ class Course:
         Raises:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
         """
+        self._agent = parts.agent
         if self._checkpoints is None:
             return
         saved = self._checkpoints.keep(parts)
@@ -133,7 +136,7 @@ class Course:
         schedules: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Report an update to the callbacks.
+        """Report an update to the callbacks, with the figures that the losses of the agent's algorithm named.
 
         Args:
             losses: what it returned, by name.
@@ -144,6 +147,9 @@ class Course:
         Raises:
             DivergedError: a loss is not finite.
         """
+        algorithm = getattr(self._agent, "alg", None)
+        if isinstance(algorithm, Algorithm):
+            losses = {**algorithm.take_figures(), **losses}
         check_finite(f"update after {self.step} {self._unit}", losses)
         update = Update(self.step, self._total, self.seconds, episodes, losses, schedules or {}, metrics or {})
         for callback in self._callbacks:
