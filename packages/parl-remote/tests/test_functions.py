@@ -683,6 +683,22 @@ def test_idle_workers_give_their_slot_to_actors(connect: Callable[..., None]) ->
     assert list(parl_remote.map(square, range(3))) == [0, 1, 4]  # though no CPU is free
 
 
+def test_functions_wait_for_their_first_worker_as_long_as_it_takes(
+    connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parl_remote._functions.workers._FULL_S", 0.02)
+    connect(cpu_num=2, lease_timeout_s=0.02)
+    counter = Counter()
+    future = parl_remote.remote_function(n_cpu=2)(square).submit(3)
+    while sum("as long as it takes" in record.getMessage() for record in caplog.records) < 2:
+        assert not future.done()
+        time.sleep(0.001)
+    counter.destroy()
+    assert future.result(PATIENCE_S) == 9
+    with pytest.raises(ExecutorBroken, match="no single node is large enough"):
+        parl_remote.remote_function(n_cpu=3)(square)(3)
+
+
 def test_busy_workers_give_their_slot_up_when_they_become_idle(
     connect: Callable[..., None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -279,12 +279,14 @@ class NoResources(RemoteError):
     Attributes:
         asked: The requested resources, as text.
         available: The cluster's resources, as text.
+        may_pass: Whether a node is large enough, so that it can be had once other actors have ended.
     """
 
-    def __init__(self, message: str, *, asked: str = "", available: str = "") -> None:
+    def __init__(self, message: str, *, asked: str = "", available: str = "", may_pass: bool = False) -> None:
         super().__init__(message)
         self.asked = asked
         self.available = available
+        self.may_pass = may_pass
 
 
 class NameTaken(RemoteError, ValueError):

@@ -57,7 +57,8 @@ __all__ = [
     "shared_workers",
 ]
 
-_log = logging.getLogger("concurrent.futures")  # where the standard library's executors report failed initializers
+_log = logging.getLogger("parl.remote")
+_executors_log = logging.getLogger("concurrent.futures")  # where the standard library reports failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
 _FULL_S = 1.0  # between attempts to make more workers than there were slots for
 _PIECES = 16  # of a chunk with an item that fails it
@@ -424,7 +425,11 @@ class Workers:
     def _not_made(self, error: BaseException) -> None:
         with self.lock:
             self._making -= 1
-            if isinstance(error, NoResources) and (self._workers or self._making):
+            others = bool(self._workers or self._making)
+            may_pass = isinstance(error, NoResources) and error.may_pass and error.__cause__ is None
+            if may_pass or (others and isinstance(error, NoResources)):
+                if not others and self._ready:
+                    _log.warning("functions wait for a worker, as long as it takes: %s", error)
                 self._full_until = time.monotonic() + _FULL_S
                 self._clock.after(_FULL_S, self.dispatch)
                 return
@@ -438,7 +443,7 @@ class Workers:
             broken = ExecutorBroken(f"{text}: {error}")
             broken.__cause__ = error
             if is_user and self.broken is None:  # other workers that were being made fail in the same way
-                _log.critical("Exception in initializer:", exc_info=error)
+                _executors_log.critical("Exception in initializer:", exc_info=error)
                 self.broken = broken
             self._failed_starts = 0
             failed = [(source, self._rest_of(source)) for source in list(self._ready)]

@@ -437,7 +437,8 @@ def _refusal(message: LeaseRefused, address: str) -> RemoteError:
         return ClusterUnreachable(message.reason, address=address)
     if message.code is RefusalCode.NAME_TAKEN:
         return NameTaken(message.reason)
-    return NoResources(message.reason, asked=message.asked, available=message.available)
+    may_pass = message.code is RefusalCode.TIMEOUT
+    return NoResources(message.reason, asked=message.asked, available=message.available, may_pass=may_pass)
 
 
 def _waits(class_name: str, resources: Resources, timeout_s: float | None) -> str:
