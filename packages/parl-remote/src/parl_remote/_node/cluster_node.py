@@ -289,9 +289,6 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
     os.umask(0o077)
     processes.raise_descriptor_limit()
     found = environment()
-    level = logging.DEBUG if settings.debug or found.debug else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    _log.debug("runs with %s", settings)
     directory = Path(settings.directory)
     with ExitStack() as undo:
         try:
@@ -300,6 +297,10 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
             sockets = private_directory(found.socket_parent)
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
             zygote = start_zygote(sockets, clear=True) if settings.has_worker else None
+            # Not before: actors are forks of the zygote, and the root logger is theirs.
+            level = logging.DEBUG if settings.debug or found.debug else logging.INFO
+            logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+            _log.debug("runs with %s", settings)
             processes.set_name("parl:node")
             node = ClusterNode(settings, key_of(directory), sockets, zygote, limits=found.limits)
         except (OSError, RemoteError) as error:
