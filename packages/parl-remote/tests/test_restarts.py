@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, ResultTimeout, submit, with_options
+from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, ResultTimeout, _current, submit, with_options
+from parl_remote._program import restarts
 
 PATIENCE_S = 60.0
 
@@ -264,6 +265,31 @@ def test_an_actor_that_exits_is_made_again_and_an_exception_is_no_death(connect:
     with pytest.raises(ActorLost, match="status 3"):
         counter.leave()
     assert counter.add() == 1
+
+
+@parl_remote.remote_class
+class Retiring:
+    def retire(self) -> None:
+        _current.end_actor()
+
+
+def test_an_actor_that_nobody_needs_ends_itself_without_a_loss(shared_cluster: None) -> None:
+    with pytest.raises(ActorLost) as caught:
+        Retiring().retire()
+    assert caught.value.cause.kind is DeathKind.RELEASED
+
+
+def test_a_supervisor_whose_actor_was_not_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        threading.Event().wait()  # as if this process had ended
+
+    monkeypatch.setattr(restarts, "_LOOK_S", 0.001)
+    monkeypatch.setattr(_current, "end_actor", end)
+    restarts.Supervisor()
+    assert ended.wait(60.0)
 
 
 def test_without_max_restarts_nothing_is_made_again(connect: Callable[..., None]) -> None:

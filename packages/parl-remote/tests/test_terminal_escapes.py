@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def test_no_name_of_a_lost_actor_makes_a_line_of_its_own() -> None:
     names = ("A\nlease-2  B", "a\r", "c", "its.py\n")
     death = DeathRecord("lease-1", *names, "n", 0, DeathCause(DeathKind.EXIT, node="host\n"), ":1")
     assert len("\n".join(_death_table(Mock(), [death])).splitlines()) == 3, "who, why, and how many"
+    orphan = dataclasses.replace(death, client_id="client-9f", owner="")
+    assert " of a program that has ended on " in _death_table(Mock(), [orphan])[0]
 
 
 def test_what_actors_write_is_shown_in_the_program(run_program: Run) -> None:

@@ -9,13 +9,14 @@ that a process hands to its children. All other code gets the client passed in.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
 import threading
 import types
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, Protocol
 
 from parl_remote._data import serialize
 from parl_remote.errors import NoResources, NotConnected, RemoteError
@@ -40,6 +41,7 @@ __all__ = [
     "connect_when_needed",
     "construct_here",
     "create",
+    "end_actor",
     "inherit",
     "inherited",
     "inside_actor",
@@ -53,6 +55,7 @@ __all__ = [
     "refuse_at_import",
     "tell_children",
     "unreached",
+    "when_ending",
     "when_full",
 ]
 
@@ -135,6 +138,7 @@ class _State:
         self.inside_actor = False
         self.make: Callable[[], ActorMaker] | None = None
         self.in_children: Callable[[], ActorMaker] | None = None
+        self.report_end: Callable[[], None] | None = None
         self.free_slots: Callable[[ActorMaker], bool] | None = None
         self.making = threading.RLock()  # a handler may use actors meanwhile
         self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
@@ -318,6 +322,18 @@ def become_actor() -> None:
     """Mark this process as an actor; until its cluster is known, remote classes make ordinary objects in it."""
     _state.client = None
     _state.inside_actor = True
+
+
+def when_ending(report: Callable[[], None]) -> None:
+    """Register `report` to say that the end of this process, an actor, is regular."""
+    _state.report_end = report
+
+
+def end_actor() -> NoReturn:
+    """End this process, an actor that nobody needs any more; its end is no loss."""
+    if _state.report_end is not None:
+        _state.report_end()
+    os._exit(0)
 
 
 def connect_when_needed(make: Callable[[], ActorMaker]) -> None:

@@ -785,6 +785,7 @@ def run_actor(listening: Listening, parent: int) -> None:
             if is_shortage(error):
                 code = _refuse_worker(listening, error)
             raise
+        _current.when_ending(process.send_exit_report)
         process.run()
         close_streams()
         host.drop_instance()

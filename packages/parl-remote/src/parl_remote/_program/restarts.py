@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -261,7 +260,7 @@ class Supervisor:
         self._supervised: list[ActorRef] = []
         self._being_made = 0
         self._lock = threading.Lock()
-        self._looking: threading.Thread | None = None
+        threading.Thread(target=self._look, name="parl-supervisor", daemon=True).start()
 
     def supervise(self, cls: bytes, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make an actor, return a handle of it, and restart it whenever it is lost."""
@@ -274,9 +273,6 @@ class Supervisor:
             ref = client.create(spec, options, args, kwargs)
             with self._lock:
                 self._supervised.append(ref)
-                if self._looking is None:
-                    self._looking = threading.Thread(target=self._look, name="parl-supervisor", daemon=True)
-                    self._looking.start()
         finally:
             with self._lock:
                 self._being_made -= 1
@@ -292,7 +288,7 @@ class Supervisor:
                 self._supervised = [ref for ref in self._supervised if not ref.outbox.is_over]
                 nothing_since = 0 if self._supervised or self._being_made else nothing_since + 1
             if nothing_since > 1:
-                os._exit(0)
+                _current.end_actor()
 
 
 class SupervisorLink:

@@ -338,7 +338,7 @@ def _death_table(_: Session, deaths: Sequence[Any]) -> list[str]:
     for death in deaths:
         name = f" {death.name}" if death.name else ""
         where = f" on {node_label(death.cause.node, death.node_address)}" if death.cause.node else ""
-        owner = death.owner or death.client_id
+        owner = death.owner or "a program that has ended"
         lines.append(plain(f"{short_id(death.lease_id)}  {death.class_name}{name} of {owner}{where}"))
         lines.append(f"          {death.cause.describe()}")
     return [*lines, f"{count(len(deaths), 'death')}; xparl logs ID shows what an actor wrote"]
