@@ -287,6 +287,15 @@ def test_events_tell_of_actors_that_were_lost_ran_out_of_memory_or_started_again
     assert counts == {"node_joined": 1, "actor_lost": 1, "actor_restarted": 1, "out_of_memory": 1}
 
 
+def test_a_restart_follows_the_loss_even_if_the_program_was_quicker_than_the_worker() -> None:
+    state = cluster(("n", Resources(cpu=2)))
+    ask(state, 1)
+    state.lease_requested("c", LeaseRequest(2, ONE, None, "Actor", replaces="lease1", restarts=1, max_restarts=1), 1.0)
+    assert happened(state)[1:] == []
+    state.lease_ended("n", "lease1", EXITED, 2.0)
+    assert [kind for kind, _ in happened(state)[1:]] == ["actor_lost", "actor_restarted"]
+
+
 def test_intended_ends_are_not_events() -> None:
     state = cluster(("a", Resources(cpu=2)))
     ask(state, 1)

@@ -298,6 +298,7 @@ class ClusterTables:
         self.deaths = DeathLog()
         self._successors: dict[str, str] = {}
         self._coming_back: dict[str, str] = {}  # lost leases and the clients that make their actors again
+        self._early: dict[str, tuple[Lease, float]] = {}  # restarts, by lease, of which the loss is not reported yet
         self._numbers = itertools.count(1)
 
     def record(self, lease: Lease, gpus: tuple[str, ...] | None = None) -> None:
@@ -327,6 +328,8 @@ class ClusterTables:
             death = self.record_of(lease, cause)
             self.deaths.add(death)
             self.events.death(death, lease.node)
+        if early := self._early.pop(lease_id, None):
+            self._add_restart(*early)
         return lease
 
     def record_of(self, lease: Lease, cause: DeathCause) -> DeathRecord:
@@ -379,8 +382,14 @@ class ClusterTables:
         while len(self._successors) > _SUCCESSORS_KEPT:
             del self._successors[next(iter(self._successors))]
 
-    def note_restart(self, lease: Lease, now: float) -> None:
-        """Add the restart of a lost actor, which has got this lease, to the events."""
+    def note_restart(self, lost_lease_id: str, lease: Lease, now: float) -> None:
+        """Add the restart of a lost actor, which has got this lease, to the events, once its loss is among them."""
+        if lost_lease_id in self.leases:  # its program, which hears from the worker as well, was quicker
+            self._early[lost_lease_id] = lease, now
+        else:
+            self._add_restart(lease, now)
+
+    def _add_restart(self, lease: Lease, now: float) -> None:
         actor = ActorNamed(lease.lease_id, lease.class_name, lease.actor_name, self.owner_of(lease.client_id))
         self.events.restart(actor, lease.node, lease.restarts, lease.max_restarts, now)
 

@@ -113,7 +113,7 @@ class LeaseGrants:
         tables.names.assign(lease.actor_name, client_id, lease.lease_id)
         if request.replaces:
             tables.replace(request.replaces, lease.lease_id)
-            tables.note_restart(lease, now)
+            tables.note_restart(request.replaces, lease, now)
         at = node.joined
         assigned = LeaseAssigned(
             lease_id=lease.lease_id,
