@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from parl_remote._links.identity import host_name
+from parl_remote._links.identity import host_name, versions
 
 DEADLINE_S = 60.0
 PROGRAM = """
@@ -194,6 +194,7 @@ def test_a_monitor_shows_what_a_cluster_does(place: Place, await_end: Callable[.
     assert idle["last_error"] == "ValueError: the step was too long"
     place.until(lambda: actors()["busy_for_ever"]["busy"] > 0.8, "it is seen to be busy all the time")
 
+    assert place.get("/api/v1/cluster")["cluster"]["version"] == versions()["parl_remote"]
     (node,) = place.get("/api/v1/nodes")["rows"]
     assert (node["cpus"], node["cpus_used"], node["actors"]) == (3, 2, 2)
     assert node["memory_total"] > node["memory_used"] > 0

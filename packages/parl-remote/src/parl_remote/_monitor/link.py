@@ -292,6 +292,7 @@ class ClusterSource:
         self._workers: dict[str, _Line] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
+        self._version = ""
         self._deaths_known = -1
         self._events_known = (0.0, 0)  # of which master's log, and its latest number
         self._lock = threading.Lock()
@@ -321,6 +322,7 @@ class ClusterSource:
                 uptime_s=status.uptime_s,
                 waiting=status.waiting,
                 rejected_peers=status.dropped,
+                version=self._version,
             ),
             nodes=tuple(node_info(node, str(self._reached(node)), late_s) for node in nodes),
             actors=tuple(actor_info(actor, at) for actor in actors),
@@ -420,7 +422,9 @@ class ClusterSource:
                 return new, page.counts
 
     def _dial_master(self) -> Inquiry:
-        return Inquiry(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
+        inquiry = Inquiry(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
+        self._version = inquiry.welcome.versions.get("parl_remote", "")
+        return inquiry
 
     # -- workers -----------------------------------------------------------------------------------------------------
 

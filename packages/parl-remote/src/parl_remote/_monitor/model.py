@@ -267,7 +267,7 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster as a whole; `waiting` counts actors that wait for resources."""
+    """The cluster as a whole; `waiting` counts actors that wait for resources, `version` is its parl-remote."""
 
     cluster_id: str
     address: str
