@@ -469,7 +469,7 @@ def test_a_lost_client_frees_its_slot_and_its_place_in_the_queue() -> None:
     ask(state, 2, client="a")
     ask(state, 1, client="b")
     out = state.client_lost("a")
-    assert out[0] == ToNode("n", LeaseRevoked("lease1", "the program that owned it is gone"))
+    assert out[0] == ToNode("n", LeaseRevoked("lease1", "it has disconnected"))
     assert [one.client_id for one in out if isinstance(one, ToClient)] == ["b"]
 
 
@@ -491,7 +491,7 @@ def test_a_client_whose_connection_broke_is_lost_if_it_stays_away() -> None:
     ask(state, 1)
     assert state.client_away("c", 10.0) == [ToNode("n", ForgetUnstarted("lease1"))]
     assert state.next_deadline() == 15.0
-    assert state.tick(15.0)[-1] == ToNode("n", LeaseRevoked("lease1", "the program that owned it is gone"))
+    assert state.tick(15.0)[-1] == ToNode("n", LeaseRevoked("lease1", "it did not come back within 5 s"))
     assert granted(ask_as_new(state, "d"))
 
 
@@ -501,9 +501,8 @@ def test_the_time_to_come_back_begins_anew_when_this_process_was_suspended() -> 
     state.client_away("c", 10.0)
     state.slept(100.0)
     assert state.tick(104.9) == []
-    assert LeaseRevoked("lease1", "the program that owned it is gone") in [
-        one.message for one in state.tick(105.0) if isinstance(one, ToNode)
-    ]
+    revoked = LeaseRevoked("lease1", "it did not come back within 5 s")
+    assert revoked in [one.message for one in state.tick(105.0) if isinstance(one, ToNode)]
 
 
 def test_a_client_that_is_away_is_not_listed() -> None:
@@ -511,7 +510,7 @@ def test_a_client_that_is_away_is_not_listed() -> None:
     ask(state, 1)
     state.client_away("c", 0.0)
     status = state.status(1, 1.0, detail=True, dropped=0)
-    assert (status.client_count, status.clients, status.leases) == (0, (), 1)
+    assert (status.client_count, status.away_count, status.clients, status.leases) == (0, 1, (), 1)
 
 
 def test_a_client_that_is_away_waits_for_nothing_and_asks_again() -> None:

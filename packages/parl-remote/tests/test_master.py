@@ -227,7 +227,7 @@ def test_a_client_whose_connection_closes_gives_back_everything(cluster: Cluster
     worker.heard()
     client.channel.close()
     cluster.settle()
-    assert worker.hear() == LeaseRevoked("lease1", "the program that owned it is gone")
+    assert worker.hear() == LeaseRevoked("lease1", "its connection closed")
 
 
 def test_a_client_that_says_goodbye_gives_back_everything(cluster: Cluster) -> None:
@@ -235,7 +235,7 @@ def test_a_client_that_says_goodbye_gives_back_everything(cluster: Cluster) -> N
     client.say(LeaseRequest(1, ONE))
     worker.heard()
     client.say(Bye("done"))
-    assert worker.hear() == LeaseRevoked("lease1", "the program that owned it is gone")
+    assert worker.hear() == LeaseRevoked("lease1", "it has disconnected")
     assert client.is_dropped()
 
 
@@ -536,7 +536,7 @@ def test_a_client_that_sends_a_forbidden_message_loses_only_its_own_leases(
     worker.heard()
     client.channel.send(frames)
     cluster.settle()
-    assert worker.heard() == [LeaseRevoked("lease1", "the program that owned it is gone")]
+    assert worker.heard() == [LeaseRevoked("lease1", "its connection closed")]
     assert isinstance(client.heard()[-1], Refused)
     assert client.is_dropped()
     assert not other.is_dropped()

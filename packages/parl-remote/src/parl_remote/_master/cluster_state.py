@@ -183,7 +183,7 @@ class ClusterState:
     def client_lost(self, client_id: str, now: float | None = None) -> list[Instruction]:
         """Handle the end of a program: its actors end, except detached ones; unknown programs are ignored."""
         self._now = self._now if now is None else now
-        return self._settled(self._clients.lost(client_id))
+        return self._settled(self._clients.lost(client_id, "it has disconnected"))
 
     # -- leases --------------------------------------------------------------------------------------------------
 
@@ -323,6 +323,7 @@ class ClusterView:
             waiting=len(tables.queue),
             node_count=len(tables.pool),
             client_count=len(tables.clients) - absent,
+            away_count=absent,
             dropped=dropped,
             nodes=tuple(self._node_status(node, now) for node in tables.pool) if detail and nodes else (),
             clients=self._clients(now) if detail else (),

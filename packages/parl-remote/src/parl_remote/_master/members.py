@@ -290,7 +290,7 @@ class KnownClients:
         if client is None:
             return []
         if not client.leases or not self._grace_s:
-            return self.lost(client_id)
+            return self.lost(client_id, "its connection closed")
         self._grants.given_up(client_id)
         client.is_absent = True
         self._away[client_id] = now + self._grace_s
@@ -302,14 +302,14 @@ class KnownClients:
         unknown = set(client.leases).difference(held) if client is not None else set()
         return self._end(sorted(unknown), "its owner does not know of it")
 
-    def lost(self, client_id: str) -> list[Instruction]:
-        """See `ClusterState.client_lost`."""
+    def lost(self, client_id: str, reason: str) -> list[Instruction]:
+        """End a program that is gone, and its actors; see `ClusterState.client_lost`."""
         self._away.pop(client_id, None)
         client = self._tables.clients.get(client_id)
         if client is None:
             return []
         self._grants.given_up(client_id)
-        revoked = self._end(list(client.leases), "the program that owned it is gone")
+        revoked = self._end(list(client.leases), reason)
         self._tables.clients.pop(client_id, None)
         self._tables.will_not_come_back(client_id)
         return revoked
@@ -317,7 +317,8 @@ class KnownClients:
     def out_of_time(self, now: float) -> list[Instruction]:
         """Give up programs that have been away for too long."""
         gone = [client_id for client_id, until in self._away.items() if until <= now]
-        return [instruction for client_id in gone for instruction in self.lost(client_id)]
+        reason = f"it did not come back within {self._grace_s:g} s"
+        return [instruction for client_id in gone for instruction in self.lost(client_id, reason)]
 
     def pardon(self, now: float) -> None:
         """Restart the time in which disconnected programs may reconnect."""

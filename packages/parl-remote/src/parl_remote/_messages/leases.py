@@ -207,8 +207,9 @@ class WaitingStatus(Record):
 class Status(Message):
     """A snapshot of the cluster; resources are sums over all nodes, the memory of one host counted once.
 
-    With detail, `queue` has the pending requests with the reasons, the longest waiting first, up to 100 entries. `lost`
-    has the lost nodes whose loss is not acknowledged; they are not among `nodes`.
+    `away_count` is the number of programs whose connection broke and whose actors wait for their return; they are not
+    in `client_count`. With detail, `queue` has the pending requests with the reasons, the longest waiting first, up to
+    100 entries. `lost` has the lost nodes whose loss is not acknowledged; they are not among `nodes`.
     """
 
     request_id: int
@@ -225,6 +226,7 @@ class Status(Message):
     clients: tuple[ClientStatus, ...] = ()
     queue: tuple[WaitingStatus, ...] = ()
     lost: tuple[NodeStatus, ...] = ()
+    away_count: int = 0
 
 
 @record

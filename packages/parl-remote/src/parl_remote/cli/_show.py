@@ -65,11 +65,12 @@ class ClusterReport:
         one = self.status
         programs = [client for client in one.clients if not client.name.startswith("xparl ")]
         lost = f" ({len(one.lost)} lost)" if one.lost else ""
+        away = f" ({one.away_count} away)" if one.away_count else ""
         lines = [
             f"{self.address}: {one.cluster_id}, up {timedelta(seconds=int(one.uptime_s))}",
             f"  {one.total.cpu - one.free.cpu:g} used cpus, {one.free.cpu:g} vacant cpus, "
             f"{one.total.gpu - one.free.gpu:g} used gpus, {one.free.gpu:g} vacant gpus",
-            f"  {count(one.node_count, 'node')}{lost}, {count(len(programs), 'program')}, "
+            f"  {count(one.node_count, 'node')}{lost}, {count(len(programs), 'program')}{away}, "
             f"{count(one.leases, 'actor')}, {count(one.waiting, 'actor')} waiting for resources",
         ]
         if self.monitor:
@@ -364,7 +365,7 @@ def _used(total: float, free: float) -> str:
 def status_command(port: int | None, address: str | None, key_file: Path | None, as_json: bool) -> None:
     r"""Show nodes, slots, actors and clients of clusters.
 
-    The exit status is 1 if one of them does not answer, or if there is none on the given port.
+    The exit status is 1 if one of them does not answer, or if there is none.
 
     \b
     Examples:
