@@ -57,7 +57,7 @@ def test_a_file_that_others_could_read_is_refused_with_the_command_that_helps(tm
     path = tmp_path / "key"
     write_private_file(path, "x")
     path.chmod(mode)
-    with pytest.raises(AuthenticationFailed, match=rf"has mode {mode:04o}.*chmod 0600"):
+    with pytest.raises(AuthenticationFailed, match=rf"has mode {mode:04o}.*chmod 600"):
         read_private_file(path)
 
 
@@ -92,7 +92,7 @@ def test_a_private_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None
 def test_a_directory_that_others_could_enter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "parl").mkdir()
     (tmp_path / "parl").chmod(0o755)
-    with pytest.raises(AuthenticationFailed, match="chmod 0700"):
+    with pytest.raises(AuthenticationFailed, match="chmod 700"):
         make_private_dir(tmp_path / "parl")
 
 

@@ -324,7 +324,7 @@ def test_without_a_key_a_worker_and_a_program_get_an_error_with_what_to_do(desk:
     assert "AuthenticationFailed" in wrong
     assert "refused our cluster key" in wrong
     os.chmod(key_file, 0o644)
-    assert "chmod 0600" in unauthenticated.output(body, PARL_KEY_FILE=key_file)
+    assert "chmod 600" in unauthenticated.output(body, PARL_KEY_FILE=key_file)
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def make_private_dir(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    _check_private(path, path.lstat(), stat.S_ISDIR, "directory", "0700")
+    _check_private(path, path.lstat(), stat.S_ISDIR, "directory", "700")
     return path
 
 
@@ -114,7 +114,7 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
     except OSError as error:
         raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
     try:
-        _check_private(path, os.fstat(descriptor), stat.S_ISREG, "file", "0600")
+        _check_private(path, os.fstat(descriptor), stat.S_ISREG, "file", "600")
         return os.read(descriptor, max_bytes).decode("utf-8", errors="replace")
     finally:
         os.close(descriptor)

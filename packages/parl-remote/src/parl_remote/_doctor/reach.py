@@ -241,12 +241,15 @@ def explained(error: RemoteError, address: str, found: Environment) -> RemoteErr
     except (OSError, ValueError, RemoteError):  # a diagnosis that fails must not hide what it was for
         finding = None
     if finding is not None and error.args:
-        text = str(error.args[0])
-        what = "" if finding.what in text else f"\n  found:      {finding.what}"
         option = "" if address == "local" else f" --address {address}"
-        more = f"\n  what to do: {finding.remedy}\n  more:       xparl doctor{option}"
-        error.args = (f"{text}{what}{more}", *error.args[1:])
+        text = _with_finding(str(error.args[0]), finding)
+        error.args = (f"{text}\n  more:       xparl doctor{option}", *error.args[1:])
     return error
+
+
+def _with_finding(text: str, finding: Finding) -> str:
+    what = "" if finding.what in text else f"\n  found:      {finding.what}"
+    return f"{text}{what}\n  what to do: {finding.remedy}"
 
 
 def explained_here(text: str, found: Environment) -> str:
@@ -255,7 +258,7 @@ def explained_here(text: str, found: Environment) -> str:
         finding = why(RemoteError(text), "local", found)
     except OSError:
         finding = None
-    return text if finding is None else f"{text}\n  found:      {finding.what}\n  what to do: {finding.remedy}"
+    return text if finding is None else _with_finding(text, finding)
 
 
 def _key_remedy(error: AuthenticationFailed, found: Environment) -> str:
