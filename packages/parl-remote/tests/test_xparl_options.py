@@ -454,7 +454,22 @@ def test_a_port_without_a_cluster_is_a_failure(xparl: Xparl) -> None:
         done = xparl(command, "--port", 1)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
         assert "There is no cluster on port 1 on this host" in done.stderr
-        assert xparl(command).returncode == 0
+    assert xparl("stop").returncode == 0, "there is nothing left to stop"
+    for command in ("status", "list"):
+        done = xparl(command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no cluster of yours on this host" in done.stderr
+    assert "xparl start --port 1\n" in xparl("list", "--port", 1).stderr
+
+
+def test_a_run_directory_that_others_may_enter_is_told_once(xparl: Xparl) -> None:
+    directory = environment().run_dir
+    directory.mkdir()
+    directory.chmod(0o755)
+    done = xparl("start", "--port", 8037)
+    assert done.returncode == 1
+    assert done.stderr.count("has mode 0755") == 1
+    assert f"what to do: chmod 700 {directory}\n" in done.stderr
 
 
 def test_stop_by_address_leaves_another_cluster_on_that_port(xparl: Xparl) -> None:

@@ -108,7 +108,7 @@ def only_target(found: Environment, port: int | None, address: str | None, key_f
         which = f"of yours on port {port}" if port else "of yours"
         raise click.ClickException(
             f"there is no cluster {which} on this host; name one with --address host:port, or start one with "
-            "xparl start --port 8037"
+            f"xparl start --port {port or 8037}"
         )
     ports = ", ".join(f"--port {Address.parse(target.address).port}" for target in known)
     raise click.ClickException(f"you have {len(known)} clusters on this host; say which one: {ports}")

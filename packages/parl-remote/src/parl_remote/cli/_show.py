@@ -383,6 +383,6 @@ def status_command(port: int | None, address: str | None, key_file: Path | None,
     else:
         which = f"on port {port}" if port else "of yours"
         said = f"There is no cluster {which} on this host. Start one: xparl start --port {port or 8037}"
-        click.echo(said, err=bool(port))
-    if any(report.error for report in reports) or (port and not reports):
+        click.echo(said, err=True)
+    if not reports or any(report.error for report in reports):
         sys.exit(1)
