@@ -17,7 +17,7 @@ from parl_remote._messages.overview import EndActor
 from parl_remote._resources import Resources
 from parl_remote._worker.actors import ActorProcess
 from parl_remote._worker.worker import Worker
-from parl_remote.errors import ChannelClosed, DeathKind, ResultTimeout
+from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, ResultTimeout
 
 
 class Host:
@@ -55,7 +55,7 @@ class Host:
         return bool(self.zygote.kill.called)
 
     def close(self) -> None:
-        self.worker.close()
+        self.worker.close(DeathCause(DeathKind.STOPPED))
         self.loop.close()
         os.close(self._reads)
         os.close(self._writes)
