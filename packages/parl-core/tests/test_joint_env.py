@@ -605,5 +605,8 @@ def test_an_agent_that_died_while_it_waited_stays_dead_until_its_turn_removes_it
 def test_settings_of_a_team_s_network_are_those_that_its_kind_has(algorithm: str, remembers: bool) -> None:
     found = settings_of(algorithm, preset(algorithm, "two_step"))
     memory = {"network.memory", "network.memory_size"} if remembers else set()
-    assert {name for name in found if name.startswith("network.")} == {"network.groups", "network.hidden", *memory}
+    assert {name for name in found if name.startswith("network.")} == {
+        *("network.groups", "network.hidden", "network.width", "network.depth"),
+        *memory,
+    }
     assert not remembers or found["network.memory"].choices == ("gru", "lstm")

@@ -138,6 +138,36 @@ def test_algorithms_that_learn_from_single_steps_list_no_settings_of_memories(al
     assert {"burn_in", "sequence_length"} <= settings_of("DQN", preset("DQN", "CartPole-v1")).keys()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env", "names"),
+    [
+        ("A2C", "CartPole-v1", ("epochs", "minibatch_size", "clip", "target_kl")),
+        ("COMA", "climbing", ("clip", "epochs", "minibatch_size", "target_kl", "normalize")),
+        ("IMPALA", "CartPole-v1", ("epochs", "gae_lambda")),
+        ("MADDPG", "penalty", ("n_step", "prioritized", "normalize", "hindsight")),
+        ("MAPPO", "climbing", ("normalize",)),
+        ("QMIX", "two_step", ("n_step", "prioritized", "prioritized.alpha", "normalize", "hindsight")),
+    ],
+)
+def test_settings_that_an_algorithm_has_no_use_for_are_neither_listed_nor_taken(
+    algorithm: str, env: str, names: tuple[str, ...]
+) -> None:
+    assert not set(names) & settings_of(algorithm, preset(algorithm, env)).keys()
+    for name in names:
+        with pytest.raises(HyperparameterError, match=f"{algorithm} has no use for {name}: leave it out"):
+            changed(algorithm, env, **{name: "1"})
+
+
+def test_the_learning_rate_of_coma_is_that_of_both_parts() -> None:
+    arguments = changed("COMA", "climbing", lr="1e-4").algorithm
+    assert (arguments["actor_lr"], arguments["critic_lr"]) == (1e-4, 1e-4)
+
+
+def test_width_and_depth_are_listed_and_found_by_their_short_names() -> None:
+    assert {"network.width", "network.depth"} <= settings_of("PPO", preset("PPO", "CartPole-v1")).keys()
+    assert changed("PPO", "CartPole-v1", width="32", depth="3").sizes["hidden"] == (32, 32, 32)
+
+
 def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
     asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)"})
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)

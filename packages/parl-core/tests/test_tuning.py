@@ -8,9 +8,12 @@ from typing import Any, Self
 
 import pytest
 
+from parl_core.contracts.base import unused_settings
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import tuning
 from parl_core.training.recipe_run import RecipeRun
+from parl_core.training.recipes import RECIPES
+from parl_core.training.settings import contract_of
 from parl_core.training.tuning import Range, default_ranges, read_range, toml_of, tune
 
 
@@ -49,6 +52,21 @@ def test_learning_rates_discount_and_batches_are_searched_by_default(algorithm: 
     assert set(found) == names
     assert found["lr"].low > 0
     assert found["lr"].log
+
+
+@pytest.mark.parametrize("algorithm", sorted({name for name, _ in RECIPES}))
+def test_the_default_search_of_every_algorithm_has_only_settings_that_it_takes(algorithm: str) -> None:
+    env = "two_step" if contract_of(algorithm).TEAM else "CartPole-v1"
+    if (algorithm, "*") not in RECIPES and (algorithm, "discrete") not in RECIPES:
+        env = next(name for one, name in RECIPES if one == algorithm)
+    asked = RecipeRun(algorithm, env, "torch")
+    found = default_ranges(algorithm, asked)
+    assert found
+    first = {name: one.choices[0] if one.choices else one.low for name, one in found.items()}
+    drawn = replace(asked, given=first).recipe
+    assert drawn != asked.recipe
+    for name in unused_settings(contract_of(algorithm)):
+        assert getattr(drawn.loop, name, None) == getattr(asked.recipe.loop, name, None)
 
 
 def test_the_best_settings_are_a_file_that_train_reads() -> None:

@@ -305,6 +305,10 @@ class Algorithm:
     """Names of the figures of its losses that the algorithm itself uses or returns. Scalars that the losses of a
     subclass name beside these are for the logs: see `take_figures`."""
 
+    UNUSED: ClassVar[frozenset[str]] = frozenset()
+    """Settings of its loop that the algorithm has no use for: `parl settings` does not list them, and they are refused.
+    Algorithms for several agents have more of them (`parl_core.contracts.base.unused_settings`)."""
+
     RECORDED: ClassVar[bool] = False
     """True if updates may be recorded in a program and run later, so that what follows one has to be recorded, too."""
 

@@ -68,6 +68,7 @@ class A2C(OnPolicy):
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     LEARNS_SEQUENCES: ClassVar[bool] = True
     NAMED: ClassVar[frozenset[str]] = frozenset({"total_loss", "pi_loss", "vf_loss", "entropy"})
+    UNUSED: ClassVar[frozenset[str]] = frozenset({"epochs", "minibatch_size", "clip", "target_kl"})
 
     optimizer: Optimizer
 
@@ -223,7 +224,7 @@ class A2C(OnPolicy):
             Means over the rows of `value_loss`, `policy_loss` and `entropy`; and `steps`, 1.
         """
         refuse_unused(
-            type(self).__name__,
+            self,
             epochs=None if epochs == 1 else epochs,
             minibatch_size=None if minibatch_size == len(batch) else minibatch_size,
             clip=clip,

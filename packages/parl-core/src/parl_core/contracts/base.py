@@ -27,6 +27,7 @@ __all__ = [
     "check_stages",
     "merge",
     "refuse_unused",
+    "unused_settings",
 ]
 
 
@@ -171,17 +172,29 @@ class RolloutSettings(TypedDict, total=False):
     target_kl: float | None
 
 
-def refuse_unused(algorithm: str, **given: Any) -> None:
+_OF_ONE_AGENT = frozenset({"normalize", "n_step", "prioritized", "hindsight"})
+
+
+def unused_settings(algorithm: type[Algorithm]) -> frozenset[str]:
+    """Return the settings of loops and recipes that an algorithm has no use for.
+
+    Those of a team are learned from as they were observed, drawn uniformly and one step after another.
+    """
+    return algorithm.UNUSED if algorithm.TEAM is None else algorithm.UNUSED | _OF_ONE_AGENT
+
+
+def refuse_unused(algorithm: Algorithm, **given: Any) -> None:
     """Refuse settings of `learn_rollout` that an algorithm has no use for, rather than do something else silently.
 
     Raises:
-        HyperparameterError: one of them is not None.
+        HyperparameterError: one of its `unused_settings` is not None.
     """
-    unused = {name: value for name, value in given.items() if value is not None}
-    if unused:
-        listed = ", ".join(f"{name}={value!r}" for name, value in unused.items())
+    unused = unused_settings(type(algorithm))
+    listed = ", ".join(f"{name}={value!r}" for name, value in given.items() if name in unused and value is not None)
+    if listed:
         raise HyperparameterError(
-            f"{algorithm} takes one step on each whole rollout and has no use for {listed}; leave it out, or use PPO"
+            f"{type(algorithm).__name__} takes one step on each whole rollout and has no use for {listed}; leave it "
+            f"out, or use {'PPO' if algorithm.TEAM is None else 'MAPPO or IPPO'}"
         )
 
 

@@ -69,6 +69,7 @@ class COMA(OnPolicy):
     COUNTERS: ClassVar[tuple[str, ...]] = ("updates", "_until_sync")
     LEARNS_SEQUENCES: ClassVar[bool] = True
     NAMED: ClassVar[frozenset[str]] = frozenset(FIGURES)
+    UNUSED: ClassVar[frozenset[str]] = frozenset({"epochs", "minibatch_size", "lr", "clip", "decay", "target_kl"})
 
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
@@ -210,14 +211,7 @@ class COMA(OnPolicy):
         Returns:
             critic_loss, policy_loss, entropy, advantage, and `steps`, 1.
         """
-        refuse_unused(
-            "COMA",
-            epochs=epochs,
-            minibatch_size=minibatch_size,
-            lr=lr,
-            clip=clip,
-            target_kl=target_kl,
-        )
+        refuse_unused(self, epochs=epochs, minibatch_size=minibatch_size, lr=lr, clip=clip, target_kl=target_kl)
         figures = self.learn(self._on_device(self.check_batch(batch)), entropy_coef=entropy_coef)
         return {**dict(zip(FIGURES, self._means([figures]), strict=True)), "steps": 1.0}
 

@@ -52,6 +52,7 @@ class PolicyGradient(OnPolicy):
     """
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    UNUSED: ClassVar[frozenset[str]] = frozenset({"epochs", "minibatch_size", "clip", "entropy_coef", "target_kl"})
 
     optimizer: Optimizer
 
@@ -135,7 +136,7 @@ class PolicyGradient(OnPolicy):
             `policy_loss`; and `steps`, 1.
         """
         refuse_unused(
-            "PolicyGradient",
+            self,
             epochs=None if epochs == 1 else epochs,
             minibatch_size=minibatch_size,
             clip=clip,

@@ -28,9 +28,10 @@ from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
 from parl_core._nested import GOAL_KEYS, Observations, map_nested, rows_of
+from parl_core.algorithm import Algorithm
 from parl_core.checks import check_fraction, check_int, check_non_negative
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.base import check_rates, check_stages
+from parl_core.contracts.base import check_rates, check_stages, unused_settings
 from parl_core.contracts.batches import Batch, Sequences, Transitions
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.normalize import NormalizeVector
@@ -335,7 +336,7 @@ class OffPolicySettings:
         train_every: steps between two phases of learning.
         gradient_steps: updates of one phase; `gradient_steps / train_every` updates a step, however many environments
             there are.
-        batch_size: transitions of one update; of algorithms that learn from whole episodes (QMIX), episodes.
+        batch_size: transitions of one update, of algorithms that learn from whole episodes (QMIX, VDN) episodes.
         memory_size: transitions that are remembered.
         n_step: rewards that are summed before bootstrapping, with the algorithm's gamma.
         sequence_length: of models with a memory, steps of a sequence that are learned from; default 20. An update
@@ -513,6 +514,19 @@ def make_memory(
     size = settings.memory_size + -settings.memory_size % n
     gamma = check_fraction(f"gamma of {type(agent.alg).__name__}", getattr(agent.alg, "gamma", None))
     state = Acting(agent, 1).state
+    asked = {
+        "n_step": settings.n_step > 1,
+        "prioritized": settings.prioritized is not None,
+        "hindsight": settings.hindsight is not None,
+        "normalize": normalized is not None,
+    }
+    unused = unused_settings(type(agent.alg)) if isinstance(agent.alg, Algorithm) else frozenset()
+    if wrong := [name for name, wanted in asked.items() if wanted and name in unused]:
+        raise HyperparameterError(
+            f"{type(agent.alg).__name__} learns from {'episodes' if _learns_sequences(agent) else 'steps'} of several "
+            "agents, drawn uniformly and as they were observed: leave out "
+            f"{', '.join('NormalizeVector' if name == 'normalize' else name for name in wrong)}"
+        )
     if settings.hindsight is not None:
         if state:
             raise HyperparameterError(
@@ -537,11 +551,6 @@ def make_memory(
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         act_dtype = np.int32
     by_sequence = bool(state) or _learns_sequences(agent)
-    if _learns_teams(agent) and (settings.n_step > 1 or settings.prioritized is not None or normalized is not None):
-        raise HyperparameterError(
-            f"{type(agent.alg).__name__} learns from single steps of several agents, drawn uniformly and as they were "
-            "observed: leave out n_step, prioritized and NormalizeVector"
-        )
     if not by_sequence:
         return ReplayMemory(
             size,

@@ -398,8 +398,9 @@ class OnPolicySettings:
     Attributes:
         total_steps: environment steps, over all environments; the last rollout is always completed.
         n_steps: steps of every environment in one rollout.
-        epochs: passes over each rollout, of PPO (10 by default); A2C and PolicyGradient always take one.
-        minibatch_size: samples of one gradient step, of PPO (64 by default); need not divide the rollout.
+        epochs: passes over each rollout, by default 10 of PPO; A2C, PolicyGradient and COMA always take one.
+        minibatch_size: samples of one gradient step, by default 64 of PPO, the whole rollout of MAPPO and IPPO; need
+            not divide the rollout.
         gamma: discount of the next step, in [0, 1].
         gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout. Default: of COMA its
             `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).

@@ -23,7 +23,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from parl_core import contracts
 from parl_core.algorithm import Algorithm
-from parl_core.contracts.base import OnPolicy
+from parl_core.contracts.base import unused_settings
 from parl_core.contracts.rnd import RND
 from parl_core.errors import HyperparameterError
 from parl_core.networks import NoveltyNetwork
@@ -32,7 +32,6 @@ from parl_core.replay import Prioritized
 from parl_core.schedules import constant, linear, piecewise, read_schedule, stages_of
 from parl_core.space_networks import KINDS_OF_OPTIONS, for_spaces
 from parl_core.team_networks import for_team
-from parl_core.training.actor_learner import ActorLearnerSettings
 from parl_core.training.novelty import NoveltyReward
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
@@ -60,6 +59,10 @@ _OLD_FORM = ("policy_lr", "value_lr", "epsilon")  # of PPO, as PARL 1.x has it
 _SAME = {"learning_rate": "lr", "initial_lr": "lr", "clip_param": "clip"}
 _OF_EVERY_UPDATE = {OnPolicySettings: ("lr", "clip", "entropy_coef")}
 _SCHEDULES: dict[str, Any] = {"linear": linear, "constant": constant, "piecewise": piecewise}
+_SHAPES = {
+    "network.width": "size of each of the layers of network.hidden.",
+    "network.depth": "number of layers of network.hidden.",
+}
 _NOVELTY = {
     NoveltyReward: tuple(inspect.signature(NoveltyReward).parameters)[1:],
     RND: ("lr", "value_loss_coef"),
@@ -195,7 +198,7 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
     arguments = dict(_arguments(contract, recipe))
     found: dict[str, Setting] = {}
     for one in (
-        *_recipe_fields(recipe),
+        *_recipe_fields(contract, recipe),
         *_loop_fields(contract, recipe, arguments),
         *_network(algorithm, recipe),
         *_novelty(contract, recipe),
@@ -208,6 +211,9 @@ def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
         value = both[0].value if both[0].value == both[1].value else None
         paths = both[0].paths + both[1].paths
         found["lr"] = replace(both[0], name="lr", value=value, text="actor_lr and critic_lr together.", paths=paths)
+    if "network.hidden" in found:
+        for name, text in _SHAPES.items():
+            found[name] = Setting(name, None, (int,), (), text)
     found = {name: one for name, one in found.items() if not isinstance(one.value, Mapping)}  # a program's own
     if not contract.LEARNS_SEQUENCES:
         found = {name: one for name, one in found.items() if not _is_of_a_memory(name)}
@@ -229,17 +235,24 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
     """
     recipe, values = _switched(algorithm, recipe, values)
     known = settings_of(algorithm, recipe)
+    unused = unused_settings(contract_of(algorithm))
     hidden = known["network.hidden"].value if "network.hidden" in known else None
     changes: dict[str, Any] = {}
     for given, raw in values.items():
-        name, value = given, read_setting(raw) if isinstance(raw, str) else raw
-        if given in ("network.width", "network.depth") and "network.hidden" in known:
-            name, value = "network.hidden", _shape(hidden or (64, 64), given, value)
-            hidden = value
-        if name in ("memory", "network.memory") and "network.memory" not in known:
+        value = read_setting(raw) if isinstance(raw, str) else raw
+        if given in ("memory", "network.memory") and "network.memory" not in known:
             able = ", ".join(one.lower() for one in NETWORKS if contract_of(one).LEARNS_SEQUENCES)
             raise HyperparameterError(f"networks of {algorithm} have no memory; {able} learn with one")
-        setting = known[_meant(name, known)]
+        if given not in known and given.partition(".")[0] in unused:
+            raise HyperparameterError(
+                f"{algorithm} has no use for {given}: leave it out; `parl settings {algorithm.lower()}` lists what it "
+                "takes"
+            )
+        name = _meant(given, known)
+        if name in _SHAPES:
+            name, value = "network.hidden", _shape(hidden or (64, 64), name, value)
+            hidden = value
+        setting = known[name]
         checked = setting.checked(_whole_way(value, recipe, setting))
         for path in setting.paths:
             part = changes
@@ -396,7 +409,7 @@ def _meant(name: str, known: Mapping[str, Setting]) -> str:
     ends = [one for one in ends if one.count(".") == min(other.count(".") for other in ends)]
     if len(ends) == 1:
         return ends[0]
-    names = {one: one for one in (*known, "network.width", "network.depth")}
+    names = dict(zip(known, known, strict=True))
     names |= {one.rpartition(".")[2]: one for one in names if not one.startswith("novelty.")}
     near = difflib.get_close_matches(name, names, 1)
     hint = f"; did you mean {names[near[0]]}?" if near else f"; there are {', '.join(known)}"
@@ -410,13 +423,13 @@ def _is_of_a_memory(name: str) -> bool:
     return name.startswith("network.memory") or name in ("burn_in", "sequence_length")
 
 
-def _recipe_fields(recipe: Recipe) -> Iterator[Setting]:
+def _recipe_fields(contract: type[Algorithm], recipe: Recipe) -> Iterator[Setting]:
     texts = _texts(Recipe, "Attributes")
     stepped = isinstance(recipe.loop, (OnPolicySettings, OffPolicySettings))
     wanted = {"evaluate_every", *(("num_envs", "normalize") if stepped else ())}
     wanted |= {"reward_scale"} if isinstance(recipe.loop, OfflineSettings) else set()
     for name, hint in _OF_A_RECIPE.items():
-        if name in wanted:
+        if name in wanted - unused_settings(contract):
             kinds, choices = _kinds(hint)
             yield Setting(name, getattr(recipe, name), kinds, choices, texts.get(name, ""), ((name,),))
 
@@ -431,9 +444,7 @@ def _loop_fields(contract: type[Algorithm], recipe: Recipe, arguments: dict[str,
     if isinstance(loop, OnPolicySettings) or "entropy_coef" in getattr(loop, "rates", {}):
         arguments.pop("entropy_coeff", None)  # the same with the other sign
     targets = {"gamma": "gamma", "gae_lambda": "td_lambda"} if "td_lambda" in arguments else {}
-    unused: set[str] = set()
-    if isinstance(loop, ActorLearnerSettings) and not issubclass(contract, OnPolicy):
-        unused = {"gamma", "gae_lambda", "epochs", "minibatch_size"}
+    unused = unused_settings(contract)
     for one in fields(loop):
         value = getattr(loop, one.name)
         if one.name in _BUDGETS or one.name in unused:
