@@ -267,11 +267,14 @@ def test_an_impossible_training_is_refused_before_there_is_a_folder(tmp_path: Pa
         (("rnd", "CartPole-v1"), "parl train ppo CartPole-v1 --set novelty=rnd"),
         (("bootstrappedddpg", "Pendulum-v1"), "there is no recipe of BootstrappedDDPG"),
         (("dqn", "CartPole-v1", "--videos", "1"), "pip install"),
+        (("dqn", "Acrobot-v1", "--set", "hindsight=0.8"), "hindsight=0.8 is for environments"),
+        (("ppo", "CartPole-v1", "--set", "sequence_length=4"), "sequence_length=4 is for models with a memory"),
+        (("qmix", "two_step", "--set", "n_step=3"), "QMIX has no use for n_step"),
     ):
         found = CliRunner().invoke(parl, ["train", *arguments, "--backend", BACKEND, "--runs", str(tmp_path / "runs")])
         assert found.exit_code == 1, found.output
         assert message in found.output
-    assert not (tmp_path / "runs").exists()
+        assert not (tmp_path / "runs").exists()
 
 
 def test_a_file_of_logged_data_is_found_from_any_folder() -> None:

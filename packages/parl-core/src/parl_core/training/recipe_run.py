@@ -39,7 +39,7 @@ from parl_core.training._requirements import require_log
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.apex import ApexSettings, train_apex
 from parl_core.training.callbacks import standard_callbacks
-from parl_core.training.checkpoints import Checkpoints
+from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.evaluation import RecordVideo, evaluate
 from parl_core.training.events import Callback, Ended, Evaluation
 from parl_core.training.novelty import NoveltyReward, make_novelty
@@ -243,9 +243,12 @@ class RecipeRun:
         if videos is not None:
             check_rendering(trained, "rgb_array")
         novelty = self._novelty(trained)
-        trained.write(run.path)
-        self.write(run.path)
-        run.how_to_resume = f"parl resume {run.path}"
+
+        def describe() -> None:
+            trained.write(run.path)
+            self.write(run.path)
+            run.how_to_resume = f"parl resume {run.path}"
+
         with ExitStack() as stack:
             envs: Any = None
             normalization = None
@@ -282,7 +285,7 @@ class RecipeRun:
                 ),
                 "callbacks": [*watching, *callbacks],
                 **({} if every is None else {"evaluate_every": every}),
-                "checkpoints": Checkpoints(run, self.checkpoint_every, fresh_episodes=fresh_episodes),
+                "checkpoints": _Described(run, self.checkpoint_every, describe, fresh_episodes=fresh_episodes),
                 "seed": self.seed,
             }
             if novelty is not None:
@@ -401,6 +404,28 @@ class RecipeRun:
                 f"the run in {folder} has taken {taken[-1]} steps, and {self.total_steps} were asked for: continue "
                 f"with parl resume {folder} --steps {2 * taken[-1]}"
             )
+
+
+class _Described(Checkpoints):
+    """Checkpoints of a run that is described when the parts of its loop suit each other, so that a refused one has no
+    folder.
+
+    Args:
+        run: of the checkpoints.
+        every: steps between two of them.
+        describe: writes the description into the run's folder.
+        options: as of `Checkpoints`.
+    """
+
+    def __init__(self, run: Run, every: int, describe: Callable[[], None], **options: Any) -> None:
+        super().__init__(run, every, **options)
+        self._describe = describe
+
+    def keep(self, parts: LoopParts) -> Mapping[str, Any] | None:
+        """Register the parts, restore those of a resumed run, and describe it."""
+        saved = super().keep(parts)
+        self._describe()
+        return saved
 
 
 _WORDS = {"source", "deviations"}
