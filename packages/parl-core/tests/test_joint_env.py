@@ -610,3 +610,10 @@ def test_settings_of_a_team_s_network_are_those_that_its_kind_has(algorithm: str
         *memory,
     }
     assert not remembers or found["network.memory"].choices == ("gru", "lstm")
+
+
+def test_the_noise_of_maddpg_is_a_setting_where_actions_are_numbers() -> None:
+    pytest.importorskip("mpe2")
+    numbers = preset("MADDPG", "mpe2:simple_spread_v3", options={"continuous_actions": True})
+    assert settings_of("MADDPG", numbers)["exploration.noise"].value == 0.1
+    assert "exploration.noise" not in settings_of("MADDPG", preset("MADDPG", "two_step"))

@@ -881,7 +881,8 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
         ("VDN", "*"): _QMIX,
         ("QMIX", "two_step"): _QMIX_TWO_STEP,
         ("VDN", "two_step"): _QMIX_TWO_STEP,
-        ("MADDPG", "*"): _MADDPG,
+        ("MADDPG", "discrete"): _MADDPG,
+        ("MADDPG", "continuous"): replace(_MADDPG, loop=replace(_MADDPG.loop, exploration={"noise": 0.1})),
         ("PPO", "CartPole-v1"): Recipe(_PPO_CARTPOLE, _PPO, _PPO_SIZES, num_envs=8, goal=475.0),
         ("PPO", "Acrobot-v1"): Recipe(
             replace(
