@@ -82,6 +82,7 @@ def run(*arguments: str) -> Result:
 
 SMALL = ("--set", "network.width=8", "--backend", BACKEND)
 ON_POLICY = ("--steps", "64", *SMALL)
+SMALL_MEMORY = ("--set", "network.memory=gru", "--set", "network.memory_size=8", "--backend", BACKEND)
 OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
 
 
@@ -97,7 +98,7 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
         ("c51", "Acrobot-v1", ("--steps", "40", "--set", "atoms=5", "--set", "batch_size=8", *SMALL)),
         ("rainbow", "CartPole-v1", ("--steps", "40", "--set", "noisy=0.3", "--set", "batch_size=8", *SMALL)),
         ("impala", "CartPole-v1", ("--steps", "40", "--actors", "0", "--set", "n_steps=2", *SMALL)),
-        ("mappo", "two_step", (*ON_POLICY, "--set", "num_envs=2", "--set", "n_steps=8", "--set", "network.memory=gru")),
+        ("mappo", "two_step", ("--steps", "64", "--set", "num_envs=2", "--set", "n_steps=8", *SMALL_MEMORY)),
         ("ippo", "climbing", (*ON_POLICY, "--set", "num_envs=2", "--set", "n_steps=8", "--actors", "1")),
         ("coma", "penalty", (*ON_POLICY, "--set", "num_envs=2", "--set", "n_steps=8", "--set", "gae_lambda=0.5")),
         ("qmix", "two_step", ("--steps", "120", "--set", "batch_size=4", *SMALL)),

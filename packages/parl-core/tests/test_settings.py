@@ -168,6 +168,24 @@ def test_width_and_depth_are_listed_and_found_by_their_short_names() -> None:
     assert changed("PPO", "CartPole-v1", width="32", depth="3").sizes["hidden"] == (32, 32, 32)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "values", "message"),
+    [
+        ("PPO", {"network.memory_size": "16"}, "network.memory_size has no effect without network.memory"),
+        ("MAPPO", {"network.hidden": "7,7,7", "network.memory": "gru"}, "have no effect with network.memory=gru"),
+        ("QMIX", {"network.width": "32"}, "have no effect with network.memory=gru: set network.memory_size"),
+    ],
+)
+def test_sizes_of_layers_that_the_network_does_not_have_are_refused(
+    algorithm: str, values: dict[str, str], message: str
+) -> None:
+    env = "CartPole-v1" if algorithm == "PPO" else "climbing"
+    with pytest.raises(HyperparameterError, match=message):
+        changed(algorithm, env, **values)
+    assert changed("QMIX", env, **{"network.memory": "none", "network.width": "32"}).sizes["hidden"] == (32, 32)
+    assert changed("PPO", env, **{"network.memory": "gru", "network.width": "32"}).sizes["hidden"] == (32, 32)
+
+
 def test_a_straight_line_without_its_length_goes_over_the_run() -> None:
     asked = RecipeRun("PPO", "CartPole-v1", "torch", steps=5_000, given={"lr": "linear(1e-3, 0)"})
     assert asked.recipe.loop.lr == linear(1e-3, 0.0, 5_000)

@@ -238,6 +238,7 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
     unused = unused_settings(contract_of(algorithm))
     hidden = known["network.hidden"].value if "network.hidden" in known else None
     changes: dict[str, Any] = {}
+    asked: list[str] = []
     for given, raw in values.items():
         value = read_setting(raw) if isinstance(raw, str) else raw
         if given in ("memory", "network.memory") and "network.memory" not in known:
@@ -254,12 +255,33 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
             hidden = value
         setting = known[name]
         checked = setting.checked(_whole_way(value, recipe, setting))
+        if checked != setting.value:
+            asked.append(name)
         for path in setting.paths:
             part = changes
             for key in path[:-1]:
                 part = part.setdefault(key, _Changes())
             part[path[-1]] = checked
-    return cast("Recipe", _changed(recipe, changes))
+    changed = cast("Recipe", _changed(recipe, changes))
+    _refuse_idle_sizes(algorithm, asked, changed.sizes.get("memory"))
+    return changed
+
+
+def _refuse_idle_sizes(algorithm: str, asked: Sequence[str], memory: str | None) -> None:
+    """Refuse sizes of layers that the network does not have.
+
+    Raises:
+        HyperparameterError: it names the setting, and what to set instead.
+    """
+    if "network.memory_size" in asked and memory is None:
+        raise HyperparameterError(
+            "network.memory_size has no effect without network.memory: leave it out, or set network.memory"
+        )
+    if "network.hidden" in asked and memory is not None and contract_of(algorithm).TEAM:
+        raise HyperparameterError(
+            f"network.hidden, width and depth have no effect with network.memory={memory}: set network.memory_size, "
+            "or network.memory=none"
+        )
 
 
 def _switched(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> tuple[Recipe, Mapping[str, Any]]:
