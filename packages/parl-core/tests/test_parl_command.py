@@ -443,6 +443,18 @@ def test_options_of_environments_are_typed_and_unknown_ones_named() -> None:
     assert make_flat_env("CartPole-v1", options={"sutton_barto_reward": True}).unwrapped._sutton_barto_reward is True
 
 
+def test_a_team_of_a_package_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_teams").mkdir()
+    (tmp_path / "own_teams" / "even.py").write_text(
+        "from parl_core.env.matrix_games import GAMES\n\n\ndef parallel_env():\n    return GAMES['climbing']()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(tmp_path))])
+    assert make_flat_env("own_teams:even").agents == make_flat_env("climbing").agents
+    with pytest.raises(ImportError, match="which is not installed"):
+        make_flat_env("own_team:even")
+
+
 @pytest.mark.usefixtures("no_backend")
 def test_an_interrupted_command_ends_in_one_line_with_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:

@@ -85,7 +85,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
 
     Args:
-        env_id: of a registered environment.
+        env_id: of a registered environment; a package before its `:` may be in the working directory.
         render_mode: as in `gymnasium.make`.
         options: of the environment; with `previous_step=True` observations have the previous action and reward as well
             (`PreviousStep`).
@@ -97,6 +97,9 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     """
     options, previous_step = _without_previous_step(options)
     options |= {"render_mode": render_mode} if render_mode else {}
+    root = env_id.rpartition(":")[0].partition(".")[0]
+    if root and find_spec(root) is None:  # what is installed is never hidden by a folder of its name
+        _search_here()
     if is_joint(env_id):
         if previous_step:
             raise HyperparameterError(f"previous_step is for environments of one agent; {env_id} has several")
@@ -130,9 +133,13 @@ def import_named(module: str) -> None:
     Raises:
         ImportError: there is none of this name, or it cannot be imported.
     """
+    _search_here()
+    import_module(module)
+
+
+def _search_here() -> None:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # which a program started by `parl` has not, other than one by `python program.py`
-    import_module(module)
 
 
 def make_standard_env(
