@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -251,6 +252,15 @@ def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_ste
 def test_a_rollout_of_a_given_size_is_completed(given: dict[str, Any], num_envs: int, n_steps: int, total: int) -> None:
     recipe = RecipeRun("PPO", "MountainCar-v0", "torch", steps=50, given=given).recipe
     assert (recipe.num_envs, recipe.loop.n_steps, recipe.loop.total_steps) == (num_envs, n_steps, total)
+
+
+def test_shorter_rollouts_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = RecipeRun("MAPPO", "climbing", "torch", steps=500)
+    _train._tell_of_shorter_rollouts(asked)
+    assert "n_steps is 15, not 25, and training ends after 480 steps" in capsys.readouterr().err
+    for other in (replace(asked, steps=900), replace(asked, given={"n_steps": 30}), replace(asked, steps=None)):
+        _train._tell_of_shorter_rollouts(other)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("goal", ["nan", "inf"])

@@ -5,6 +5,7 @@ import math
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from parl_core.checks import check_all_known
 from parl_core.errors import HyperparameterError
 from parl_core.training.events import Callback
 from parl_core.training.logs import TRACKERS, JsonOutput, tracker
+from parl_core.training.on_policy import OnPolicySettings
 from parl_core.training.recipe_run import ACTING_APART, RecipeRun, preset, with_actors
 from parl_core.training.recipes import NETWORKS, RECIPES
 from parl_core.training.run import Run
@@ -97,8 +99,8 @@ WHAT = options(
     click.option(
         "--steps",
         type=click.IntRange(1),
-        help="Environment steps, of which the last rollout is completed (of logged data: updates); default: the "
-        "preset's.",
+        help="Environment steps (of logged data: updates); default: the preset's. The last rollout is completed; where "
+        "the preset's first one has more steps, rollouts are shortened, unless --set gives their size.",
     ),
     click.option(
         "--goal",
@@ -289,6 +291,8 @@ def train(
         raise click.UsageError("--jobs is the number of parallel runs of --seeds: give both.")
     exact = None if run is None else Run.at(run)
     asked = asked_by(**what)
+    if not as_json:
+        _tell_of_shorter_rollouts(asked)
     how = {"actors": what["actors"], "max_steps": stop_after, "videos": videos}
     name = f"{asked.algorithm.lower()}-{asked.env.replace('/', '-').replace(':', '-')}"
     if seeds is not None:
@@ -299,6 +303,16 @@ def train(
         return
     with exact or Run(name, runs) as folder:
         _train_in(folder, asked, track=track, as_json=as_json, cluster=cluster, **how)
+
+
+def _tell_of_shorter_rollouts(asked: RecipeRun) -> None:
+    loop, usual = asked.recipe.loop, replace(asked, steps=None).recipe.loop
+    if isinstance(loop, OnPolicySettings) and loop.n_steps < usual.n_steps:
+        click.echo(
+            f"--steps {asked.steps} is less than one rollout of the preset: n_steps is {loop.n_steps}, not "
+            f"{usual.n_steps}, and training ends after {loop.total_steps} steps",
+            err=True,
+        )
 
 
 def _train_in(run: Run, asked: RecipeRun, *, track: Sequence[str], as_json: bool, **how: Any) -> None:
