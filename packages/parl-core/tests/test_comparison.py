@@ -85,6 +85,25 @@ def test_runs_that_differ_by_their_seed_become_a_group_when_asked_for(tmp_path: 
     assert (group.name, len(group.runs)) == ("PPO CartPole-v1", 3)
 
 
+def test_runs_of_one_seed_are_told_because_they_are_not_independent(tmp_path: Path) -> None:
+    folders = [log(tmp_path / name, [1.0, 2.0], seed=seed) for name, seed in (("a", 3), ("b", 3), ("c", 4))]
+    told = "PPO CartPole-v1: more than one run has the seed 3; such runs are not independent"
+    assert told in Comparison.read(folders, by_settings=True).table()
+    assert "more than one run" not in Comparison.read(folders[1:], by_settings=True).table()
+
+
+def test_a_table_has_whole_names_and_the_steps_that_were_taken(tmp_path: Path) -> None:
+    folder = log(tmp_path / f"a-{'long' * 10}-name", [1.0, 2.0], ended=False)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "end", "step": 250, "seconds": 9.0, "stop": "budget", "reason": "done"}\n')
+    found = Comparison.read([folder])
+    head, row = found.table().splitlines()
+    assert row.startswith(f"a-{'long' * 10}-name ")
+    assert head.index("seed") + len("seed") == row.index("  0  ") + len("  0")
+    assert found.rows()[0]["steps"] == 250
+    assert len(Comparison(()).table().splitlines()) == 1
+
+
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [log(tmp_path / name / "run", [1.0]) for name in "ab"]
     assert [group.name for group in Comparison.read(folders).groups] == ["a/run", "b/run"]

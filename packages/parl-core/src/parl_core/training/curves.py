@@ -53,6 +53,7 @@ class RunCurve:
         ended: why it ended; empty: it has not, or was killed.
         stop: the kind of end, a name of `Stop` in small letters.
         asked: what `run.json` or `settings.json` says of it; empty where there is neither.
+        taken: steps of training, as far as they are logged.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class RunCurve:
     ended: str
     stop: str
     asked: Mapping[str, Any]
+    taken: int = 0
 
     @property
     def best(self) -> float:
@@ -83,7 +85,7 @@ def read_run(folder: Path) -> RunCurve:
     """
     path = folder / JsonLines.NAME
     found: dict[str, list[tuple[float, float]]] = {"evaluation/return": [], "train/return": []}
-    seconds, ended, stop = 0.0, "", ""
+    step, seconds, ended, stop = 0.0, 0.0, "", ""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -106,7 +108,7 @@ def read_run(folder: Path) -> RunCurve:
     sources = {"evaluations": found["evaluation/return"], "training": found["train/return"]}
     of = next((name for name, pairs in sources.items() if pairs), "")
     points: Floats = np.array(sources.get(of, np.empty((0, 2))), np.float64)
-    return RunCurve(folder, points[:, 0], points[:, 1], of, seconds, ended, stop, _asked(folder))
+    return RunCurve(folder, points[:, 0], points[:, 1], of, seconds, ended, stop, _asked(folder), int(step))
 
 
 def _asked(folder: Path) -> Mapping[str, Any]:
@@ -210,7 +212,7 @@ class Comparison:
                 "group": group.name,
                 "run": str(run.path),
                 "seed": run.asked.get("seed"),
-                "steps": int(run.steps[-1]) if len(run.steps) else 0,
+                "steps": run.taken,
                 "best": run.best if len(run.returns) else None,
                 "last": run.last if len(run.returns) else None,
                 "returns_of": run.returns_of or None,
@@ -223,16 +225,20 @@ class Comparison:
 
     def table(self) -> str:
         """Return the rows as text, and for each group of several runs the interquartile mean of their last returns."""
-        head = f"{'run':<32}  {'seed':>6}  {'steps':>10}  {'best':>10}  {'last':>10}"
+        names = {
+            run.path: run.path.name if len(group.runs) == 1 else f"{group.name}/{run.path.name}"
+            for group in self.groups
+            for run in group.runs
+        }
+        width = max([32, *map(len, names.values())])
+        head = f"{'run':<{width}}  {'seed':>6}  {'steps':>10}  {'best':>10}  {'last':>10}"
         lines = [f"{head}  {'returns of':<11}  {'seconds':>8}  ended"]
         for group in self.groups:
             for run in group.runs:
-                name = run.path.name if len(group.runs) == 1 else f"{group.name}/{run.path.name}"
-                steps = int(run.steps[-1]) if len(run.steps) else 0
                 best, last = (f"{one:.2f}" if len(run.returns) else "-" for one in (run.best, run.last))
-                cells = f"{run.asked.get('seed', '')!s:>6}  {steps:>10}  {best:>10}  {last:>10}"
+                cells = f"{run.asked.get('seed', '')!s:>6}  {run.taken:>10}  {best:>10}  {last:>10}"
                 told = f"{run.returns_of or '-':<11}  {run.seconds:>8.1f}  {run.ended or 'not yet'}"
-                lines.append(f"{name[-32:]:<32}  {cells}  {told}")
+                lines.append(f"{names[run.path]:<{width}}  {cells}  {told}")
             interval = group.interval
             if len(group.runs) > 1 and interval is None:
                 lines.append(f"{group.name}: no run was evaluated, and none has ended an episode")
@@ -244,6 +250,12 @@ class Comparison:
                     f"{group.name}: interquartile mean of {len(group.lasts)} runs {middle:.2f}, 95 % interval "
                     f"[{low:.2f}, {high:.2f}]{'; not evaluated: of training episodes' * exploring}"
                 )
+                seeds = [run.asked["seed"] for run in group.runs if run.asked.get("seed") is not None]
+                if again := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+                    lines.append(
+                        f"{group.name}: more than one run has the seed {', '.join(map(str, again))}; such runs are not "
+                        "independent, and the interval is too narrow"
+                    )
         return "\n".join(lines)
 
 
