@@ -140,6 +140,9 @@ def test_an_interrupted_search_says_what_it_found_and_how_to_go_on(
     best = tmp_path / "study" / "best.toml"
     assert (f"best score is 7.00, its settings are in {best}. " if ended else "none has a score. ") in told
     assert best.exists() == bool(ended)
+    left.append(0)
+    found = tune(asked, tmp_path / "study", {"lr": Range(1e-4, 1e-2)}, 1, workers=1)
+    assert (found.trials, found.failed) == (ended + 1, 0)  # the trial that was interrupted has not failed
 
 
 def test_a_search_of_another_request_is_not_continued(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ class Tuned:
     """The end of a search.
 
     Attributes:
-        trials: of the study so far, those of earlier calls included.
+        trials: that have ended, those of earlier calls included; not those that were interrupted.
         pruned: how many of them were stopped early.
         failed: how many raised.
         best: the settings of the best one.
@@ -214,7 +214,7 @@ def tune(
     states = optuna.trial.TrialState
     _require_same(study, asked, ranges, folder)
     for left in study.get_trials(deepcopy=False, states=[states.RUNNING]):  # of a search that was killed
-        study.tell(left.number, state=states.FAIL)
+        study.tell(left.number, state=states.FAIL)  # the nearest state; `_best_so_far` does not count them
     count = min(workers or (trials if cluster else usable_cores()), trials)
     last_error: BaseException | None = None
     begun = 0
@@ -241,7 +241,7 @@ def tune(
                     except Exception as error:
                         last_error = error
                         actor.kill()
-                        study.tell(trial, state=states.FAIL)
+                        _fail(study, trial, optuna)
                         told(f"trial {trial.number}: {type(error).__name__}: {error}")
                         continue
                     idle.append(actor)
@@ -272,8 +272,10 @@ def _best_so_far(study: Any, asked: RecipeRun, folder: Path, states: Any) -> Tun
     file = folder / BEST_FILE
     with atomic_write(file, "w", encoding="utf-8") as text:
         text.write(toml_of(asked, best.params, f"trial {best.number} of {len(done)}, score {best.value:.2f}"))
-    pruned, failed = ends.count(states.PRUNED), ends.count(states.FAIL)
-    return Tuned(len(done), pruned, failed, dict(best.params), float(best.value), file)
+    pruned, failed = ends.count(states.PRUNED), sum("failed" in one.user_attrs for one in done)
+    return Tuned(
+        ends.count(states.COMPLETE) + pruned + failed, pruned, failed, dict(best.params), float(best.value), file
+    )
 
 
 def _require_same(study: Any, asked: RecipeRun, ranges: Mapping[str, Range], folder: Path) -> None:
@@ -320,6 +322,12 @@ def _report(running: _Running) -> None:
         (path / STOP_FILE).touch()
 
 
+def _fail(study: Any, trial: Any, optuna: Any) -> None:
+    """End a trial that has no score; one that was interrupted has the same state, but did not fail."""
+    trial.set_user_attr("failed", True)
+    study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
+
 def _end(study: Any, trial: Any, path: Path, optuna: Any, told: Any) -> None:
     curve = read_run(path)
     settings = ", ".join(f"{name}={as_text(value)}" for name, value in trial.params.items())
@@ -327,7 +335,7 @@ def _end(study: Any, trial: Any, path: Path, optuna: Any, told: Any) -> None:
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         told(f"trial {trial.number}: pruned after {int(curve.steps[-1])} steps at {curve.last:.2f}  ({settings})")
     elif not math.isfinite(value := _score(curve)):
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        _fail(study, trial, optuna)
         told(f"trial {trial.number}: no evaluation within its steps  ({settings})")
     else:
         study.tell(trial, value)
