@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import Run
 
 NOON = datetime(2026, 11, 21, 12, 0, 5)
@@ -150,3 +150,10 @@ with Run("r"):
     ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr == "\nInterrupted. Nothing was saved yet.\n"
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for run in (Run.at(tmp_path / "file" / "run"), Run("a", tmp_path / "file")):
+        with pytest.raises(ParlError, match=r"the folder .*file.* of the run cannot be made: Not a directory; choose"):
+            _ = run.path

@@ -47,7 +47,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self, TextIO, TypeVar, get_args, get_type_hints
 
 from parl_core.atomic_write import write_json
-from parl_core.errors import CheckpointError, HyperparameterError, RunExistsError, RunInUseError
+from parl_core.errors import CheckpointError, HyperparameterError, ParlError, RunExistsError, RunInUseError
 
 __all__ = [
     "SETTINGS_FILE",
@@ -321,6 +321,12 @@ def _make_exactly(path: Path) -> Path:
         return path
     except FileExistsError:
         raise _exists(path) from None
+    except OSError as error:
+        raise _not_made(path, error) from error
+
+
+def _not_made(path: Path, error: OSError) -> ParlError:
+    return ParlError(f"the folder {path} of the run cannot be made: {error.strerror or error}; choose another one")
 
 
 def _exists(path: Path) -> RunExistsError:
@@ -339,6 +345,8 @@ def _make_new(stem: Path) -> Path:
             return path
         except FileExistsError:
             number += 1
+        except OSError as error:
+            raise _not_made(path, error) from error
 
 
 SETTINGS_FILE = "settings.json"
