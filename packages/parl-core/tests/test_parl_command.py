@@ -463,6 +463,8 @@ def test_a_team_of_a_package_in_the_working_directory_is_found(tmp_path: Path, m
     assert make_flat_env("own_teams:even").agents == make_flat_env("climbing").agents
     with pytest.raises(ImportError, match="which is not installed"):
         make_flat_env("own_team:even")
+    with pytest.raises(HyperparameterError, match=r"'twostep' names no .*: did you mean two_step\?"):
+        make_flat_env("twostep")
 
 
 @pytest.mark.usefixtures("no_backend")

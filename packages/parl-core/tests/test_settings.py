@@ -158,6 +158,11 @@ def test_settings_that_an_algorithm_has_no_use_for_are_neither_listed_nor_taken(
             changed(algorithm, env, **{name: "1"})
 
 
+def test_algorithms_that_are_not_compiled_say_so() -> None:
+    with pytest.raises(HyperparameterError, match="updates of QMIX are not compiled: leave out --compile"):
+        changed("QMIX", "two_step", compile="true")
+
+
 def test_the_learning_rate_of_coma_is_that_of_both_parts() -> None:
     arguments = changed("COMA", "climbing", lr="1e-4").algorithm
     assert (arguments["actor_lr"], arguments["critic_lr"]) == (1e-4, 1e-4)

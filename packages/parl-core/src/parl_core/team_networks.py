@@ -694,7 +694,8 @@ def for_team(
     if kind == "q":
         if found.nvec is None:
             raise HyperparameterError(
-                f"networks of the kind 'q' (QMIX) choose discrete actions, got {action_space}: use 'actor-critic'"
+                f"networks of the kind 'q' (QMIX) choose discrete actions, got {action_space}: use MADDPG "
+                "('actor-critic') or MAPPO ('central')"
             )
         shared = {"groups": groups or "shared"}
         if memory is None:
@@ -718,7 +719,7 @@ def for_team(
         if found.nvec is None:
             raise HyperparameterError(
                 f"networks of the kind 'counterfactual' (COMA) choose discrete actions, got {action_space}: use "
-                "'central'"
+                "MAPPO ('central') or MADDPG ('actor-critic')"
             )
         shared = {"groups": groups or "shared"}
         if memory is None:

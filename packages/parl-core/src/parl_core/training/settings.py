@@ -249,6 +249,8 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
                 f"{algorithm} has no use for {given}: leave it out; `parl settings {algorithm.lower()}` lists what it "
                 "takes"
             )
+        if given == "compile" and given not in known:
+            raise HyperparameterError(f"updates of {algorithm} are not compiled: leave out --compile")
         name = _meant(given, known)
         if name in _SHAPES:
             name, value = "network.hidden", _shape(hidden or (64, 64), name, value)

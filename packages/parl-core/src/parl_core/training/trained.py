@@ -19,6 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
@@ -37,6 +38,7 @@ from parl_core.env._vector_group import make_env
 from parl_core.env.atari import make_atari
 from parl_core.env.families import make_of_family, register
 from parl_core.env.joint import is_joint, make_joint_env, misnamed
+from parl_core.env.matrix_games import GAMES
 from parl_core.env.normalize import wrap_rms
 from parl_core.env.wrappers import PreviousStep
 from parl_core.errors import CheckpointError, HyperparameterError
@@ -110,7 +112,8 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
     except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
         package = env_id.partition(":")[0].partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError)
-        if ":" not in env_id or (missing and find_spec(package) is not None):
+        is_game = ":" not in env_id and get_close_matches(env_id.lower(), GAMES, 1, 0.75)
+        if not is_game and (":" not in env_id or (missing and find_spec(package) is not None)):
             raise
         raise misnamed(env_id) from None
     env = make_of_family(env_id, made)
