@@ -39,7 +39,8 @@ def test_other_options_than_those_of_the_connection_are_refused(
     connect: Callable[..., None], asked: dict[str, Any]
 ) -> None:
     connect(cpu_num=2, lease_timeout_s=20)
-    with pytest.raises(RemoteError, match=f"connected to 'local' already, with {next(iter(asked))}="):
+    there = rf"connected to 'local' already, with {next(iter(asked))}=.*: call parl.disconnect\(\) before connecting"
+    with pytest.raises(RemoteError, match=there):
         parl_remote.connect(**asked)
     parl_remote.connect(cpu_num=2, lease_timeout_s=20)
     parl_remote.connect(cpu_num=2)

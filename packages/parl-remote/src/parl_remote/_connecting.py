@@ -317,8 +317,8 @@ def _refuse_other(running: str, address: str, files: Sequence[str], options: dic
     if other:
         asked, there = (", ".join(f"{name}={given.get(name)!r}" for name in other) for given in (options, known))
         raise RemoteError(
-            f"this program is connected to {running!r} already, with {there}: connect with {asked} before the first "
-            "call of a function, or call parl.disconnect() first"
+            f"this program is connected to {running!r} already, with {there}: call parl.disconnect() before connecting "
+            f"with {asked}; if it was a call of a function that connected, connect before that one"
         )
 
 
