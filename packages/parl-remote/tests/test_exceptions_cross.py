@@ -181,6 +181,14 @@ def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywher
     assert "parl_remote/actor" not in cause.remote_traceback
 
 
+def test_frames_between_the_caller_and_the_error_are_hidden_from_pytest(shared_cluster: None) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        Raiser().divide(0)
+    _, *between = traceback.walk_tb(caught.value.__traceback__)
+    assert between
+    assert all(frame.f_locals.get("__tracebackhide__") for frame, _ in between)
+
+
 def test_what_an_exception_was_caused_by_is_in_the_text(anywhere: str) -> None:
     with pytest.raises(ValueError, match="wrapped") as raised:
         Raiser().chained()

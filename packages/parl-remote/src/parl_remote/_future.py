@@ -330,6 +330,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self._state is not FINISHED:
             self._wait(timeout)
         if self._exception is not None:
+            __tracebackhide__ = True  # pytest shows the caller's line, not this function
             # What is raised belongs to its catcher: its traceback holds the frames of all callers, with their
             # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
             # comes by. The future keeps one of the same kind for the next one who asks.

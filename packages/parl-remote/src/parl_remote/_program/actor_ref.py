@@ -196,6 +196,7 @@ class ActorRef:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Send a call and wait for its result; the call is cancelled if a signal's handler ends the wait."""
+        __tracebackhide__ = True  # as in `RemoteFuture.result`
         with uninterrupted:
             future = self._sent(name, args, kwargs)
             try:

@@ -92,6 +92,7 @@ class RemoteMethod:
         self._wait = wait
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # as in `RemoteFuture.result`
         if self._wait:
             return self._ref.call(self.__name__, args, kwargs)
         return self._ref.begin(self.__name__, args, kwargs)
