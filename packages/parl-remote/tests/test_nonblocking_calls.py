@@ -61,6 +61,16 @@ class Peer:
         return os.getpid()
 
 
+@parl_remote.remote_class(wait=False)
+class SlowToMake:
+    def __init__(self, path: str) -> None:
+        with open(path) as gate:
+            self.text = gate.read()
+
+    def what(self) -> str:
+        return self.text
+
+
 @pytest.fixture
 def gate(tmp_path: Any) -> str:
     path = str(tmp_path / "gate")
@@ -98,6 +108,16 @@ def test_a_flood_of_calls_to_a_busy_actor_returns_and_arrives_in_order(shared_cl
     assert not futures[0].done()
     open_gate(gate)
     assert [future.result(PATIENCE_S) for future in futures] == list(range(100_000))
+
+
+def test_an_object_that_is_made_in_a_thread_leaves_the_event_loop_free(shared_cluster: None, gate: str) -> None:
+    async def main() -> str:
+        making = asyncio.create_task(asyncio.to_thread(SlowToMake, gate))
+        await asyncio.to_thread(open_gate, gate)  # the constructor waits for it
+        actor: Any = await making
+        return str(await actor.what())
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == ""
 
 
 def test_large_arrays_for_a_busy_actor_are_taken_as_they_are_now(shared_cluster: None, gate: str) -> None:
