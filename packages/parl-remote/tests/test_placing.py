@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import parl_remote
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import Instruction, ToClient, ToNode
 from parl_remote._master.placing import FreeIndex, GpuShares
@@ -24,6 +25,7 @@ from parl_remote._messages.links import Heartbeat
 from parl_remote._messages.overview import WhyWaiting
 from parl_remote._program.master_client import _waits
 from parl_remote._resources import Placement, Resources
+from parl_remote.testing import LoopbackCluster
 
 GIB = 2**30
 
@@ -211,6 +213,23 @@ def test_an_impossible_request_is_refused_with_the_largest_node() -> None:
         cluster.ask(labels={"tpu": 1}, timeout_s=0)
     with pytest.raises(LookupError, match=r"no single node is large enough$"):
         Cluster(a=Resources(cpu=4), b=Resources(cpu=1, gpu=1)).ask(cpu=2, gpu=1, timeout_s=0)
+
+
+@parl_remote.remote_class
+class Nowhere:
+    pass
+
+
+def test_the_wait_for_a_node_that_is_not_there_is_logged_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parl_remote._program.master_client._QUIET_WAIT_S", 1000.0)
+    with LoopbackCluster(1) as cluster:
+        cluster.connect()
+        with pytest.raises(parl_remote.NoResources):
+            parl_remote.with_options(Nowhere, node="nowhere", lease_timeout_s=0.5)()
+        parl_remote.disconnect()
+    assert "Nowhere waits for 1 CPU, up to 0.5 s: there is no node 'nowhere'" in caplog.text
 
 
 def test_a_request_for_one_node_names_that_node_and_holds_back_others_only_there() -> None:

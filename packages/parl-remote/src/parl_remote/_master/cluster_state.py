@@ -388,7 +388,8 @@ class ClusterView:
             raise RemoteError(f"request {asked.waiting} does not wait (any more)")
         reason = reasons(self._tables.pool, queue)[waiting.shape]
         ahead, placement = queue.ahead_of(waiting), waiting.request.placement
-        return LeaseWaiting(asked.request_id, reason, ahead, round(now - waiting.since, 3), placement)
+        may_pass = self._tables.pool.could_hold(waiting.shape)
+        return LeaseWaiting(asked.request_id, reason, ahead, round(now - waiting.since, 3), placement, may_pass)
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 

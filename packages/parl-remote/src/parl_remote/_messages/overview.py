@@ -476,6 +476,7 @@ class LeaseWaiting(Message):
         ahead: How many requests of the same shape came earlier.
         waited_s: Seconds since it arrived.
         placement: Its placement policy.
+        may_pass: Whether a node is large enough; else it waits for one that joins.
     """
 
     request_id: int
@@ -483,6 +484,7 @@ class LeaseWaiting(Message):
     ahead: int
     waited_s: float
     placement: Placement
+    may_pass: bool = True
 
 
 class EventKind(Enum):

@@ -181,10 +181,10 @@ class MasterClient:
             except ClusterUnreachable:
                 if not self._cluster.may_return:
                     raise  # else it is sent once the master is back
-            if self._held and not answer.wait(_SLOT_WAIT_S):
-                gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
-            if not answer.wait(_QUIET_WAIT_S):
-                _log.warning("%s%s", _waits(class_name, resources, timeout_s), self._why(number))
+            if not answer.wait(_SLOT_WAIT_S):
+                if self._held:
+                    gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
+                self._explain(number, answer, _waits(class_name, resources, timeout_s))
             if timeout_s is not None and not replaces and not answer.done():
                 self._wait_no_longer_than(began + timeout_s, answer)
             return answer.result()
@@ -220,13 +220,24 @@ class MasterClient:
         """
         return self._requests.ask(_MASTER, make, self._tell, timeout_s)
 
-    def _why(self, waiting: int) -> str:
+    def _explain(self, number: int, answer: Answer[LeaseGranted], waits: str) -> None:
+        """Log why a request waits: at once if no node is large enough, else if it waits for long."""
+        why = self._why(number)
+        if why is None or why.may_pass:
+            if answer.wait(_QUIET_WAIT_S):
+                return
+            why = self._why(number)
+        reason = "" if why is None else f": {why.reason}"
+        ahead = f"; {why.ahead} asked earlier for the same" if why is not None and why.ahead else ""
+        _log.warning("%s%s%s", waits, reason, ahead)
+
+    def _why(self, waiting: int) -> LeaseWaiting | None:
         """Return why a request is not granted yet, as far as the master reports it."""
         with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
             answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
             if isinstance(answer, LeaseWaiting):
-                return f": {answer.reason}" + (f"; {answer.ahead} asked earlier for the same" if answer.ahead else "")
-        return ""
+                return answer
+        return None
 
     def _unwanted(self, answer: concurrent.futures.Future[LeaseGranted]) -> None:
         if answer.exception() is None:
