@@ -125,7 +125,7 @@ _MODELS: dict[str, Any] = {
     "DQN": ("CartPole-v1", lambda: parl.networks.QNetwork(2)),
     "PPO": ("CartPole-v1", lambda: parl.networks.ActorCritic(2)),
     "A2C": ("CartPole-v1", lambda: parl.networks.ActorCritic(2)),
-    "PolicyGradient": ("CartPole-v1", lambda: parl.networks.ActorCritic(2)),
+    "PolicyGradient": ("CartPole-v1", lambda: parl.networks.PolicyNetwork(2)),
     "VDN": (make_climbing, lambda: parl.networks.TeamQNetwork(2, 3)),
     "MAPPO": (make_climbing, lambda: parl.networks.CentralActorCritic(2, 3)),
 }

@@ -1,6 +1,7 @@
 """Tests of lazily shaped layers (`parl.layers.fc(size=...)`) that every backend must pass."""
 
 import copy
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,24 @@ class LazyLayersConformance(Conformance):
         model = q_values(self.backend)
         self._run(model)
         assert {name: array.shape for name, array in model.get_weights(portable=True).items()} == Q_SHAPES
+
+    @pytest.mark.parametrize(
+        ("kind", "network", "sizes"),
+        [("PPO", "ActorCritic", (2,)), ("A2C", "ActorCritic", (2,)), ("SAC", "SquashedActorCritic", (1,))],
+    )
+    def test_an_agent_that_predicted_can_be_saved_with_what_acting_does_not_run(
+        self, kind: str, network: str, sizes: tuple[int, ...], tmp_path: Path
+    ) -> None:
+        def new_agent() -> Any:
+            model = getattr(self.backend.networks, network)(*sizes)
+            return self.backend.Agent(getattr(self.backend.algorithms, kind)(model), seed=0)
+
+        agent, other = new_agent(), new_agent()
+        agent.predict(np.zeros(OBS_DIM, np.float32))
+        agent.save(tmp_path / "agent.ckpt")
+        other.restore(tmp_path / "agent.ckpt")
+        for name, array in agent.get_weights().items():
+            np.testing.assert_array_equal(other.get_weights()[name], array, err_msg=name)
 
     @pytest.mark.parametrize("first", ["original", "duplicate"])
     def test_a_copy_made_before_the_first_batch_starts_with_equal_weights(self, first: str) -> None:

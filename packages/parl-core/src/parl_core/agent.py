@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
@@ -75,6 +75,7 @@ class Agent:
     """The layers that acting puts into evaluation mode; None before it acted."""
 
     _has_learned: bool = False
+    _has_settled: bool = False
     _told_of_nan: bool = False
     _columns: Columns | None = None
     """The positional form of the algorithm's `learn`; None where it takes other arguments than a batch."""
@@ -138,6 +139,8 @@ class Agent:
     def predict(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act greedily.
 
+        The first call lets all layers of the models take their shapes, also those that acting does not run.
+
         Args:
             obs: one observation or a batch `[n, ...]`.
             args: none here; that a subclass may define `predict(self, obs)` with what it likes.
@@ -156,8 +159,12 @@ class Agent:
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
         if type(self.alg).choose is Algorithm.choose:
-            return _unbatched(self._forward(self.alg.predict, batch, **options), single)
-        return _unbatched(self._chosen(batch, options), single)
+            action = self._forward(self.alg.predict, batch, **options)
+        else:
+            action = self._chosen(batch, options)
+        if not self._has_settled:
+            self._settle_shapes(batch, action)
+        return _unbatched(action, single)
 
     def sample(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act with exploration.
@@ -178,6 +185,12 @@ class Agent:
         else:
             actions = self._chosen(batch, {**options, "rng": self.rng}, with_noise=True)
         return _unbatched(actions, single)
+
+    def _settle_shapes(self, batch: Any, action: Any) -> None:
+        """Let layers that acting does not run take their shapes, so that an agent that has acted can be saved."""
+        self._has_settled = True
+        with suppress(Exception):  # what a model cannot do is explained by the update that needs it
+            self.alg.settle_shapes(batch, action[0] if self.alg.remembers else action)
 
     def _chosen(self, batch: Any, options: Mapping[str, Any], *, with_noise: bool = False) -> Any:
         """Return the actions that the algorithm chooses on the host; of tensors they become one again."""

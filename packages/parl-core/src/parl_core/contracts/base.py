@@ -6,6 +6,7 @@ schedule of the updates taken so far; a call may give another number for one upd
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 
 import numpy as np
@@ -221,6 +222,10 @@ class OnPolicy(CountingUpdates):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define explore()")
 
+    def value(self, obs: Any) -> Any:
+        """Return the values `[batch]` of observations `[batch, ...]`, or of a dictionary of such."""
+        raise NotImplementedError(f"{type(self).__name__} does not define value()")
+
     def learn_rollout(
         self, batch: Rollout, *, rng: np.random.Generator, **settings: Unpack[RolloutSettings]
     ) -> dict[str, float]:
@@ -250,6 +255,13 @@ class OnPolicy(CountingUpdates):
         """
         if self.actions.continuous:
             self._require_gaussians(self._acts_with, obs, after=int(self.actions.nvec is not None))
+
+    def settle_shapes(self, obs: Any, action: Any) -> None:
+        """Run the values once where they have lazily shaped layers."""
+        if self.model._waiting():
+            with self._trying_out(obs, action) as (rows, _, _), suppress(Exception):  # the first update explains
+                self.value(rows)
+        super().settle_shapes(obs, action)
 
     # Shared
 
