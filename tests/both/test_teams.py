@@ -168,6 +168,15 @@ def test_a_fresh_agent_tells_a_joint_observation_from_a_batch(kind: str, memory:
         assert (one.shape, two.shape) == ((2,), (2, 2))
 
 
+def test_actions_of_maddpg_are_those_that_the_environment_takes() -> None:
+    agent, env = made_maddpg(make_meeting), make_meeting()
+    obs, _ = env.reset(seed=0)
+    for act in (agent.predict, agent.sample):
+        assert act(obs).shape == env.action_space.shape
+        assert act({name: np.stack([part] * 2) for name, part in obs.items()}).shape == (2, *env.action_space.shape)
+    env.step(agent.predict(obs))
+
+
 @pytest.mark.parametrize("made_one", [lambda: made("QMIX"), lambda: made_maddpg(make_two_step)], ids=["QMIX", "MADDPG"])
 def test_targets_have_their_shapes_before_the_first_update(made_one: Any) -> None:
     """Threads are chosen by all shapes: given by a checkpoint or by the first update, last bits would differ."""

@@ -7,10 +7,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import data_equivalence
 
-from parl_core.contracts.actions import unit_line
+from parl_core.contracts.actions import ActionKind, unit_line
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.spaces import action_size, kind_of, one_each
 from parl_core.training.acting import into_space
 from parl_core.training.on_policy import RolloutCollector
 
@@ -35,6 +37,31 @@ def test_the_line_to_the_bounds_is_arrays_of_the_shape_of_the_box(shape: tuple[i
     assert isinstance(scale, np.ndarray)
     assert isinstance(shift, np.ndarray)
     np.testing.assert_array_equal((scale, shift), (np.full(shape, 3.0), np.full(shape, 1.0)))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Box(0.0, 2.0, (3,)),
+        gymnasium.spaces.Box(0.0, 2.0, (2, 3)),
+        gymnasium.spaces.Discrete(3, start=5),
+        gymnasium.spaces.MultiDiscrete([3, 2], start=[1, 0]),
+        gymnasium.spaces.MultiDiscrete(np.array([[3, 2], [2, 2]])),
+        gymnasium.spaces.MultiBinary(3),
+        gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3), BOX]),
+        gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3), b=BOX),
+    ],
+)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_one_action_is_made_valid_as_one_of_a_batch(space: Any, one_by_one: bool) -> None:
+    kind = kind_of(space)
+    choices = 0 if kind == ActionKind(continuous=True) else len(kind.nvec or (1,))
+    row = np.array([0] * choices + [0.5] * action_size(space), np.float32 if kind.continuous else np.int64)
+    one = row[0] if kind == ActionKind() else row
+    valid = into_space(space, unit_box=True, one_by_one=one_by_one)
+    batch = valid(np.stack([one, one]))
+    assert space.contains(valid(one))
+    assert data_equivalence(valid(one), (batch if isinstance(batch, list) else one_each(space, batch))[1])
 
 
 def test_multi_discrete_actions_count_from_where_each_part_starts() -> None:

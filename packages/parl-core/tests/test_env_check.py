@@ -236,8 +236,8 @@ class MaskedParts(Masked):
     action_space: Any = gymnasium.spaces.MultiDiscrete([3, 2])
 
     def mask(self) -> Any:
-        sides = np.r_[super().mask(), np.int8([1, 0])]
-        return sides if self.width == 5 else np.stack([sides[:3], np.r_[sides[3:], np.int8(1)]])
+        sides = np.array([*super().mask(), 1, 0], np.int8)
+        return sides if self.width == 5 else np.stack([sides[:3], [1, 0, 1]])
 
     def step(self, action: Any) -> Any:
         assert action.tolist() == [self.t % 3, 0]

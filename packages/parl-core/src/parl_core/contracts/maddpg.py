@@ -187,15 +187,14 @@ class MADDPG(ContinuousActorCritic):
             options: none.
 
         Returns:
-            choices int64 `[batch, agents]`, or numbers `[batch, agents * act_dim]`.
+            choices int64 `[batch, agents]`, or numbers `[batch, agents, act_dim]`.
 
         Raises:
             HyperparameterError: `noise` is negative.
         """
         super().choose(output, rng=rng, **options)
         if self.continuous:
-            flat = np.asarray(output).reshape(len(output), -1)
-            return flat if rng is None else noisy(flat, noise, rng)
+            return np.asarray(output) if rng is None else noisy(output, noise, rng)
         logits = np.asarray(output, np.float64)
         if rng is not None:
             logits = logits + rng.gumbel(size=logits.shape)

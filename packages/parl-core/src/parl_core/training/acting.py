@@ -189,7 +189,7 @@ class Acting:
 
 
 def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) -> Callable[[Any], Any]:
-    """Return what makes a policy's actions `[n, *act]` valid in `space`.
+    """Return what makes a policy's actions `[n, *act]`, or one action `[*act]`, valid in `space`.
 
     Of a space in several parts (`Dict`, `Tuple`) the result has the same parts, each `[n, *part]`. A Gaussian policy
     draws outside of a box: its actions are clipped. A policy counts actions from 0: where a discrete space starts at
@@ -218,11 +218,20 @@ def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) 
         return _counted_from(space, 0)
     if isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict)):
         kind_of(space)
-        valid = _into_parts(space, unit_box)
-        if one_by_one:
-            return lambda action: one_each(space, valid(split_action(space, action)))
-        return lambda action: valid(split_action(space, action))
+        return _into_composite(space, unit_box, one_by_one)
     return lambda action: action
+
+
+def _into_composite(space: Any, unit_box: bool, one_by_one: bool) -> Callable[[Any], Any]:
+    of_parts = _into_parts(space, unit_box)
+
+    def valid(action: Any) -> Any:
+        if np.ndim(action) == 1:
+            return one_each(space, of_parts(split_action(space, np.asarray(action)[None])))[0]
+        parts = of_parts(split_action(space, action))
+        return one_each(space, parts) if one_by_one else parts
+
+    return valid
 
 
 def _into_parts(space: Any, unit_box: bool) -> Callable[[Any], Any]:
@@ -294,9 +303,12 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
         if low.ndim != 1 and np.shape(action)[1:] == (low.size,):
             action = np.reshape(action, (-1, *low.shape))
         if np.shape(action)[1:] != low.shape:
+            if np.shape(action) in (low.shape, (low.size,)):
+                return boxed(np.reshape(action, (1, *low.shape)))[0]
+            found = list(np.shape(action)[1:] or np.shape(action))
             raise HyperparameterError(
-                f"the environment has actions of shape {list(low.shape)}, the policy chooses "
-                f"{list(np.shape(action)[1:])}: give the model as many outputs as the space has dimensions"
+                f"the environment has actions of shape {list(low.shape)}, the policy chooses {found}: give the model "
+                "as many outputs as the space has dimensions"
             )
         valid = np.clip(action * scale + shift if mapped else action, low, high).astype(space.dtype, copy=False)
         if (at := first_not_finite(valid)) is not None:
@@ -330,6 +342,8 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
             )
         if sizes.ndim > 1 and chosen.shape[1:] == (sizes.size,):
             chosen = chosen.reshape(-1, *sizes.shape)
+        if sizes.ndim and chosen.shape in (sizes.shape, (sizes.size,)):
+            return counted(chosen.reshape(1, *sizes.shape))[0]
         if chosen.shape[1:] != sizes.shape or np.count_nonzero((chosen < 0) | (chosen >= sizes)):
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "

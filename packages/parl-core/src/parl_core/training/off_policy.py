@@ -206,6 +206,8 @@ class TransitionCollector:
         if self._watch is not None:
             self._watch.compare(given, next_obs["rewards"], kept["alive"])
         remembered = {"state": before} if before else {}
+        if action.ndim > 2 and action.dtype.kind == "f":  # of several agents: numbers are remembered side by side
+            action = action.reshape(len(action), -1)
         stored = kept, action, given, self._as_stored(next_obs), terminated, truncated
         self._memory.append_batch(*stored, **remembered)
         if ended.size:
