@@ -62,6 +62,19 @@ def test_agents_of_a_group_share_their_weights(groups: Any, layers: int) -> None
     assert changed.tolist() == [False, True, False]
 
 
+def test_a_layer_of_several_agents_takes_the_number_of_each_ones_group() -> None:
+    seed_everything(1)
+    model = Box(parl.networks.PerAgent((0, 1, 0), lambda: parl.layers.fc(size=2), ids=False))
+    rows = np.ones((4, 3, 5), np.float32)
+    found = run(model, model.policy, rows)
+    assert found.shape == (4, 3, 2)
+    np.testing.assert_array_equal(found[:, 0], found[:, 2])
+    assert np.abs(found[:, 0] - found[:, 1]).max() > 1e-4
+    for wrong in ("shared", ((0, 2), (1,)), (0, 2), (), 3, (0.0, 1.0)):
+        with pytest.raises(HyperparameterError, match="number of the group of each"):
+            parl.networks.PerAgent(wrong, lambda: parl.layers.fc(size=2))
+
+
 def test_agents_that_share_weights_differ_by_their_numbers() -> None:
     seed_everything(1)
     model = parl.networks.TeamQNetwork(3, 2, (8,), groups=(0, 0, 1))
@@ -92,7 +105,7 @@ def test_layers_that_differ_between_agents_are_run_one_by_one() -> None:
     def made() -> Any:
         return parl.networks.MLP((next(sizes), 2))
 
-    model = Box(parl.networks.PerAgent(((0,), (1,)), made))
+    model = Box(parl.networks.PerAgent((0, 1), made))
     rows = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
     for _ in range(2):  # layers have their shapes the second time
         found = run(model, model.policy, rows)

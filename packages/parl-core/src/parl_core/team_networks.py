@@ -17,7 +17,7 @@
     (0, 0, 1)        one number per agent: agents with equal numbers share, with their own number beside the observation
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
@@ -56,44 +56,54 @@ Groups = Literal["shared", "independent"] | Sequence[int]
 TeamMemory = Literal["gru", "lstm"]
 
 
-def groups_of(groups: Any, agents: int) -> tuple[tuple[int, ...], ...]:
-    """Return the agents of each group.
+def groups_of(groups: Any, agents: int) -> tuple[int, ...]:
+    """Return the number of the group of each agent.
 
     Raises:
         HyperparameterError: it is no such choice, or numbers of groups are not one per agent, counted from 0.
     """
     if groups == "shared":
-        return (tuple(range(agents)),)
+        return (0,) * agents
     if groups == "independent":
-        return tuple((agent,) for agent in range(agents))
-    numbers = [] if isinstance(groups, str) else [int(number) for number in groups]
-    if len(numbers) != agents or set(numbers) != set(range(max(numbers, default=-1) + 1)):
+        return tuple(range(agents))
+    given = () if isinstance(groups, str) or not isinstance(groups, Iterable) else tuple(groups)
+    numbers = [int(number) for number in given if isinstance(number, (int, np.integer))]
+    if not len(numbers) == len(given) == agents or set(numbers) != set(range(max(numbers, default=-1) + 1)):
         raise HyperparameterError(
             f'groups must be "shared", "independent", or the number of the group of each of {agents} agents, counted '
             f"from 0 without gaps, got {groups!r}"
         )
-    return tuple(
-        tuple(agent for agent, number in enumerate(numbers) if number == group) for group in range(max(numbers) + 1)
-    )
+    return tuple(numbers)
 
 
 class PerAgent(Layer):
     """A layer of each group of agents, applied to that group's rows.
 
     Args:
-        groups: the agents of each group, as `groups_of` returns them.
+        groups: the number of the group of each agent, counted from 0, such as `(0, 0, 1)`.
         make: makes the layer of a group, which takes and returns rows `[n, features]`.
         ids: give agents that share a layer their number, one-hot, beside the features.
+
+    Raises:
+        HyperparameterError: `groups` are not such numbers.
     """
 
     _layer_list: ClassVar[Callable[..., Any]]
     _constant: Callable[..., Any]
     """Backend hook: a tensor of an array, of the dtype and on the device of another tensor."""
 
-    def __init__(self, groups: Sequence[Sequence[int]], make: Callable[[], Any], *, ids: bool = True) -> None:
+    def __init__(self, groups: Sequence[int], make: Callable[[], Any], *, ids: bool = True) -> None:
         super().__init__()
-        self._groups = tuple(map(tuple, groups))
-        self._agents = sum(map(len, self._groups))
+        if not isinstance(groups, (tuple, list)) or not groups:
+            raise HyperparameterError(
+                f"a layer of several agents needs the number of the group of each, such as (0, 0, 1), got {groups!r}: "
+                "of three agents, (0, 0, 0) share it, and (0, 1, 2) do not"
+            )
+        self._agents = len(groups)
+        members: dict[int, tuple[int, ...]] = {}
+        for agent, group in enumerate(groups_of(groups, self._agents)):
+            members[group] = (*members.get(group, ()), agent)
+        self._groups = tuple(members[group] for group in sorted(members))
         self._ids = ids
         self.parts = self._layer_list([make() for _ in self._groups])
 
