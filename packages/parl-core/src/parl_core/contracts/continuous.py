@@ -169,7 +169,8 @@ class ContinuousActorCritic(CountingUpdates):
 
     def _fitted(self, batch: Transitions) -> Transitions:
         if not self._model_checked:
-            self._require_act_dim("policy", batch.obs, batch.action)
+            if not self.CHOOSES:
+                self._require_act_dim("policy", batch.obs, batch.action)
             self._check_model(batch.obs, batch.action)
             self._model_checked = True
         return batch
