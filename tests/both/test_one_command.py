@@ -102,7 +102,7 @@ OFFLINE = ("--steps", "4", "--set", "batch_size=8", *SMALL)
         ("ippo", "climbing", (*ON_POLICY, "--set", "num_envs=2", "--set", "n_steps=8", "--actors", "1")),
         ("coma", "penalty", (*ON_POLICY, "--set", "num_envs=2", "--set", "n_steps=8", "--set", "gae_lambda=0.5")),
         ("qmix", "two_step", ("--steps", "120", "--set", "batch_size=4", *SMALL)),
-        ("vdn", "cued_two_step", ("--steps", "120", "--set", "learning_starts=20", *SMALL)),
+        ("vdn", "cued_two_step", ("--steps", "120", "--set", "learning_starts=20", *SMALL_MEMORY)),
         ("maddpg", "penalty", ("--steps", "120", "--set", "learning_starts=20", "--set", "batch_size=8", *SMALL)),
         pytest.param("iql", "Pendulum-v1", OFFLINE, marks=pytest.mark.slow),
         ("bc", "CartPole-v1", OFFLINE),
