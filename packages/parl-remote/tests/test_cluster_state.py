@@ -23,6 +23,7 @@ from parl_remote._messages import (
     LeaseRefused,
     LeaseRequest,
     LeaseRevoked,
+    LeaseWanted,
     Message,
     NodeJoin,
     RefusalCode,
@@ -797,3 +798,33 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 AnyOrderOfEvents.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+
+
+def test_a_program_with_several_workers_of_functions_is_asked_for_one_that_another_waits_for() -> None:
+    ids = itertools.count(1)
+    state = ClusterState(cluster_id="c", new_lease_id=lambda: f"lease{next(ids)}", started=0.0, liveness_limit_s=15.0)
+    state.node_joined(NodeJoin("n", "host", ("n:1",), "/run", Resources(cpu=4)), 0.0)
+    numbers = itertools.count(1)
+
+    def ask(client: str, timeout_s: float | None = None, name: str = "FunctionWorker") -> list[tuple[str, str]]:
+        request = LeaseRequest(next(numbers), Resources(cpu=1), timeout_s, name)
+        return wanted(state.lease_requested(client, request, 0.0))
+
+    def wanted(out: list[Instruction]) -> list[tuple[str, str]]:
+        told = [one for one in out if isinstance(one, ToClient) and isinstance(one.message, LeaseWanted)]
+        return [(one.client_id, one.message.lease_id) for one in told]
+
+    for client in ("many", "few", "actors"):
+        state.client_joined(client, client, 1)
+    assert [ask("many") for _ in range(4)] == [[]] * 4
+    assert ask("few", 0.0) == []  # it does not wait, so that nothing could be kept for it
+    assert ask("few") == [("many", "lease4")]
+    assert wanted(state.lease_released("many", "lease4")) == []  # the one who waits has it
+    assert ask("few", 0.0) == [("many", "lease3")]
+    assert ask("few", 30.0) == []  # 2 and 1 would become 1 and 2
+    assert ask("actors", name="Actor") == []  # it is behind that one
+    state.client_lost("few")
+    assert wanted(state.client_lost("actors")) == []
+    assert ask("many") == []
+    state.client_joined("actors", "actors", 1)
+    assert ask("actors", name="Actor") == [("many", "lease7")]

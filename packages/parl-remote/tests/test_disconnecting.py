@@ -57,7 +57,14 @@ def test_who_waits_for_the_master_is_told_when_the_program_disconnects(
     unused: Any = SimpleNamespace()
     loop, channel = Loop(), Mute()
     master = MasterClient(
-        loop, cluster, unused, address="host:1", limits=LIMITS, on_lost_lease=unused, when_needed=True
+        loop,
+        cluster,
+        unused,
+        address="host:1",
+        limits=LIMITS,
+        on_lost_lease=unused,
+        on_wanted_lease=unused,
+        when_needed=True,
     )
     monkeypatch.setattr(master, "_connect", lambda: channel)
     actor = waiting(master.lease, "Cell", ActorOptions(), None)
@@ -78,7 +85,14 @@ def test_a_program_without_threads_goes_on_trying_to_reach_its_master(monkeypatc
     loop = Loop()
     limits = Limits(rejoin_interval_s=0.01)
     master = MasterClient(
-        loop, cluster, unused, address="host:1", limits=limits, on_lost_lease=unused, when_needed=True
+        loop,
+        cluster,
+        unused,
+        address="host:1",
+        limits=limits,
+        on_lost_lease=unused,
+        on_wanted_lease=unused,
+        when_needed=True,
     )
     tries: list[str] = []
 

@@ -26,6 +26,7 @@ import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
+from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
 _state: dict[str, Any] = {}
@@ -715,6 +716,30 @@ def test_busy_workers_give_their_slot_up_when_they_become_idle(
             gate.write("open")
         assert held.result(PATIENCE_S) == "open"
         assert counter.result().add(1) == 1
+
+
+@pytest.mark.slow
+def test_a_program_gives_workers_back_between_items_when_another_one_waits(
+    run_program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    program = """
+        import parl_remote, sys
+        parl_remote.connect(sys.argv[1], key_file=sys.argv[2])
+        print(parl_remote.remote_function(lambda: "done")())
+    """
+    parl_remote.disconnect()
+    with LoopbackCluster(1, cpus=2) as cluster, concurrent.futures.ThreadPoolExecutor(1) as other:
+        cluster.connect()
+        started = None
+        for _ in parl_remote.map(time.sleep, itertools.repeat(0.01), chunksize=1):
+            if started is None and parl_remote.get_global_client().actor_num == 2:
+                command = ["-c", textwrap.dedent(program), cluster.address, str(cluster.key_file)]
+                started = other.submit(run_program, *command)
+            if started is not None and started.done():
+                break
+        assert started is not None
+        assert started.result().stdout == "done\n", started.result().stderr
+        parl_remote.disconnect()
 
 
 PROGRAM = """

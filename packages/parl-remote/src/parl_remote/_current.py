@@ -42,6 +42,7 @@ __all__ = [
     "construct_here",
     "create",
     "end_actor",
+    "give_back",
     "inherit",
     "inherited",
     "inside_actor",
@@ -140,6 +141,7 @@ class _State:
         self.in_children: Callable[[], ActorMaker] | None = None
         self.report_end: Callable[[], None] | None = None
         self.free_slots: Callable[[ActorMaker], bool] | None = None
+        self.give_back: Callable[[str], None] | None = None
         self.making = threading.RLock()  # a handler may use actors meanwhile
         self.inherited: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self.local = threading.local()
@@ -246,9 +248,16 @@ def refuse_at_import(does: str, module: str | None = None) -> None:
         )
 
 
-def when_full(free_slots: Callable[[ActorMaker], bool]) -> None:
-    """Register a function that ends what is idle, for actors that find no free resources."""
+def when_full(free_slots: Callable[[ActorMaker], bool], give_back: Callable[[str], None]) -> None:
+    """Register a function that ends what is idle, for actors that find no free resources, and that of `give_back`."""
     _state.free_slots = free_slots
+    _state.give_back = give_back
+
+
+def give_back(lease_id: str) -> None:
+    """Give a lease back soon, if it is of a worker of functions, since another client waits for it; does not block."""
+    if _state.give_back is not None:
+        _state.give_back(lease_id)
 
 
 def peek() -> ActorMaker | None:

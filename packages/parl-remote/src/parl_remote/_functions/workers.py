@@ -22,6 +22,7 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -60,7 +61,9 @@ __all__ = [
 _log = logging.getLogger("parl.remote")
 _executors_log = logging.getLogger("concurrent.futures")  # where the standard library reports failed initializers
 _IDLE_S = 15.0  # less than others wait for resources by default
+_SHARED_S = 5.0  # without more workers, after one was given back: time for the one who waits to get it
 _FULL_S = 1.0  # between attempts to make more workers than there were slots for
+_FEWEST_TO_SHARE = 2  # workers: the last one is kept
 _PIECES = 16  # of a chunk with an item that fails it
 _FAILED_STARTS = 3  # of workers that end before they can do anything
 _spec = ClassSpec(FunctionWorker)
@@ -214,7 +217,7 @@ class Source(Protocol):
 class _Worker:
     """One worker process."""
 
-    __slots__ = ("chunks", "idle_since", "known", "lost", "overdue", "ref")
+    __slots__ = ("chunks", "idle_since", "is_wanted", "known", "lost", "overdue", "ref")
 
     def __init__(self, ref: ActorRef) -> None:
         self.ref = ref
@@ -223,6 +226,7 @@ class _Worker:
         self.chunks: list[Chunk] = []  # the first one runs
         self.lost: Chunk | None = None  # the one that it ran when it ended
         self.overdue = False
+        self.is_wanted = False  # by another program
 
 
 class Workers:
@@ -312,6 +316,20 @@ class Workers:
             self._idle.clear()
         return ended
 
+    def give_back(self, lease_id: str) -> None:
+        """End the worker on a lease once it has no chunk, since another program waits for it, unless it is the last."""
+        with self.lock:
+            wanted = [worker for worker in self._workers if getattr(worker.ref.place, "lease_id", "") == lease_id]
+            if not wanted or sum(not worker.is_wanted for worker in self._workers) < _FEWEST_TO_SHARE:
+                return
+            (worker,) = wanted
+            worker.is_wanted = True
+            self._full_until = time.monotonic() + _SHARED_S
+            self._clock.after(_SHARED_S, self.dispatch)
+            if worker in self._idle:
+                self._idle.remove(worker)
+                del self._workers[worker]
+
     def close(self) -> None:
         """End each worker when it is idle and no chunk waits; executors add no more."""
         self._abandoned = True
@@ -357,7 +375,9 @@ class Workers:
         if not source.may_queue():
             return None
         for worker in self._workers:
-            if len(worker.chunks) == 1 and worker.chunks[0].source is source and not worker.chunks[0].alone:
+            if len(worker.chunks) != 1 or worker.is_wanted:
+                continue
+            if worker.chunks[0].source is source and not worker.chunks[0].alone:
                 chunk = source.take(len(self._workers) + self._making)
                 if chunk is None:
                     return None
@@ -462,6 +482,9 @@ class Workers:
     def _rest(self, worker: _Worker) -> None:
         """Make a worker idle, with the lock held."""
         worker.idle_since = time.monotonic()
+        if worker.is_wanted:
+            del self._workers[worker]
+            return
         if (self._abandoned or self._yields) and not any(source.has_next() for source in self._ready):
             del self._workers[worker]
             return
@@ -624,6 +647,7 @@ class _Shared:
         self.lock = threading.RLock()  # as that of `Executor`
         self.client: Any = None
         self.kinds: dict[str, Workers] = {}
+        self.own: weakref.WeakSet[Workers] = weakref.WeakSet()  # of executors with initializers
 
 
 _shared = _Shared()
@@ -632,7 +656,7 @@ _shared = _Shared()
 def shared_workers(options: ActorOptions) -> Workers:
     """Return the workers with these options that this program's functions share; connects if nothing else has."""
     client = _connected()
-    _current.when_full(free_slots)
+    _current.when_full(free_slots, give_back)
     with _shared.lock:
         if _shared.client is not client:
             _shared.client, _shared.kinds = client, {}
@@ -641,7 +665,12 @@ def shared_workers(options: ActorOptions) -> Workers:
 
 def own_workers(options: ActorOptions, initializer: Any) -> Workers:
     """Return workers of their own, for functions that need an initializer."""
-    return Workers(_connected(), options, initializer)
+    client = _connected()
+    _current.when_full(free_slots, give_back)
+    workers = Workers(client, options, initializer)
+    with _shared.lock:
+        _shared.own.add(workers)
+    return workers
 
 
 def _connected() -> _current.ActorMaker:
@@ -658,6 +687,18 @@ def free_slots(client: Any, needy: Workers | None = None) -> bool:
     with _shared.lock:
         kinds = list(_shared.kinds.values()) if _shared.client is client else []
     return sum(kind.release_idle() for kind in kinds if kind is not needy) > 0
+
+
+def give_back(lease_id: str) -> None:
+    """End a worker soon, since another program waits for its resources; does not block."""
+
+    def give() -> None:
+        with _shared.lock:
+            kinds = [*_shared.kinds.values(), *_shared.own]
+        for kind in kinds:
+            kind.give_back(lease_id)
+
+    _clock.after(0.0, give)
 
 
 def after_fork() -> None:

@@ -16,7 +16,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from parl_remote._master.events import ActorNamed, EventLog, History, LostNodes, Past
 from parl_remote._master.placing import LeaseQueue, Node, NodePool
-from parl_remote._messages.leases import LeaseRequest, LeaseRevoked
+from parl_remote._messages.leases import FUNCTION_WORKER, LeaseRequest, LeaseRevoked
 from parl_remote._messages.overview import ActorNumbers, DeathRecord, EndActor
 from parl_remote._records import Message, Record, record
 from parl_remote._resources import Resources
@@ -251,6 +251,7 @@ class Lease:
         number: Leases count up, which is their order in lists.
         numbers: The worker's last numbers on the actor.
         ending: The order to the worker to end the actor, repeated when the worker joins again.
+        is_wanted: Whether its client was asked to give it back.
     """
 
     lease_id: str
@@ -267,6 +268,7 @@ class Lease:
     number: int = 0
     numbers: ActorNumbers | None = None
     ending: EndActor | LeaseRevoked | None = None
+    is_wanted: bool = False
 
     @property
     def may_come_back(self) -> bool:
@@ -292,6 +294,7 @@ class ClusterTables:
         self.pool = NodePool()
         self.clients: dict[str, Client] = {}
         self.leases: dict[str, Lease] = {}
+        self.function_workers: dict[str, Lease] = {}  # those among them that clients can give back
         self.names = ActorNames()
         self.queue = LeaseQueue()
         self.alive: Liveness[str] = Liveness(liveness_limit_s)
@@ -306,12 +309,15 @@ class ClusterTables:
         lease.number = next(self._numbers)
         lease.gpus = self.pool.take(lease.node, lease.resources, gpus)
         self.leases[lease.lease_id] = lease
+        if lease.class_name == FUNCTION_WORKER:
+            self.function_workers[lease.lease_id] = lease
         self.clients[lease.client_id].leases[lease.lease_id] = None
         lease.node.leases[lease.lease_id] = None
 
     def free(self, lease_id: str, cause: DeathCause | None = None) -> Lease:
         """End a lease: with its cause, or because its client released it."""
         lease = self.leases.pop(lease_id)
+        self.function_workers.pop(lease_id, None)
         client = self.clients.get(lease.client_id)
         if client is not None:
             client.leases.pop(lease_id, None)

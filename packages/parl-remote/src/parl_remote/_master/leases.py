@@ -4,6 +4,8 @@ LeaseRequest --fits now--> LeaseAssigned to the worker, LeaseGranted to the clie
              --too large-> the queue --fits--> the same
                               `- out of time, or hopeless, or its name is taken --> LeaseRefused
 
+             `- workers of functions hold what it waits for -> LeaseWanted to the client that has most of them
+
 its owner releases it, or ends  -> LeaseRevoked to the worker; resources free at once, the end recorded when reported
 its actor ends on its worker    -> LeaseLost to the owner
 a client wants it killed        -> EndActor to the worker, and ActorKilled to the client once it has ended
@@ -26,8 +28,10 @@ from parl_remote._messages import (
     LeaseRefused,
     LeaseRequest,
     LeaseRevoked,
+    LeaseWanted,
     RefusalCode,
 )
+from parl_remote._messages.leases import FUNCTION_WORKER
 from parl_remote._messages.overview import ActorKilled, EndActor, KillActor
 from parl_remote._messages.parts import ActorFound, FindActor
 from parl_remote.errors import DeathCause, DeathKind, RemoteError, RemoteProtocolError
@@ -90,6 +94,9 @@ class LeaseGrants:
         out: list[Instruction] = []
         while choice := next_placement(self._tables.pool, self._tables.queue):
             out += self._grant(*choice, now)
+        if self._tables.function_workers:
+            for waiting in self._tables.queue.heads():
+                out += self._ask_for_one(waiting)
         return out
 
     # -- inner steps ---------------------------------------------------------------------------------------------
@@ -130,6 +137,29 @@ class LeaseGrants:
             request.request_id, lease.lease_id, node.node_id, at.addresses, at.socket_dir, at.host_id
         )
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
+
+    def _ask_for_one(self, waiting: Waiting) -> list[Instruction]:
+        """Ask the client with the most workers of functions for one that has what a request waits for.
+
+        Each client keeps one, and of two that both run functions the one that asks gets no more than the other keeps.
+        """
+        tables, request, shape = self._tables, waiting.request, waiting.shape
+        if waiting.wants in tables.leases or not tables.pool.could_hold(shape):
+            return []
+        kinds = shape.resources.kinds()
+        nodes = tables.pool.called(shape.node) if shape.node else tables.pool
+        fitting = {node.node_id for node in nodes if node.total.fits(shape.resources)}
+        of: dict[str, list[Lease]] = {}
+        for lease in tables.function_workers.values():
+            if not lease.is_wanted and lease.node.node_id in fitting and lease.resources.kinds() & kinds:
+                of.setdefault(lease.client_id, []).append(lease)
+        own = len(of.pop(waiting.client_id, ())) * (request.class_name == FUNCTION_WORKER)
+        most = max(of.values(), key=len, default=[])
+        if len(most) < own + 2 or (request.timeout_s == 0 and not own):  # it does not wait, and has none to compare
+            return []
+        lease = most[-1]
+        lease.is_wanted, waiting.wants = True, lease.lease_id
+        return [ToClient(lease.client_id, LeaseWanted(lease.lease_id))]
 
     def _refuse(self, waiting: Waiting) -> Instruction:
         """Take a request out of the queue and return its refusal with the reason."""

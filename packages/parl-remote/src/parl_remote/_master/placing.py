@@ -482,7 +482,7 @@ _Key = tuple[str, int]
 class Waiting:
     """A request in the queue."""
 
-    __slots__ = ("client_id", "deadline", "gone", "order", "request", "shape", "since")
+    __slots__ = ("client_id", "deadline", "gone", "order", "request", "shape", "since", "wants")
 
     def __init__(self, order: int, client_id: str, request: LeaseRequest, since: float, deadline: float | None) -> None:
         self.order = order
@@ -492,6 +492,7 @@ class Waiting:
         self.since = since
         self.deadline = deadline
         self.gone = False
+        self.wants = ""  # the lease that another client was asked to give back for it
 
     @property
     def key(self) -> _Key:

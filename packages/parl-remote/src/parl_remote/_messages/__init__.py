@@ -2,7 +2,7 @@
 
     any link          Hello -> Welcome | Refused, then Bye from the side that ends it
     client -> master  LeaseRequest, LeaseCancel, LeaseRelease, LeasesHeld, StatusRequest, Shutdown
-    master -> client  LeaseGranted, LeaseRefused, LeaseLost, Status
+    master -> client  LeaseGranted, LeaseRefused, LeaseLost, LeaseWanted, Status
     worker -> master  NodeJoin, LeaseEnded, Heartbeat
     master -> worker  LeaseAssigned, LeaseRevoked, Heartbeat
     client -> worker  StartActor, StopActor, or on a link of its own AttachActor, after which calls follow
@@ -34,6 +34,7 @@ from parl_remote._messages.leases import (
     LeaseRequest,
     LeaseRevoked,
     LeasesHeld,
+    LeaseWanted,
     NodeJoin,
     NodeStatus,
     RunningLease,
@@ -87,6 +88,7 @@ __all__ = [
     "LeaseRelease",
     "LeaseRequest",
     "LeaseRevoked",
+    "LeaseWanted",
     "LeasesHeld",
     "Message",
     "NodeJoin",

@@ -16,6 +16,7 @@ from parl_remote._resources import Placement, Resources
 from parl_remote.errors import DeathCause
 
 __all__ = [
+    "FUNCTION_WORKER",
     "ActorAttached",
     "ActorDied",
     "ActorFailed",
@@ -31,6 +32,7 @@ __all__ = [
     "LeaseRelease",
     "LeaseRequest",
     "LeaseRevoked",
+    "LeaseWanted",
     "LeasesHeld",
     "NodeJoin",
     "NodeStatus",
@@ -42,6 +44,8 @@ __all__ = [
     "StopActor",
     "WaitingStatus",
 ]
+
+FUNCTION_WORKER = "FunctionWorker"  # the class of the actors that run functions, which their clients can give back
 
 
 @record
@@ -135,6 +139,13 @@ class LeaseLost(Message):
 
     lease_id: str
     cause: DeathCause
+
+
+@record
+class LeaseWanted(Message):
+    """A worker of functions is to be given back between two items, because another client waits for its resources."""
+
+    lease_id: str
 
 
 @record

@@ -139,6 +139,7 @@ class Client(ConnectionDisplay):
             address=address,
             limits=limits,
             on_lost_lease=self._lost,
+            on_wanted_lease=_current.give_back,
             when_needed=bool(inside_actor),  # a process that only holds actors of others needs no master
         )
         self._workers = WorkerClients(

@@ -38,6 +38,7 @@ from parl_remote._messages import (
     LeaseRelease,
     LeaseRequest,
     LeasesHeld,
+    LeaseWanted,
     Message,
     RefusalCode,
     Role,
@@ -88,6 +89,7 @@ class MasterClient:
         address: The displayed address of the cluster.
         limits: Times.
         on_lost_lease: Called in the loop with each lease that ended and the cause.
+        on_wanted_lease: Called in the loop with each lease that another client waits for.
         when_needed: Whether the link is made on the first request, not now.
 
     Attributes:
@@ -106,6 +108,7 @@ class MasterClient:
         address: str,
         limits: Limits,
         on_lost_lease: Callable[[str, DeathCause], None],
+        on_wanted_lease: Callable[[str], None],
         when_needed: bool = False,
     ) -> None:
         self._loop = loop
@@ -114,6 +117,7 @@ class MasterClient:
         self._address = address
         self._limits = limits
         self._on_lost_lease = on_lost_lease
+        self._on_wanted_lease = on_wanted_lease
         self._requests = Requests()
         self._answers: dict[int, _Waiting] = {}
         self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
@@ -339,6 +343,8 @@ class MasterClient:
                 case LeaseLost(lease_id=lease_id, cause=cause):
                     self._held.pop(lease_id, None)
                     self._on_lost_lease(lease_id, cause)
+                case LeaseWanted(lease_id=lease_id):
+                    self._on_wanted_lease(lease_id)
                 case Bye(reason=reason):
                     self._gone(channel, reason, for_good=True)
                     return
