@@ -142,21 +142,73 @@ def test_what_is_told_of_absent_agents_is_not_observed() -> None:
         ({"seen": np.ones(1, np.float32)}, r"observation of a.*shape \[1\].*shape \[2\]"),
         ({"reward": None}, "reward None"),
         ({"joins": "c"}, "agent c, which is not among its possible_agents"),
+        ({"untold": 1}, "no entry for a in its rewards"),
+        ({"untold": 2}, "no entry for a in its terminations"),
+        ({"untold": 3}, "no entry for a in its truncations"),
+        ({"state": np.ones(5)}, r"state\(\) of Wrong has shape \[5\]"),
     ],
 )
 def test_what_breaks_the_api_is_named(spoil: dict[str, Any], told: str) -> None:
     class Wrong(Leaving):
+        state_space = spaces.Box(-9.0, 9.0, (2, 2), np.float32)
+
+        def state(self) -> Any:
+            return spoil.get("state", np.ones((2, 2))) if self.t else np.ones((2, 2))
+
         def step(self, actions: dict[str, Any]) -> Any:
             seen, rewards, terminated, truncated, _ = super().step(actions)
             self.agents += spoil.get("joins", "")
             seen["a"] = spoil.get("seen", seen["a"])
             rewards["a"] = spoil.get("reward", 1.0)
-            return seen, rewards, terminated, truncated, {"a": {"action_mask": spoil.get("masks")}}
+            answer = (seen, rewards, terminated, truncated, {"a": {"action_mask": spoil.get("masks")}})
+            if "untold" in spoil:
+                del answer[spoil["untold"]]["a"]
+            return answer
 
     env = JointEnv(Wrong())
     env.reset()
     with pytest.raises(EnvironmentContractError, match=told):
         env.step([0, 0])
+
+
+@pytest.mark.parametrize(
+    ("agents", "told"),
+    [([], r"agents is empty after reset"), (["a", "c"], "agent c, which is not among its possible_agents")],
+)
+def test_an_episode_that_begins_without_agents_or_with_unknown_ones_is_refused(agents: list[str], told: str) -> None:
+    class Wrong(Leaving):
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            found = super().reset(seed, options)
+            self.agents = agents
+            return found
+
+    env = JointEnv(Wrong())
+    with pytest.raises(EnvironmentContractError, match=told):
+        env.reset()
+    with pytest.raises(ParlError, match="reset"):
+        env.step([0, 0])
+
+
+@pytest.mark.parametrize("action", [-1, 2, 0.5])
+def test_an_action_that_an_agent_does_not_have_is_refused(action: float) -> None:
+    env = JointEnv(Leaving())
+    env.reset()
+    with pytest.raises(HyperparameterError, match=rf"the action {action} for a, which has 2 choices"):
+        env.step([action, 0])
+    env.step([1, 3])
+
+
+def test_an_agent_that_left_without_a_word_is_one_that_was_truncated() -> None:
+    class Silent(Leaving):
+        def step(self, actions: dict[str, Any]) -> Any:
+            seen, rewards, *ends, infos = super().step(actions)
+            return seen, rewards, *(dict.fromkeys(self.agents, False) for _ in ends), infos
+
+    env = JointEnv(Silent())
+    env.reset()
+    env.step([0, 0])
+    obs, *_ = env.step([0, 0])
+    assert (obs["alive"].tolist(), obs["terminated"].tolist()) == ([0, 1], [0, 0])
 
 
 def test_the_mean_is_of_the_agents_that_acted() -> None:

@@ -108,7 +108,8 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             raise HyperparameterError(
                 f'{type(self.parallel_env).__name__} has no state_space: use state="obs", all observations side by side'
             )
-        self.observation_space = self._observed(sum(self.obs_sizes) if not self._own_state else _size(own))
+        self._state_size = sum(self.obs_sizes) if not self._own_state else _size(own)
+        self.observation_space = self._observed(self._state_size)
         turns = getattr(self.parallel_env, "aec_env", None)
         self._turns = None if (getattr(turns, "metadata", None) or {}).get("is_parallelizable", False) else turns
         self._alive = np.zeros(len(self.agents), np.int8)
@@ -124,18 +125,29 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         Args:
             seed: of the episode; None draws one from `np_random`.
             options: for the environment's own `reset`.
+
+        Raises:
+            EnvironmentContractError: the environment begins without agents, or with unknown ones, or an observation, a
+                state or a mask does not fit its spaces.
         """
         super().reset(seed=seed)
         inner = int(self.np_random.integers(_SEEDS)) if seed is None else seed
+        self._running = False
         found, infos = self.parallel_env.reset(seed=inner, options=options)
-        present = set(self.parallel_env.agents)
+        present = self._present()
+        if not present:
+            raise EnvironmentContractError(
+                f"{type(self.parallel_env).__name__}.agents is empty after reset: let it list the agents of the episode"
+            )
         self._alive = np.array([name in present for name in self.agents], np.int8)
         self._terminated = np.zeros(len(self.agents), np.int8)
-        self._left_cut, self._running = False, True
+        self._left_cut = False
         self._obs = np.zeros(self._obs_space.shape, self._obs_space.dtype)
         self._flat = [np.zeros(size, np.float32) for size in self.obs_sizes]
         self._masks = np.ones((len(self.agents), max(self.act_sizes)), np.int8)
-        return self._joint(found, infos, {}, present), _infos(infos)
+        joint = self._joint(found, infos, {}, present)
+        self._running = True
+        return joint, _infos(infos)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Take one step of all agents.
@@ -144,8 +156,10 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             action: `[n]` choices counted from 0, or numbers `[n, act_dim]`.
 
         Raises:
-            HyperparameterError: there is another number of actions than of agents.
-            EnvironmentContractError: a reward, an observation or a mask is none that the spaces have.
+            HyperparameterError: there is another number of actions than of agents, or an agent does not have a choice.
+            EnvironmentContractError: the environment gave no reward of an agent that acted, or does not say whether
+                one that is still there has ended, or has an unknown agent; or a reward is not a number, or an
+                observation, a state or a mask does not fit its spaces.
             ParlError: no episode is running.
         """
         if not self._running:
@@ -155,9 +169,11 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         acting = [name for row, name in enumerate(self.agents) if self._alive[row]]
         taken = {name: self._own_action(row, action[row]) for row, name in enumerate(self.agents) if self._alive[row]}
         found, rewards, terminated, truncated, infos = self.parallel_env.step(taken)
-        present = set(self.parallel_env.agents)
+        present = self._present()
         for row, name in enumerate(self.agents):
             if name in taken:
+                if name not in rewards or (name in present and not (name in terminated and name in truncated)):
+                    raise self._untold(name, rewards=rewards, terminations=terminated, truncations=truncated)
                 ended, cut = bool(terminated.get(name, False)), bool(truncated.get(name, False))
                 gone = ended or cut or name not in present
                 self._alive[row] = not gone
@@ -167,12 +183,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
                 self._alive[row], self._terminated[row] = 1, 0
         over = not self._alive.any()
         self._running = not over
-        if unknown := present.difference(self.agents):
-            raise EnvironmentContractError(
-                f"{type(self.parallel_env).__name__} has the agent {min(unknown)}, which is not among its "
-                "possible_agents"
-            )
-        own = {name: as_reward(self.parallel_env, rewards.get(name, 0.0)) for name in acting}
+        own = {name: as_reward(self.parallel_env, rewards[name]) for name in acting}
         team = sum(own.values())
         if self._team_reward == "mean":
             team /= max(len(own), 1)
@@ -208,10 +219,37 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             parts["action_mask"] = spaces.MultiBinary([n, max(self.act_sizes)])
         return spaces.Dict(parts)
 
+    def _present(self) -> set[str]:
+        """Return the agents that are in the episode, as the environment says.
+
+        Raises:
+            EnvironmentContractError: it does not know one of them.
+        """
+        present = set(self.parallel_env.agents)
+        if unknown := present.difference(self.agents):
+            raise EnvironmentContractError(
+                f"{type(self.parallel_env).__name__} has the agent {min(unknown)}, which is not among its "
+                "possible_agents"
+            )
+        return present
+
+    def _untold(self, name: str, **told: Mapping[str, Any]) -> EnvironmentContractError:
+        missing = next(kind for kind, values in told.items() if name not in values)
+        return EnvironmentContractError(
+            f"step of {type(self.parallel_env).__name__} has no entry for {name} in its {missing}, though the agent "
+            f"acted: return one for each agent that was given an action, got {dict(told[missing])}"
+        )
+
     def _own_action(self, row: int, action: Any) -> Any:
         space = self._acts[row]
         if isinstance(space, spaces.Discrete):
-            return int(action) + int(space.start)
+            choice = int(action)
+            if choice != action or not 0 <= choice < self.act_sizes[row]:
+                raise HyperparameterError(
+                    f"step got the action {action} for {self.agents[row]}, which has {self.act_sizes[row]} choices, "
+                    "counted from 0"
+                )
+            return choice + int(space.start)
         numbers = np.asarray(action, space.dtype).reshape(-1)[: self.act_sizes[row]]
         return numbers.reshape(space.shape)
 
@@ -243,9 +281,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             else:
                 flat[row] = np.asarray(spaces.flatten(part, own), np.float32)
                 obs[row, : self.obs_sizes[row]] = flat[row]
-        state = (
-            np.asarray(self.parallel_env.state(), np.float32).reshape(-1) if self._own_state else np.concatenate(flat)
-        )
+        state = self._state() if self._own_state else np.concatenate(flat)
         joint = {
             "obs": obs,
             "state": state,
@@ -260,6 +296,20 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
             self._masks = joint["action_mask"] = mask
         self._obs, self._flat = obs, flat
         return joint
+
+    def _state(self) -> NDArray[np.float32]:
+        """Return the environment's own state as numbers side by side.
+
+        Raises:
+            EnvironmentContractError: these are not as many as its space has.
+        """
+        state = np.asarray(self.parallel_env.state(), np.float32)
+        if state.size != self._state_size:
+            raise EnvironmentContractError(
+                f"state() of {type(self.parallel_env).__name__} has shape {list(state.shape)}, its state_space "
+                f"{self.parallel_env.state_space}: mend the one or the other"
+            )
+        return state.reshape(-1)
 
     def _of_agent(self, name: str, space: spaces.Box, own: Any) -> NDArray[Any]:
         try:
