@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.env.joint import JointEnv
 from parl_core.errors import DivergedError, EnvironmentContractError, HyperparameterError, ParlError
 from parl_core.training import Episode, Evaluation, evaluate, record_episodes, run_episode
 
@@ -97,6 +98,43 @@ def test_a_constant_policy_on_cartpole_gets_the_returns_that_a_plain_loop_counts
 def test_mean_and_deviation_are_over_episodes() -> None:
     evaluation = Evaluation([Episode(1.0, 1), Episode(3.0, 2)])
     assert (evaluation.mean, evaluation.std) == (2.0, 1.0)
+
+
+def test_an_evaluated_team_has_the_return_of_each_agent() -> None:
+    class Adversaries:
+        """The second agent loses what the first one wins: 1 a step, twice that in the second step, its last."""
+
+        possible_agents = ("a", "b")
+
+        def observation_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+
+        def action_space(self, agent: str) -> Any:
+            return gymnasium.spaces.Discrete(2)
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            self.agents, self.t = ["a", "b"], 0
+            return {name: np.zeros(1, np.float32) for name in "ab"}, {}
+
+        def step(self, actions: Any) -> Any:
+            self.t += 1
+            self.agents = [] if self.t == 2 else ["a", "b"]
+            seen = {name: np.zeros(1, np.float32) for name in "ab"}
+            ends = dict.fromkeys("ab", self.t == 2)
+            return seen, {"a": 1.0 * self.t, "b": -2.0 * self.t}, ends, dict.fromkeys("ab", False), {}
+
+        def close(self) -> None: ...
+
+    class Nothing(AlwaysOne):
+        def predict(self, obs: Any) -> Any:
+            return np.zeros((len(obs["obs"]), 2), np.int64)
+
+    evaluation = evaluate(Nothing(), lambda: JointEnv(Adversaries()), 3, at_once=2)
+    assert evaluation.returns == [-1.5] * 3
+    assert [one.agent_returns for one in evaluation.episodes] == [(3.0, -6.0)] * 3
+    assert evaluation.agent_means == [3.0, -6.0]
+    assert Evaluation.from_state(evaluation.get_state()) == evaluation
+    assert Evaluation([Episode(1.0, 2)]).agent_means == []
 
 
 def test_no_episodes_is_refused() -> None:

@@ -19,7 +19,7 @@ from parl_core.checks import check_int
 from parl_core.env._vector_group import EnvMaker, as_flag, as_reward, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
 from parl_core.seeding import spawn_seeds
-from parl_core.spaces import with_named_parts
+from parl_core.spaces import has_agents, with_named_parts
 from parl_core.training._requirements import require_kinds
 from parl_core.training.acting import (
     Acting,
@@ -68,7 +68,7 @@ def evaluate(
             0.1, DDPG's noise), from a stream that `seed` begins where the agent has `drawing_from`.
 
     Returns:
-        the episodes, in the order of their seeds.
+        the episodes, in the order of their seeds; those of a team (`JointEnv`) with each agent's return.
 
     Raises:
         HyperparameterError: a number is out of its range.
@@ -98,7 +98,7 @@ def evaluate(
                 actions = valid(act(obs))
                 for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
                     if slot.playing and slot.step(action, max_steps):
-                        played[slot.number] = Episode(slot.episode_return, slot.length)
+                        played[slot.number] = Episode(slot.episode_return, slot.length, slot.agent_returns)
                         if waiting:
                             slot.begin(*waiting.popleft())
                             acting.begin(row)
@@ -135,16 +135,25 @@ class _Slot:
     def __init__(self, env: Any) -> None:
         self.env = env
         self.playing = False
+        self._of_team = has_agents(env.observation_space)
+        self._rewards: Any = 0.0
+
+    @property
+    def agent_returns(self) -> tuple[float, ...]:
+        """Return each agent's return of a team, else nothing."""
+        return tuple(self._rewards.tolist()) if self._of_team else ()
 
     def begin(self, number: int, seed: int) -> None:
         self.number = number
         self.obs, _ = self.env.reset(seed=seed)
-        self.playing, self.episode_return, self.length = True, 0.0, 0
+        self.playing, self.episode_return, self.length, self._rewards = True, 0.0, 0, 0.0
 
     def step(self, action: Any, max_steps: int) -> bool:
         """Take one step and return whether it was the last one."""
         self.obs, reward, terminated, truncated, _ = self.env.step(action)
         self.episode_return += as_reward(self.env, reward)
+        if self._of_team:
+            self._rewards = self._rewards + np.asarray(self.obs["rewards"], np.float64)
         if not isfinite(self.episode_return):
             raise DivergedError(
                 f"evaluation: episode {self.number} has the return {self.episode_return} after the reward {reward} of "

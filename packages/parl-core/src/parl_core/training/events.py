@@ -36,10 +36,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: the undiscounted sum of its rewards, and its steps."""
+    """One finished episode.
+
+    Attributes:
+        episode_return: the undiscounted sum of its rewards; of a team, of the team's.
+        length: its steps.
+        agent_returns: of an evaluated team, the sum of each agent's rewards, in the order of `JointEnv.agents`.
+    """
 
     episode_return: float
     length: int
+    agent_returns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,16 +101,23 @@ class Evaluation:
         """Standard deviation of the returns over episodes (population)."""
         return float(np.std(self.returns))
 
+    @property
+    def agent_means(self) -> list[float]:
+        """Mean return of each agent of a team, in the order of `JointEnv.agents`; empty of one agent."""
+        return [float(np.mean(returns)) for returns in zip(*(one.agent_returns for one in self.episodes), strict=True)]
+
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        lengths = [episode.length for episode in self.episodes]
-        return {"returns": self.returns, "lengths": lengths, "step": self.step, "seconds": self.seconds}
+        lengths, agents = ([getattr(one, name) for one in self.episodes] for name in ("length", "agent_returns"))
+        of_agents = {"agent_returns": [list(returns) for returns in agents]} if any(agents) else {}
+        return {"returns": self.returns, "lengths": lengths, **of_agents, "step": self.step, "seconds": self.seconds}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Evaluation":
         """Return the evaluation that `get_state` described."""
-        pairs = zip(state["returns"], state["lengths"], strict=True)
-        return cls([Episode(*pair) for pair in pairs], int(state["step"]), float(state["seconds"]))
+        agents = state.get("agent_returns", [()] * len(state["returns"]))
+        rows = zip(state["returns"], state["lengths"], map(tuple, agents), strict=True)
+        return cls([Episode(*row) for row in rows], int(state["step"]), float(state["seconds"]))
 
 
 class Stop(Enum):
