@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
 import re
@@ -29,7 +28,6 @@ from parl_remote._resources import Resources
 from parl_remote._system.processes import read_marks, write_marks
 from parl_remote._worker.logs import LogBook, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters
 from parl_remote.errors import RemoteProtocolError
-from parl_remote.testing import LoopbackCluster
 
 
 def hello(client_id: str = "client-1", pid: int = 1) -> Hello:
@@ -613,21 +611,6 @@ def test_a_link_that_breaks_is_made_anew_and_no_line_is_lost_or_doubled(
         a.say("after")
     """)
     assert re.findall(r"^\(Talker pid=\d+\) (.*)$", out, re.MULTILINE) == ["before", "meanwhile", "after"]
-
-
-@parl_remote.remote_class
-class Configured:
-    def root(self) -> tuple[int, list[str]]:
-        logging.basicConfig(level=logging.INFO, format="MINE %(message)s")
-        root = logging.getLogger()
-        return root.level, [handler.formatter._fmt or "" for handler in root.handlers if handler.formatter]
-
-
-def test_logging_in_actors_of_a_started_cluster_is_configured_by_them() -> None:
-    with LoopbackCluster(1) as cluster:
-        cluster.connect()
-        assert Configured().root() == (logging.INFO, ["MINE %(message)s"])
-        parl_remote.disconnect()
 
 
 def test_logs_must_be_true_or_false() -> None:

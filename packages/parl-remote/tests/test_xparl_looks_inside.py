@@ -37,7 +37,7 @@ from parl_remote.errors import RemoteError
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 
 PROGRAM = """
-import os, sys, time
+import logging, os, sys, time
 import parl_remote as parl
 
 @parl.remote_class
@@ -47,6 +47,9 @@ class Trainer:
     def say(self, text, error=False):
         print(text, file=sys.stderr if error else sys.stdout, flush=True)
         return os.getpid()
+    def root_logger(self):
+        root = logging.getLogger()
+        return f"{root.handlers} {logging.getLevelName(root.level)}"
     def sleep(self, seconds):
         time.sleep(seconds)
     def die(self):
@@ -290,6 +293,11 @@ def test_the_owner_of_a_detached_actor_is_left_out_when_it_has_ended() -> None:
     ]
     lines = _actor_table(Mock(), actors)
     assert [line.partition("1 s  ")[2].strip() for line in lines[1:]] == ["train.py, detached", "detached"]
+
+
+def test_the_root_logger_of_an_actor_has_nothing_of_its_node(watched: Desk) -> None:
+    assert tell(watched, "print(first.root_logger())") == "[] WARNING"
+    assert line_of(watched.programs[0]) == "done"
 
 
 @pytest.mark.slow
