@@ -811,8 +811,8 @@ def test_a_program_with_several_workers_of_functions_is_asked_for_one_that_anoth
         return wanted(state.lease_requested(client, request, 0.0))
 
     def wanted(out: list[Instruction]) -> list[tuple[str, str]]:
-        told = [one for one in out if isinstance(one, ToClient) and isinstance(one.message, LeaseWanted)]
-        return [(one.client_id, one.message.lease_id) for one in told]
+        told = [(one.client_id, one.message) for one in out if isinstance(one, ToClient)]
+        return [(client, message.lease_id) for client, message in told if isinstance(message, LeaseWanted)]
 
     for client in ("many", "few", "actors"):
         state.client_joined(client, client, 1)

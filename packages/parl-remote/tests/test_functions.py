@@ -694,7 +694,7 @@ def test_functions_wait_for_their_first_worker_as_long_as_it_takes(
     while sum("as long as it takes" in record.getMessage() for record in caplog.records) < 2:
         assert not future.done()
         time.sleep(0.001)
-    counter.destroy()
+    parl_remote.kill(counter)
     assert future.result(PATIENCE_S) == 9
     with pytest.raises(ExecutorBroken, match="no single node is large enough"):
         parl_remote.remote_function(n_cpu=3)(square)(3)
