@@ -297,6 +297,8 @@ def test_what_does_not_suit_is_refused() -> None:
         train(made("QMIX"), 100, memory=ReplayMemory(100, 3, 2))
     with pytest.raises(HyperparameterError, match=r"EpisodeReplayMemory with state=\{'h.*': \(2, 16\)\}"):
         train(made("QMIX", memory="gru"), 100, memory=EpisodeReplayMemory(100, 3, 2, gamma=0.9))
+    with pytest.raises(HyperparameterError, match=r"EpisodeReplayMemory has n_envs=2, but 4 environments"):
+        train(made("QMIX"), 100, memory=EpisodeReplayMemory(100, 3, 2, n_envs=2, gamma=0.9))
 
 
 _KINDS: dict[str, Any] = {

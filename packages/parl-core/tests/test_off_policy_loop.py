@@ -561,6 +561,11 @@ def test_a_memory_that_would_mix_environments_is_refused() -> None:
         train_off_policy(Table(), make_vector_env(Counting, 3), settings(n_step=3), memory=memory)
 
 
+def test_a_memory_of_another_number_of_environments_is_refused_before_the_first_step() -> None:
+    with pytest.raises(HyperparameterError, match=r"n_envs=2, but 3 environments.*make it with n_envs=3"):
+        train_off_policy(Table(), make_vector_env(Counting, 3), settings(), memory=ReplayMemory(30, 1, 0, n_envs=2))
+
+
 @pytest.mark.parametrize("method", ["on_update", "on_evaluation"])
 def test_a_callback_that_stops_without_a_reason_is_named_and_all_receive_the_end(method: str) -> None:
     ends: list[Stop] = []

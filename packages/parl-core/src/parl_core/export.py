@@ -315,8 +315,8 @@ def export_run(
 def _require_one_agent(agent: Any) -> None:
     if agent.alg.TEAM is not None:
         raise ModelContractError(
-            f"{type(agent.alg).__name__} acts for several agents, for whose policies there is no format yet: restore "
-            "its checkpoint in an agent, and act by agent.predict(obs)"
+            f"{type(agent.alg).__name__} acts for several agents, whose policies cannot be exported yet: restore its "
+            "checkpoint in an agent, and act with agent.predict(obs)"
         )
 
 

@@ -327,7 +327,7 @@ def train_apex(
         settings: hyper-parameters of the loop.
         actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.
         env_kwargs: passed to `gymnasium.make` or to the function.
-        memory: prioritised, for `envs_per_group` environments that take turns; default: a new `make_memory`.
+        memory: prioritised, for `envs_per_group` environments that take turns; default: what `make_memory` returns.
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: steps between evaluations, rounded up to whole rounds.
         callbacks: told of every report and evaluation, and once of the end, however it comes.

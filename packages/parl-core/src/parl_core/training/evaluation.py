@@ -112,10 +112,11 @@ def evaluate(
 def warn_of_cut(episode: int, max_steps: int) -> None:
     """Log that an episode was cut before its end."""
     logger.warning(
-        "evaluation: episode %d had not ended after %d steps and counts with its return so far; raise max_steps, or "
+        "evaluation: episode %d had not ended after %d step%s and counts with its return so far; raise max_steps, or "
         "give the environment a time limit (gymnasium.wrappers.TimeLimit)",
         episode,
         max_steps,
+        "s" * (max_steps != 1),
     )
 
 

@@ -38,6 +38,7 @@ from parl_core.env.normalize import NormalizeVector
 from parl_core.errors import HyperparameterError
 from parl_core.replay import (
     EpisodeReplayMemory,
+    FrameReplayMemory,
     HindsightReplayMemory,
     Prioritized,
     ReplayMemory,
@@ -429,7 +430,8 @@ def train_off_policy(
         agent: acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
         envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
         settings: hyper-parameters of the loop.
-        memory: where transitions go, and what is there already is learned from, too; default: a new `make_memory`.
+        memory: where transitions go, and what is there already is learned from, too; default: what `make_memory`
+            returns.
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: environment steps between evaluations.
         callbacks: told of every report and evaluation, and once of the end, however it comes.
@@ -462,8 +464,8 @@ def train_off_policy(
         course.watch(envs, seed)
         if memory is None:
             memory = make_memory(agent, envs, settings, rng)
-        _check_turns(memory, envs.num_envs)
         _check_sequences(agent, memory, settings)
+        _check_turns(memory, envs.num_envs)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
         whole = bool(getattr(agent, "takes_batches", False))
         newest: list[Batch | None] = [None]
@@ -651,11 +653,15 @@ def _action_shape(space: Any, *, teams: bool = False) -> int | tuple[int, ...]:
 
 
 def _check_turns(memory: Any, num_envs: int) -> None:
-    """Refuse a memory that would sum up the rewards of several environments as if they were the steps of one."""
-    if getattr(memory, "n_step", 1) > 1 and getattr(memory, "n_envs", num_envs) != num_envs:
+    """Refuse a memory that would not take these environments' steps, or join those of several as if they were one's."""
+    n_envs, n_step = getattr(memory, "n_envs", num_envs), getattr(memory, "n_step", 1)
+    joins = n_step > 1 or hasattr(memory, "sample_sequences")
+    joins = joins or isinstance(memory, (FrameReplayMemory, HindsightReplayMemory))
+    if n_envs != num_envs and (joins or num_envs % n_envs):
+        kind = f"the {type(memory).__name__} has " + (f"n_step={n_step} and " if n_step > 1 else "")
         raise HyperparameterError(
-            f"the memory has n_step={memory.n_step} and n_envs={memory.n_envs}, but {num_envs} environments are "
-            f"stepped: make it with n_envs={num_envs}, so that n-step returns stay within each of them"
+            f"{kind}n_envs={n_envs}, but {num_envs} environments are stepped: make it with n_envs={num_envs}, so that "
+            "it knows the steps of each of them"
         )
 
 
