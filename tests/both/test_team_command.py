@@ -38,4 +38,9 @@ def test_an_algorithm_is_trained_on_simple_spread_and_evaluated(
     assert resumed.exit_code == 0, resumed.output
     played = CliRunner().invoke(parl, ("evaluate", folder, "--episodes", "2", "--json"))
     assert played.exit_code == 0, played.output
-    assert np.isfinite(json.loads(played.output)["mean"])
+    found = json.loads(played.output)
+    assert np.isfinite(found["mean"])
+    assert len(found["agent_means"]) == 2
+    assert np.mean(found["agent_means"]) == pytest.approx(found["mean"], rel=1e-4)
+    shown = CliRunner().invoke(parl, ("evaluate", folder, "--episodes", "1"))
+    assert "mean return of each agent: -" in shown.output

@@ -86,9 +86,12 @@ def evaluate_run(
     result = play(agent, trained, episodes, seed=seed, make_env=make_env, **how)
     if as_json:
         found = {"env": trained.env, "mean": result.mean, "deviation": result.std, "returns": result.returns}
+        found |= {"agent_means": result.agent_means} if result.agent_means else {}
         click.echo(json.dumps({**found, "lengths": [one.length for one in result.episodes]}))
     else:
         click.echo(f"{trained.env}: mean return {result.mean:.2f}, deviation {result.std:.2f}, {episodes} episodes")
+        if result.agent_means:
+            click.echo(f"mean return of each agent: {', '.join(f'{mean:.2f}' for mean in result.agent_means)}")
 
 
 def _mp4(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
