@@ -278,6 +278,11 @@ _CARTPOLE_DQN = Recipe(
     source="own; with one step and a target copied every 50 updates, values of 400 appeared where 100 is possible",
     deviations=(_DQN_LOSS, "10-step returns", _TO_ZERO, _GLOROT),
 )
+_CARTPOLE_DDQN = replace(
+    _CARTPOLE_DQN,
+    loop=replace(_CARTPOLE_DQN.loop, rates={"learning_rate": linear(1.5e-3, 0.0, 100_000)}),
+    source="as DQN's, with three times its learning rate",
+)
 _QRDQN_CARTPOLE = replace(_CARTPOLE_DQN, sizes={"hidden": (64, 64), "quantiles": 10}, source="as DQN's")
 _CARTPOLE_RETURNS = {"v_min": 0.0, "v_max": 100.0}
 _C51_CARTPOLE = replace(
@@ -812,7 +817,7 @@ RECIPES: Mapping[tuple[str, str], Recipe] = MappingProxyType(
             deviations=("steps are episodes here", "CartPole-v1: cap 500"),
         ),
         ("DQN", "CartPole-v1"): _CARTPOLE_DQN,
-        ("DDQN", "CartPole-v1"): _CARTPOLE_DQN,
+        ("DDQN", "CartPole-v1"): _CARTPOLE_DDQN,
         ("QRDQN", "CartPole-v1"): _QRDQN_CARTPOLE,
         ("DQN", "Acrobot-v1"): _box2d_dqn(-100.0, 100_000),
         ("DQN", "LunarLander-v3"): _lunar_lander_dqn(),
