@@ -70,7 +70,8 @@ def test_a_layer_of_several_agents_takes_the_number_of_each_ones_group() -> None
     assert found.shape == (4, 3, 2)
     np.testing.assert_array_equal(found[:, 0], found[:, 2])
     assert np.abs(found[:, 0] - found[:, 1]).max() > 1e-4
-    for wrong in ("shared", ((0, 2), (1,)), (0, 2), (), 3, (0.0, 1.0)):
+    none: tuple[Any, ...] = ("shared", ((0, 2), (1,)), (0, 2), (), 3, (0.0, 1.0))
+    for wrong in none:
         with pytest.raises(HyperparameterError, match="number of the group of each"):
             parl.networks.PerAgent(wrong, lambda: parl.layers.fc(size=2))
 
