@@ -264,13 +264,19 @@ def test_a_master_that_was_stopped_does_not_take_silence_for_death(cluster: Clus
     assert worker.is_dropped()
 
 
-def test_what_a_stopped_master_was_given_up_by_comes_back_with_all_its_actors(cluster: Cluster) -> None:
-    """Nodes and programs that heard nothing of it for the limit have closed their connections meanwhile."""
+def given_up_while_asleep(cluster: Cluster) -> Peer:
+    """Return a client whose actor is on a node that has closed its connection to the master while that slept."""
     worker, client = cluster.worker("w"), cluster.client("c")
     client.say(LeaseRequest(1, ONE))
     client.heard()
     worker.channel.close()
     cluster.sleep(600.0)
+    return client
+
+
+def test_what_a_stopped_master_was_given_up_by_comes_back_with_all_its_actors(cluster: Cluster) -> None:
+    """Nodes and programs that heard nothing of it for the limit have closed their connections meanwhile."""
+    client = given_up_while_asleep(cluster)
     client.say(LeaseRequest(2, Resources(cpu=0)))
     assert client.heard() == [], "nothing is lost yet, and no actor is placed on a node that is away"
     back = cluster.connect()
@@ -281,11 +287,7 @@ def test_what_a_stopped_master_was_given_up_by_comes_back_with_all_its_actors(cl
 
 
 def test_a_node_that_a_stopped_master_was_given_up_by_is_lost_if_it_stays_away(cluster: Cluster) -> None:
-    worker, client = cluster.worker("w"), cluster.client("c")
-    client.say(LeaseRequest(1, ONE))
-    client.heard()
-    worker.channel.close()
-    cluster.sleep(600.0)
+    client = given_up_while_asleep(cluster)
     cluster.settle(14.9)
     assert client.heard() == []
     client.say(ListNodes(2))

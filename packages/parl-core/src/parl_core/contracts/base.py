@@ -188,10 +188,9 @@ def refuse_unused(algorithm: Algorithm, **given: Any) -> None:
     """Refuse settings of `learn_rollout` that an algorithm has no use for, rather than do something else silently.
 
     Raises:
-        HyperparameterError: one of its `unused_settings` is not None.
+        HyperparameterError: one of them is not None.
     """
-    unused = unused_settings(type(algorithm))
-    listed = ", ".join(f"{name}={value!r}" for name, value in given.items() if name in unused and value is not None)
+    listed = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
     if listed:
         raise HyperparameterError(
             f"{type(algorithm).__name__} takes one step on each whole rollout and has no use for {listed}; leave it "

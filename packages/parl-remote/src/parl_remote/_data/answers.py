@@ -191,9 +191,8 @@ def _as_class(error: BaseException, cls: type[BaseException]) -> BaseException:
         made = from_parts(cls, args, {**state, **error.__dict__})
         assign(made, "args", error.args)
         kept = _outside_dict(error, kind)
-        for name in (
-            _outside_dict(made, kind).keys() - kept
-        ):  # the third argument of a BlockingIOError, as a file's name
+        # Beside it is a third argument of BlockingIOError that was taken for a file's name, or the like.
+        for name in _outside_dict(made, kind).keys() - kept:
             object.__delattr__(made, name)
         for name, value in kept.items():
             assign(made, name, value)

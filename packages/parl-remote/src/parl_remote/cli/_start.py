@@ -248,15 +248,12 @@ def start_command(
         try:
             directory = run_files.cluster_directory(port)
             start.enter_context(locked(directory))  # who starts it as well finds the cluster that this one starts
-        except (RemoteError, OSError) as error:
-            raise click.ClickException(explained_here(str(error), found)) from error
-        for where, record in run_files.clusters() if once else ():
-            if record.port == port and record.process.alive():
-                _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
-                return
-        check_port(host, port, run_files)
-        monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
-        try:
+            for where, record in run_files.clusters() if once else ():
+                if record.port == port and record.process.alive():
+                    _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
+                    return
+            check_port(host, port, run_files)
+            monitor = plan_monitor(found, monitor_host, monitor_port, port, monitor_token_file)
             key_of(directory, given_key(found, key_file))
         except (RemoteError, OSError) as error:
             raise click.ClickException(explained_here(str(error), found)) from error
