@@ -234,39 +234,21 @@ class Interruption:
             signal.raise_signal(signal.SIGUSR2)
 
 
-def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_whole(noted: list[str]) -> None:
+def at_each_step(
+    noted: list[str], act: Callable[[], object], look: Callable[[], object], file: str | None = None
+) -> int:
+    """Do something with a handler that raises at each of its steps, look at what is left, and return their number.
+
+    Args:
+        noted: What the handler notes, emptied before each of them.
+        act: What is done.
+        look: Looks at what is left.
+        file: Count the steps of this file alone.
+    """
     at, reached = 0, True
     while reached:
         noted.clear()
-        interruption, before = Interruption(at, interrupts.__file__), sys.gettrace()
-        sys.settrace(interruption)
-        try:
-            with uninterrupted:
-                noted.append("began")
-                with interruptible:
-                    noted.append("waited")
-                noted.append("done")
-        except KeyError:
-            pass
-        finally:
-            sys.settrace(before)
-        reached = interruption.left < 0
-        assert noted.count("raising") == reached, f"at step {at}"
-        with uninterrupted:
-            signal.raise_signal(signal.SIGUSR1)
-            noted.append("whole")
-        assert noted[-2:] == ["whole", "harmless"], f"at step {at}"
-        assert signal.getsignal(signal.SIGUSR1) is not interrupts._put_off, f"at step {at}"
-        at += 1
-    assert at > 10
-
-
-def at_each_step(noted: list[str], act: Callable[[], object], look: Callable[[], object]) -> None:
-    """Do something with a handler that raises at each of its steps, and look at what is left then."""
-    at, reached = 0, True
-    while reached:
-        noted.clear()
-        interruption, before = Interruption(at), sys.gettrace()
+        interruption, before = Interruption(at, file), sys.gettrace()
         sys.settrace(interruption)
         try:
             act()
@@ -279,6 +261,25 @@ def at_each_step(noted: list[str], act: Callable[[], object], look: Callable[[],
         look()
         at += 1
     assert at > 2
+    return at
+
+
+def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_whole(noted: list[str]) -> None:
+    def act() -> None:
+        with uninterrupted:
+            noted.append("began")
+            with interruptible:
+                noted.append("waited")
+            noted.append("done")
+
+    def look() -> None:
+        with uninterrupted:
+            signal.raise_signal(signal.SIGUSR1)
+            noted.append("whole")
+        assert noted[-2:] == ["whole", "harmless"]
+        assert signal.getsignal(signal.SIGUSR1) is not interrupts._put_off
+
+    assert at_each_step(noted, act, look, interrupts.__file__) > 10
 
 
 def test_a_waker_that_was_interrupted_wakes_the_next_time(noted: list[str]) -> None:

@@ -207,12 +207,8 @@ def test_calls_in_flight_say_that_it_is_made_again_and_later_ones_wait_for_that(
     assert [future.result(PATIENCE_S) for future in later] == [1, 2, 3]
 
 
-@pytest.mark.slow
-def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect: Callable[..., None]) -> None:
-    connect(cpu_num=2)
-    assert list(parl_remote.map(abs, [-1])) == [1]
-    counter = Counter()  # there is a CPU for it
-    holder = Counter()  # the idle worker of functions makes way for it
+def make_it_wait(counter: Any, seconds: float) -> None:
+    """Kill an actor whose resources another one takes for so long, and have it answer once that has ended."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waits = pool.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
         with pytest.raises(TimeoutError):
@@ -221,26 +217,25 @@ def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect:
         later = submit(counter.add)
         other = waits.result(PATIENCE_S)
         with pytest.raises(ResultTimeout):
-            later.result(2.0)
+            later.result(seconds)
         del other, waits
     assert later.result(PATIENCE_S) == 1
+
+
+@pytest.mark.slow
+def test_a_restart_waits_for_resources_in_a_program_that_runs_functions(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2)
+    assert list(parl_remote.map(abs, [-1])) == [1]
+    counter = Counter()  # there is a CPU for it
+    holder = Counter()  # the idle worker of functions makes way for it
+    make_it_wait(counter, 2.0)
     assert holder.add() == 1
 
 
 def test_a_restart_that_finds_no_resources_is_not_used_up(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = with_options(Counter, max_restarts=1, lease_timeout_s=0.0)()
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(with_options(Counter, lease_timeout_s=PATIENCE_S))
-        with pytest.raises(TimeoutError):
-            waits.result(0.2)  # it is asked for first
-        kill(counter)
-        later = submit(counter.add)
-        other = waits.result(PATIENCE_S)
-        with pytest.raises(ResultTimeout):
-            later.result(0.4)
-        del other, waits
-    assert later.result(PATIENCE_S) == 1
+    make_it_wait(counter, 0.4)
 
 
 def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) -> None:
