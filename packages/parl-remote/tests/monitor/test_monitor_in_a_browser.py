@@ -257,7 +257,8 @@ def test_a_lost_node_is_shown_until_its_loss_is_acknowledged(screen: Screen, see
     screen.one("#list tbody th a").click()
     screen.until(lambda: "no sign of life" in screen.text("#lost-text"), "its page says why")
     screen.one("#acknowledge").click()
-    screen.until(lambda: not seen.cluster.lost, "the loss is acknowledged")
+    screen.until(lambda: screen.browser.current_url.endswith("/nodes"), "the loss is acknowledged and the list there")
+    assert not seen.cluster.lost
     screen.open("/events")
     screen.until(lambda: len(screen.texts("#list tbody tr")) == 3, "the events are listed")
     assert "joined" in screen.texts("#list tbody tr")[-1]
