@@ -309,7 +309,8 @@ def dumps_arguments(
         SerializationError: An argument cannot be sent; the message names it.
         FutureTravels: The arguments are or contain a future.
     """
-    look_at_new_modules()
+    if len(_modules) != _counted[0]:  # looked at here: every call comes this way
+        look_at_new_modules()
     if _stand_ins:
         args, kwargs = with_stand_ins(args, kwargs)
     try:

@@ -105,10 +105,14 @@ class AnswerReader(ABC):
                     break  # given back; it leaves by another connection
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
-                    if not self._lead(future, deadline):
-                        return
+                    while not future._settled:
+                        self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
                 elif not self._follow(future, deadline):
                     return
+        except ResultTimeout:
+            pass
+        except (ChannelClosed, RemoteProtocolError):
+            self.lose()
         finally:
             if leads:
                 self._hand_over()
@@ -120,17 +124,6 @@ class AnswerReader(ABC):
         if self._reader != get_ident() and self._reading.acquire(blocking=False):
             self._drain_and_release()
             self._hand_over()
-
-    def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
-        """Read for all waiting threads until `future` is settled; return False once the deadline has passed."""
-        try:
-            while not future._settled:
-                self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        except ResultTimeout:
-            return future._settled
-        except (ChannelClosed, RemoteProtocolError):
-            self.lose()
-        return True
 
     def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Sleep until the future is settled or the leader has left; return False once the deadline has passed."""
@@ -159,42 +152,32 @@ class AnswerReader(ABC):
             with contextlib.suppress(RuntimeError):  # it is closed
                 event_loop.loop.call_soon_threadsafe(self._resume, event_loop)
 
-    def _take(self, timeout_s: float | None) -> None:
-        """Wait for answers and settle all that arrive together."""
+    def _take(self, timeout_s: float | None, *, one: bool = False) -> None:
+        """Wait for answers and settle those that arrive together, or only the first of them.
+
+        It is refused within itself, where a signal handler or a finalizer has interrupted it.
+        """
         arrived = self._arrived
         if not arrived:
-            self._receive(timeout_s)
+            if self._is_receiving:
+                raise waits_for_itself()
+            self._is_receiving = True
+            try:
+                self._receive_all(arrived, timeout_s)
+            finally:
+                self._is_receiving = False
+            self._was_read = True
         while arrived:
             self.take_message(arrived.popleft())
-
-    def _take_one(self) -> bool:
-        """Settle one answer without waiting; return False if there is none."""
-        arrived = self._arrived
-        if not arrived:
-            try:
-                self._receive(0.0)
-            except ResultTimeout:
-                return False
-        self.take_message(arrived.popleft())
-        return True
-
-    def _receive(self, timeout_s: float | None) -> None:
-        """Wait for messages; refused within itself, where a signal handler or a finalizer has interrupted it."""
-        if self._is_receiving:
-            raise waits_for_itself()
-        self._is_receiving = True
-        try:
-            self._receive_all(self._arrived, timeout_s)
-        finally:
-            self._is_receiving = False
-        self._was_read = True
+            if one:
+                return
 
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
     ) -> None:
-        if self._watched or self._awaited:
-            self._unwatch(future)
         future._settle(value, error, cancelled=cancelled)
+        if self._watched or self._awaited:  # behind it: see `watch`
+            self._unwatch(future)
 
     def _unwatch(self, future: RemoteFuture[Any]) -> None:
         self._watched.discard(future)
@@ -307,8 +290,10 @@ class AnswerReader(ABC):
         until = time.monotonic() + _TURN_S
         is_more = True
         try:
-            while is_more and (self._arrived or self._awaited) and time.monotonic() < until:
-                is_more = self._take_one()
+            while (self._arrived or self._awaited) and time.monotonic() < until:
+                self._take(0.0, one=True)
+        except ResultTimeout:
+            is_more = False
         except (ChannelClosed, RemoteProtocolError):
             self._is_lost = True
             event_loop.pause()

@@ -342,7 +342,17 @@ class Connection(AnswerReader):
             self._take_unasked(kind, flags, call_id, frames)
             return
         try:
-            self._take_answer(future, kind, flags, call_id, frames)
+            if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
+                future._settle(None)
+            elif kind == _RESULT and not flags:  # a value and nothing else to know, as most others
+                try:
+                    value = loads(frames[0][HEADER_BYTES:], frames[1:])
+                except BaseException as error:
+                    future._settle(None, unreadable(error, future.method))
+                else:
+                    future._settle(value)
+            else:
+                self._take_answer(future, flags, call_id, frames)
         except (ChannelClosed, RemoteProtocolError):
             if not future._settled:
                 self._pending[call_id] = pending  # it fails with all others
@@ -350,7 +360,9 @@ class Connection(AnswerReader):
         except Exception as error:  # no memory, or no descriptor
             if future._settled:
                 raise
-            self._settle(future, None, unreadable(error, future.method))
+            future._settle(None, unreadable(error, future.method))
+        if self._watched or self._awaited:  # looked at here: every answer comes this way
+            self._unwatch(future)
 
     def _unstowed(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
         """Return a message and its flags as they were before large frames went into shared memory."""
@@ -358,27 +370,10 @@ class Connection(AnswerReader):
             return self._shared().unstow(frames), flags & ~TICKETS
         return frames, flags
 
-    def _take_answer(
-        self, future: RemoteFuture[Any], kind: int, flags: int, call_id: int, frames: list[memoryview]
-    ) -> None:
-        """Settle a future with its answer."""
+    def _take_answer(self, future: RemoteFuture[Any], flags: int, call_id: int, frames: list[memoryview]) -> None:
+        """Settle a future with an answer of any kind."""
         if flags & TICKETS:
             frames, flags = self._unstowed(frames, flags)
-        if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
-            future._settle(None)
-            if self._watched or self._awaited:
-                self._unwatch(future)
-            return
-        if kind == _RESULT and not flags:  # a value and nothing else to know, as most others
-            try:
-                value = loads(frames[0][HEADER_BYTES:], frames[1:])
-            except BaseException as error:
-                self._settle(future, None, unreadable(error, future.method))
-            else:
-                future._settle(value)
-                if self._watched or self._awaited:
-                    self._unwatch(future)
-            return
         try:
             if flags & _HANDLES:
                 with reading_from(None if self._shares_memory or self._objects is None else self._objects()):
@@ -389,12 +384,12 @@ class Connection(AnswerReader):
         except RemoteProtocolError:
             raise
         except BaseException as error:  # such as an exit, of a user's class
-            self._settle(future, None, unreadable(error, future.method))
+            future._settle(None, unreadable(error, future.method))
             return
         if answer.names is not None:
             self._names_changed = False  # this is what it was about
             self._on_names(answer.names)
-        self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
+        future._settle(answer.value, answer.error, cancelled=answer.cancelled)
 
     def _take_unasked(self, kind: int, flags: int, call_id: int, frames: list[memoryview]) -> None:
         """Handle an unexpected message: the answer to a cancelled call or a dropped future, or a notification."""

@@ -258,8 +258,7 @@ class UnixChannel:
         """Wait for one message; see `Channel.receive`."""
         with self._receive_lock:
             if not self._inbox:
-                self._reader.take_all(self._inbox)
-                self._read(self._inbox, timeout_s)
+                self.receive_all(self._inbox, timeout_s)
             return self._inbox.popleft()
 
     def receive_all(self, into: Messages, timeout_s: float | None = None) -> None:
@@ -274,35 +273,31 @@ class UnixChannel:
                 rest: deque[list[memoryview]] = deque()
                 inbox, self._inbox = self._inbox, rest
                 into.extend(inbox)
-            self._reader.take_all(into)
-            self._read(into, timeout_s)
+            reader = self._reader
+            reader.take_all(into)
+            if into:
+                return
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            try:
+                while not into:
+                    if deadline is None:
+                        reader.fill(self._socket)
+                    else:
+                        self._fill_before(deadline, timeout_s)
+                    reader.take_all(into)
+            except (EOFError, OSError) as error:
+                if isinstance(error, ResultTimeout):
+                    raise
+                if is_raised_by_handler(error):
+                    raise
+                if isinstance(error, EOFError):
+                    raise ChannelClosed("the peer closed the connection") from error
+                raise self._broken(error) from error
 
     def _may_read(self) -> bool:
         """Begin to read unless another thread reads, or this one does; who got True releases the lock."""
         is_here = self._receive_lock._is_owned()  # type: ignore[attr-defined]  # not in its stub
         return not is_here and self._receive_lock.acquire(blocking=False)
-
-    def _read(self, into: Messages, timeout_s: float | None) -> None:
-        """Wait for messages and add all that have arrived, unless there are some."""
-        if into:
-            return
-        reader = self._reader
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            while not into:
-                if deadline is None:
-                    reader.fill(self._socket)
-                else:
-                    self._fill_before(deadline, timeout_s)
-                reader.take_all(into)
-        except (EOFError, OSError) as error:
-            if isinstance(error, ResultTimeout):
-                raise
-            if is_raised_by_handler(error):
-                raise
-            if isinstance(error, EOFError):
-                raise ChannelClosed("the peer closed the connection") from error
-            raise self._broken(error) from error
 
     def receive_ready(self) -> list[list[memoryview]]:
         """Return all messages that are there, with one read that does not wait, once the socket is readable.
