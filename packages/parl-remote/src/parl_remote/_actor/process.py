@@ -72,7 +72,7 @@ class Outbox:
         on_room: Called when a caller has taken everything, after it had not; in any thread.
 
     Attributes:
-        held: The replies that are not written yet.
+        held: The replies that the next `flush` writes.
         guarded: Whether the flush timer will flush it.
         is_full: Whether the caller has not taken everything that it was sent.
     """
@@ -86,10 +86,6 @@ class Outbox:
         self.guarded = False
         self.is_full = False
         self._lock = threading.Lock()  # keeps the order when both flush
-
-    def add(self, reply: list[Buffer]) -> None:
-        """Buffer a reply until the next `flush`."""
-        self.held.append(reply)
 
     def flush(self) -> None:
         """Write the buffered replies, or have a thread write them when the caller takes them.
@@ -243,7 +239,7 @@ class _Caller:
             except (OSError, MemoryError) as error:  # it goes through the socket, whole
                 if not is_shortage(error):
                     raise
-        self.outbox.add(reply if leaves_now or len(reply) == 1 else [bytes(frame) for frame in reply])
+        self.outbox.held.append(reply if leaves_now or len(reply) == 1 else [bytes(frame) for frame in reply])
 
     def release(self) -> None:
         """Release what the caller had, or was about to get."""
@@ -405,7 +401,7 @@ class ActorProcess:
             if frames[0][0] == _CREATE:
                 self._cannot_go_on(error)
             else:
-                caller.outbox.add(self._host.refuse(error, header_of(frames[0])[3]))
+                caller.outbox.held.append(self._host.refuse(error, header_of(frames[0])[3]))
                 self._write_to(caller)
 
     def _cannot_go_on(self, error: BaseException) -> None:
@@ -529,7 +525,7 @@ class ActorProcess:
         for caller in list(self._callers.values()):
             if not caller.supervises and not caller.knows_of_change:
                 caller.knows_of_change = True
-                caller.outbox.add(pack(Kind.CHANGED, 0, 0, 0))
+                caller.outbox.held.append(pack(Kind.CHANGED, 0, 0, 0))
                 self._sent(caller)
 
     def _send_state(self, frames: list[Buffer]) -> None:
@@ -537,7 +533,7 @@ class ActorProcess:
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
             # Not through shared memory, which cannot be opened once this process has died.
-            owner.outbox.add([bytes(frame) for frame in frames])
+            owner.outbox.held.append([bytes(frame) for frame in frames])
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 self._write_to(owner)
                 owner.outbox.wait()  # what this process still has is lost with it
@@ -556,7 +552,7 @@ class ActorProcess:
         if (caller, call_id) not in self._cancelled:
             return False
         self._cancelled.discard((caller, call_id))
-        caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
+        caller.outbox.held.append(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
         return True
 
     def _work(self) -> None:
@@ -676,7 +672,9 @@ class ActorProcess:
 
     def flush_all(self) -> None:
         """Write all buffered replies that their callers take now."""
-        for caller in [one for one in self._callers.values() if one.outbox.held]:
+        for caller in tuple(self._callers.values()):
+            if not caller.outbox.held:
+                continue
             try:
                 caller.outbox.flush()  # after that of the flush timer, if there is one
             except ChannelClosed:
