@@ -88,6 +88,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return markdown
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the sources in the Python reference out of the search, which would double in size and find them first."""
+    return html.replace(
+        '<details class="mkdocstrings-source"', '<details class="mkdocstrings-source" data-search-exclude'
+    )
+
+
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     """Name the language of Chinese pages, for fonts and screen readers; the theme has one for the whole site."""
     chinese = page.file.src_uri.endswith(".cn.md")

@@ -61,6 +61,25 @@ def _expand_settings(cls: griffe.Class) -> None:
             constructor.parameters.add(parameter)
 
 
+def _is_alias(attribute: griffe.Attribute) -> bool:
+    """Return whether a module or class gives something that has a name a second one; fields and constants are none."""
+    named = isinstance(attribute.value, griffe.ExprName | griffe.ExprAttribute)
+    return named and "instance-attribute" not in attribute.labels
+
+
+def _add_constructor(cls: griffe.Class) -> None:
+    """Give a named tuple the constructor that its fields make, so that its page has a signature."""
+    if "__init__" in cls.members or not any(str(base) == "NamedTuple" for base in cls.bases):
+        return
+    kind = griffe.ParameterKind.positional_or_keyword
+    parameters = [griffe.Parameter("self", kind=kind)] + [
+        griffe.Parameter(name, annotation=field.annotation, kind=kind, default=field.value)
+        for name, field in cls.members.items()
+        if isinstance(field, griffe.Attribute)
+    ]
+    cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters)))
+
+
 class Docstrings(griffe.Extension):
     """What sources leave to others: the docstring of a contract or an alias, the settings of a base's constructor."""
 
@@ -72,8 +91,8 @@ class Docstrings(griffe.Extension):
             return
         for target, value in zip(node.targets[0].elts, node.value.elts, strict=True):
             if isinstance(target, ast.Name):
-                text = ast.unparse(value)
-                attribute = griffe.Attribute(target.id, value=text, lineno=node.lineno, endlineno=node.end_lineno)
+                meaning = griffe.safe_get_expression(value, parent=agent.current, parse_strings=False)
+                attribute = griffe.Attribute(target.id, value=meaning, lineno=node.lineno, endlineno=node.end_lineno)
                 agent.current.set_member(target.id, attribute)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
@@ -87,13 +106,12 @@ class Docstrings(griffe.Extension):
             if member.docstring:
                 member.docstring.value = _TOGETHER.sub(_apart, member.docstring.value)
             if isinstance(member, griffe.Class):
+                _add_constructor(member)
                 _expand_settings(member)
             if isinstance(member, griffe.Class) and not member.docstring:
                 member.docstring = next((base.docstring for base in member.mro() if base.docstring), None)
-            elif isinstance(member, griffe.Attribute) and not member.docstring:
-                target = str(member.value)
-                if target.replace(".", "").replace("_", "").isalnum() and not target[0].isdigit():
-                    member.docstring = griffe.Docstring(f"The same as `{target}`.", parent=member)
+            elif isinstance(member, griffe.Attribute) and not member.docstring and _is_alias(member):
+                member.docstring = griffe.Docstring(f"The same as `{member.value}`.", parent=member)
             if isinstance(member, griffe.Module | griffe.Class):
                 self._complete(member)
 
