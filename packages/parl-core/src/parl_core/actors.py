@@ -2,10 +2,10 @@
 
     loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
 
-An actor is an instance of an ordinary class that lives somewhere else and answers one call after another.
-Here live the three protocols, `InProcessActors`, `ThreadActors`, and `open_actors`, which finds the others:
-`subprocess`, which needs nothing but this package, and what is registered as an entry point (group `parl.actors`;
-parl-remote's is `remote`). `choose_actors` takes the numbers of a command line instead. A `WorkerPool`
+An actor is an object of an ordinary class that usually runs in another process and executes one call at a time.
+This module has the three protocols, `InProcessActors`, `ThreadActors`, and `open_actors`, which finds the others:
+`subprocess`, which needs nothing but this package, and those that are registered as entry points (group `parl.actors`;
+that of parl-remote is `remote`). `choose_actors` takes the numbers of a command line instead. A `WorkerPool`
 (`parl_core.worker_pool`) replaces actors that are lost.
 """
 

@@ -143,8 +143,8 @@ class Agent:
 
         Args:
             obs: one observation or a batch `[n, ...]`.
-            args: none here; that a subclass may define `predict(self, obs)` with what it likes.
-            options: what the algorithm's choice of actions knows, such as `action_mask=`: bool `[act_dim]`, or
+            args: none here; a subclass may define `predict` with other parameters.
+            options: of the algorithm's choice of actions, such as `action_mask=`: bool `[act_dim]`, or
                 `[n, act_dim]` for a batch, True where an action is possible. Such a mask may also come with
                 observations that are a dictionary, under the key `action_mask`.
 
@@ -171,7 +171,7 @@ class Agent:
 
         Args:
             obs: one observation or a batch `[n, ...]`.
-            args: none here; that a subclass may define `sample(self, obs)` with what it likes.
+            args: none here; a subclass may define `sample` with other parameters.
             options: settings of the algorithm's exploration, such as `epsilon=` of DQN.
 
         Returns:
@@ -499,9 +499,9 @@ class Agent:
         Args:
             save_path: the path that was passed to `save`.
             model: restore only this model's weights.
-            map_location: of PARL 2.x, and without effect: the weights go to where the models are.
-            normalization: the environment that takes the statistics that were saved with the agent. Where there are
-                some and nothing takes them, a warning says so.
+            map_location: an argument of PARL 2.x, without effect: the weights go to the device of the models.
+            normalization: the environment that takes the statistics that were saved with the agent. Statistics that
+                no environment takes cause a warning.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it does not fit, or it has no statistics and

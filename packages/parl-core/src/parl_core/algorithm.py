@@ -34,10 +34,10 @@ _MOST_TRIED = 64  # rows; of as many logarithms one is as good as surely not abo
 
 
 class LearningRate:
-    """The learning rate of an optimizer: what steps are asked for, or what a program has set since.
+    """The learning rate of an optimizer: the rate that steps are called with, or one that a program sets.
 
-    The later change wins. A rate that a program sets holds until a step is asked for with another rate than the step
-    before, as a schedule does; a constant rate of the algorithm never takes it back.
+    The later change applies. A rate that a program sets holds until a step is called with a different rate than the
+    step before, for instance by a schedule; a constant rate of the algorithm does not replace it.
     """
 
     _lr: float | None

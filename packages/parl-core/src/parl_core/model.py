@@ -217,7 +217,7 @@ class Model:
                     )
 
     def layers_by_mode(self) -> list[Any]:
-        """Return the layers, this model among them, whose code asks for training mode: they compute otherwise in it."""
+        """Return the layers, possibly including this model, whose code depends on training mode."""
         plain = {*self._plain_model().__mro__, *self._layer_class().__mro__}
         asking: dict[type, bool] = {}
         for layer in self._all_layers().values():

@@ -122,8 +122,8 @@ class OfflineDataset:
     def episodes(self) -> tuple[tuple[int, int], ...]:
         """First row and row after the last one of each episode.
 
-        An episode ends where a flag says so, and where the next row does not go on from this one: not every log marks
-        the time limit.
+        An episode ends at a flag, and where the next row does not continue this one, because some logs do not mark
+        time limits.
         """
         ends = self.terminal | self.truncated
         other = self.next_obs[:-1] != self.obs[1:]

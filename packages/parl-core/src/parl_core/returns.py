@@ -5,8 +5,8 @@
                        V(s_t+1)   ── of the one the step led to: at the end of an episode the final one,
                                      not that after the reset
 
-A terminated step has no future: it does not bootstrap. A truncated one (time limit) has one that is not seen: it
-bootstraps from V(s_t+1). Neither lets anything flow back from the next episode. `[T]` works as well as `[T, N]`.
+A terminated step does not bootstrap. A truncated step (time limit) bootstraps from V(s_t+1), which stands for the
+rewards that were cut off. After either, nothing of the next episode enters. Arrays may be `[T]` or `[T, N]`.
 """
 
 from typing import Any, NamedTuple

@@ -4,9 +4,9 @@
              fill(descriptor, ...) with system calls, or copy_into(mapping, ...)
     reader   open_at(address, name) --> a descriptor of its own, of exactly that file
 
-A file has no name in any directory (memfd), so that nothing can stay behind: the memory is gone with the last process
-that has it open or mapped, however that ends. Who may write when, and how an owner learns that it has no readers left,
-is the business of those who use this (decision 15).
+A file has no name in any directory (memfd), so nothing can be left behind: the kernel frees the memory with the last
+process that has it open or mapped, however that process ends. This module does not decide who may write when, or how an
+owner learns that no readers are left; its callers do (decision 15).
 """
 
 import errno

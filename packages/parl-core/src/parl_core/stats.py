@@ -1,9 +1,9 @@
 """Statistics: of the last few numbers, of the time a block takes, of everything seen so far, and over seeds.
 
 Wrappers that normalise observations and rewards keep running statistics; `SavedStatistics` is how they save them.
-What few seeds allow to say follows Agarwal et al. 2021 (arXiv:2108.13264): `interquartile_mean`, `bootstrap_interval`,
-`probability_of_improvement` and `performance_profile`. A mean over few seeds follows its outliers, a median wastes half
-of them; the mean of the middle half does neither.
+The statistics over few seeds are those of Agarwal et al. 2021 (arXiv:2108.13264): `interquartile_mean`,
+`bootstrap_interval`, `probability_of_improvement` and `performance_profile`. A mean over few seeds follows its
+outliers, a median wastes half of them; the mean of the middle half does neither.
 """
 
 import os

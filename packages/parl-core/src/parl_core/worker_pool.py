@@ -2,9 +2,9 @@
 
     submit(Work) ──> worker of that slot ──> gather() ──> Answer: a value, or that the work has failed
 
-What fails is the caller's to ask for again: in the place of a worker that ended or did not answer in time another one
-is spawned, to which work goes as soon as it is there; the answers of the others come in meanwhile. How often that may
-happen is a `RestartPolicy`'s to decide.
+A worker that ended or did not answer in time is replaced, and the new one gets work as soon as it has started;
+meanwhile the answers of the others come in. The pool does not repeat work that failed: the caller submits it again. A
+`RestartPolicy` limits how often workers are replaced.
 """
 
 import contextlib
@@ -228,7 +228,7 @@ class WorkerPool:
             self._respawn(slot)
 
     def drop_calls(self) -> None:
-        """End the workers that are at work and spawn others: nothing that was asked of them is answered later."""
+        """Replace the workers that are busy; their calls are never answered."""
         for number, slot in enumerate(self._slots):
             if slot.calls:
                 self.replace(number)

@@ -93,7 +93,7 @@ class StaleKind(Enum):
     """The rule by which samples of an older model count.
 
     Attributes:
-        AUTO: That of the others which the samples of an update speak for; the report says which. See `openai_es`.
+        AUTO: One of the others, chosen by the samples of each update; the report names it. See `openai_es`.
         GROUPED: Ranked among themselves, weighted by `stale_decay` to the power of age.
         POOLED: Ranked together with all others, weighted in the same way.
         IMPORTANCE: By clipped ratios of densities, for up to 100 parameters; see `openai_es`.

@@ -97,7 +97,7 @@ def load_object(name: str) -> Any:
 
 @contextlib.contextmanager
 def users_code(name: str) -> Iterator[None]:
-    """Have code of the user's, which goes by this name, fail with an error that says where in one line.
+    """Turn what the user's code of this name raises into an error of one line that says where.
 
     Raises:
         EvolutionError: The code raised something else than that.

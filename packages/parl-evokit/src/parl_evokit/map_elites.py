@@ -2,13 +2,13 @@
 
     ask(n) ──► candidates ──► (evaluate: reward and descriptor) ──► tell ──► each cell keeps its best
 
-A descriptor says what a candidate is like, not how good it is; the box of descriptors is cut into a grid, whose cells
+A descriptor describes a candidate's behaviour, not its quality; the box of descriptors is cut into a grid, whose cells
 keep the best candidate each. New candidates are varied elites (Vassiliades and Mouret, "Discovering the elite
 hypervolume by leveraging interspecies correlation", GECCO 2018, equation 1):
 
     x = a + std * z + line_std * u * (b - a)       a, b elites of two cells drawn uniformly, z and u normal
 
-Candidates are plain arrays, evaluated wherever the user wants: by a pool of threads or processes, or by actors. `tell`
+Candidates are plain arrays, evaluated by any means: by a pool of threads or processes, or by actors. `tell`
 takes any candidates, also those that were not asked for. Normal numbers are those of the noise specification, so equal
 calls give equal candidates on every machine; equal rewards leave a cell as it is.
 """
@@ -117,7 +117,7 @@ class MapElites:
         Args:
             candidates: `[m, parameters]`, of `ask` or others.
             rewards: Larger is better, `[m]`.
-            descriptors: What each is like, `[m, k]`.
+            descriptors: The descriptor of each candidate, `[m, k]`.
 
         Raises:
             LayoutMismatch: An array has another shape, or candidates are not finite.

@@ -126,5 +126,5 @@ def _shared(value: Any) -> Any:
 
 
 def register() -> None:
-    """Make joblib know the backend "parl"."""
+    """Register the backend "parl" with joblib."""
     register_parallel_backend("parl", ParlBackend)

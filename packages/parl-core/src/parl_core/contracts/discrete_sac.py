@@ -44,8 +44,7 @@ class DiscreteSAC(SAC):
         critic_lr: the same of the critics.
         alpha_lr: the same of a learned temperature; default that of the actor.
         target_entropy: of a learned temperature, in nats; default 0.98 * log(number of possible actions) (paper,
-            appendix), which wants actions to stay close to random: where one of them is to be chosen for sure, less is
-            better.
+            appendix), which keeps actions close to random. Choose less where the policy should become deterministic.
         optimizer: as in `SAC`.
         hyperparas: as in `SAC`.
         device, compile: see `parl.Algorithm`.

@@ -124,8 +124,8 @@ class FrameStack(ApiWrapper):
     Args:
         env: with frames `[height, width]`.
         k: number of frames.
-        obs_format: `"NHWC"` gives `[height, width, k]`, `"NCHW"` `[k, height, width]`, which torch, paddle and
-            `FrameReplayMemory` want.
+        obs_format: `"NHWC"` gives `[height, width, k]`, `"NCHW"` `[k, height, width]`, the layout of torch,
+            paddle and `FrameReplayMemory`.
 
     Raises:
         HyperparameterError: another format, observations that are not frames, or `k` below 1.

@@ -88,11 +88,11 @@ def in_same_step(envs: AnyVector) -> AnyVector:
     """Return a vector environment with `AutoresetMode.SAME_STEP` that steps the given one.
 
     Args:
-        envs: any of Gymnasium's vector environments. Those of another mode have to know the option `reset_mask`, as
+        envs: any of Gymnasium's vector environments. Those of another mode must support the option `reset_mask`, as
             Gymnasium's own, ALE's and PARL's do.
 
     Raises:
-        HyperparameterError: it is not a vector environment, or the environments do not say in which mode they are.
+        HyperparameterError: it is not a vector environment, or the environments do not state their mode.
     """
     require_vector(envs)
     mode = envs.metadata.get("autoreset_mode")

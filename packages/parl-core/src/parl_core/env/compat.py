@@ -1,12 +1,12 @@
-"""Two APIs of environments: Gymnasium's, and that of gym before 0.26, which programs of PARL 1.x and 2.x speak.
+"""Two APIs of environments: Gymnasium's, and that of gym before 0.26, which programs of PARL 1.x and 2.x use.
 
     api            reset()      step(action)                                  seeds
     "gymnasium"    obs, info    obs, reward, terminated, truncated, info      reset(seed=…)
     "gym"          obs          obs, reward, done, info                       seed(…)
 
-`api_of` names the API of any environment. The wrappers of this project speak the API of what they wrap, and say which
-in their attribute `api`: with a Gymnasium environment inside, Gymnasium's; around a `CompatWrapper` or an environment
-of the old kind, gym's. `as_gymnasium` leads back.
+`api_of` names the API of any environment. The wrappers of this project have the API of the environment that they wrap,
+and their attribute `api` names it: Gymnasium's around a Gymnasium environment; gym's around a `CompatWrapper` or an
+environment of the old kind. `as_gymnasium` converts an environment to Gymnasium's API.
 """
 
 import copy
@@ -95,7 +95,7 @@ def as_gymnasium(env: Any) -> AnyEnv:
     end is terminated.
 
     Raises:
-        TypeError: it is not an environment, for want of `reset` and `step`.
+        TypeError: it is not an environment: it lacks `reset` or `step`.
     """
     for method in ("reset", "step"):
         if not callable(getattr(env, method, None)):
@@ -109,7 +109,7 @@ def as_gymnasium(env: Any) -> AnyEnv:
 class ApiWrapper(AnyWrapper):
     """Base of wrappers with the API of the wrapped environment; their own code is written for Gymnasium's.
 
-    Subclasses override `_reset` and `_step`, whose forms are Gymnasium's whatever the API; `self.env` speaks it, too.
+    Subclasses override `_reset` and `_step`, whose forms are Gymnasium's whatever the API, as are those of `self.env`.
 
     Args:
         env: of either API.

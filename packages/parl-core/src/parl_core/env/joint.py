@@ -4,8 +4,8 @@
     PettingZoo's AEC API ───────┼──> JointEnv ──> make_vector_env, remote actors, every training loop
     matrix games, SMAC, LBF ────┘
 
-With `n` agents, always in the order of `JointEnv.agents`, a step shows, and remembers, everything that a team learns
-from. The observation is a dictionary:
+The observation contains everything that a team of `n` agents learns from, always in the order of `JointEnv.agents`. It
+is a dictionary:
 
     obs           [n, obs_dim], or [n, *shape] where all agents observe arrays of one shape; zeros of absent agents
     state         [state_dim]: the environment's own `state()`, else all observations side by side
@@ -15,17 +15,17 @@ from. The observation is a dictionary:
     action_mask   [n, act_dim]: 1 where an action is possible; only with discrete actions
 
 The reward of `step` is the team's: the mean or the sum of the rewards of the agents that acted. An agent that leaves in
-the middle of an episode keeps its row: at the step in which it leaves `obs` has its last observation and `alive` is 0;
-what it did until then bootstraps from there unless `terminated` is 1. Where the environment gives none of an agent that
-acted, the one before stays, with its mask. The episode terminates when all agents have
+the middle of an episode keeps its row: at the step in which it leaves, `obs` has its last observation and `alive` is 0,
+and its returns bootstrap from that observation unless `terminated` is 1. If the environment returns no observation of
+an agent that acted, its previous observation and mask stay. The episode terminates when all agents have
 terminated; it is truncated when all have left and one of them was truncated.
 
-Smaller observations and actions than the largest are padded: observations by zeros, choices by impossible ones (the
-mask says so), numbers of an action by ones that are ignored. Nothing else differs between agents of different kinds.
+Observations and actions that are smaller than the largest are padded: observations with zeros, choices with ones that
+the mask excludes, numbers of an action with ones that are ignored. Nothing else differs between kinds of agents.
 
-Where agents take turns (PettingZoo's AEC API, unless it says that it is parallelizable), a step is one turn. Agents
-that wait stay alive and get their rewards; their actions are ignored, and their masks have one choice, so that no
-policy learns from it.
+Where agents take turns (PettingZoo's AEC API, unless the environment is declared parallelizable), a step is one turn.
+Agents that wait remain in the episode and get their rewards. Their actions are ignored, and their masks allow a single
+choice, so that no policy learns from it.
 """
 
 from collections.abc import Callable, Mapping

@@ -211,7 +211,7 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
     observations in `infos["final_obs"]` are normalised as well (a truncated episode bootstraps from them), without
     being counted. `infos["episode"]` has the returns of rewards that are not scaled: `r` and `l`, `[num_envs]`, with
-    the mask `infos["_episode"]`, as the environments tell them or as they are counted here.
+    the mask `infos["_episode"]`, taken from the environments or counted here.
 
     Args:
         envs: a vector environment with `Box` observations, of any autoreset mode.

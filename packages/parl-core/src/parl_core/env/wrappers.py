@@ -143,7 +143,7 @@ class VectorEnv:
         api: of the environments, "gymnasium" or "gym": which form `reset` and `step` have.
 
     Raises:
-        ValueError: there is none, or they speak different APIs.
+        ValueError: there is none, or their APIs differ.
     """
 
     def __init__(self, envs: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@
     A2C, PPO          actors      0         a fragment of every group: rounds
     GA3C              learner     some      some fragments
 
-Nothing here knows a framework, where the actors live, or what is written to disk. The metrics of a run:
+This module does not depend on a framework, on where the actors run, or on what is written to disk. Metrics of a run:
 
     lag/mean, lag/max         updates between the weights that acted and those that learned, of the report's samples
     lag/limit                 the setting max_lag
@@ -271,7 +271,7 @@ def train_actor_learner(
 
     Args:
         agent: learns; `parl.Agent` around IMPALA, A2C, A3C or PPO.
-        make_agent: makes the like of it in an actor, to act there; its weights are replaced by the learner's. With
+        make_agent: makes an agent of the same kind in each actor; its weights are replaced by the learner's. With
             inference on the learner it is not needed.
         env: the id of a registered environment, or a function that returns one.
         settings: hyper-parameters of the loop.

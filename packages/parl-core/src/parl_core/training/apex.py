@@ -322,7 +322,7 @@ def train_apex(
     Args:
         agent: learns; `parl.Agent` around ApeX, DQN, QRDQN, C51 or Rainbow (with noisy layers and the smallest
             epsilons: `epsilon=1e-3`).
-        make_agent: makes the like of it in an actor, to act there; its weights are replaced by the learner's.
+        make_agent: makes an agent of the same kind in each actor; its weights are replaced by the learner's.
         env: the id of a registered environment, or a function that returns one.
         settings: hyper-parameters of the loop.
         actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.

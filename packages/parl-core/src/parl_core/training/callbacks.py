@@ -1,6 +1,6 @@
 """Callbacks of the training loops: progress on the terminal, ends before the budget, weights that are kept.
 
-`standard_callbacks` puts together those that most runs want.
+`standard_callbacks` returns those that most runs use.
 """
 
 import math

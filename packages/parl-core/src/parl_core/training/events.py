@@ -1,6 +1,6 @@
 """Reports of a training loop to its callbacks, the callback itself, and figures collected between two reports.
 
-A callback hears of four things:
+A callback is called for four kinds of events:
 
     loop ── step, seconds ─> callbacks      after every step of the environments, or rollout of them
          ── Update ────────> callbacks      after updates of the agent

@@ -335,7 +335,7 @@ class WandB(Callback):
 
     Raises:
         ImportError: wandb is not installed.
-        HyperparameterError: it is to send the record, and knows no account.
+        HyperparameterError: the record is to be sent, and no account is configured.
     """
 
     def __init__(

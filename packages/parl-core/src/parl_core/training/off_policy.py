@@ -13,7 +13,7 @@ Of a vector in `NormalizeVector` the memory holds observations and rewards as th
 normalised when it is drawn.
 
 A memory made with `obs_dim=()` and the dtype of `storage_of(space)` holds, draws and saves such records like numbers.
-Nothing here knows a framework, where the environments live, or what is written to disk.
+This module does not depend on a framework, on where the environments run, or on what is written to disk.
 """
 
 import time

@@ -2,8 +2,8 @@
 
     dataset ── draw ──> agent.learn ──> figures ──> Course ──> callbacks (Update, Evaluation, Ended)
 
-A step of the loop is a gradient step, also in what callbacks are told; an environment is only for evaluation. A
-Decision Transformer is asked for a return and told after each step what is still to come (Chen et al. 2021,
+A step of the loop, also in reports to callbacks, is a gradient step; an environment is only used for evaluation. A
+Decision Transformer gets a target return, and after each step the return that is left (Chen et al. 2021,
 arXiv:2106.01345, section 3 and algorithm 1):
 
     return-to-go(0) = target / scale        return-to-go(t+1) = return-to-go(t) - reward(t) / scale

@@ -10,7 +10,8 @@ environments to the update, and only numbers of which there is one per step come
 An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` to agent k, whose
 episode ends where it leaves, and whose rows after that are part of nothing. `next_value[t, i]` is the value of the
 observation that step really led to: after a truncation that of the episode's last observation, not that of the next
-episode's first one. Nothing here knows a framework, where the environments live, or what is written to disk.
+episode's first one. This module does not depend on a framework, on where the environments run, or on what is written
+to disk.
 """
 
 import time

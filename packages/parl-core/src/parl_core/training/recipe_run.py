@@ -502,12 +502,12 @@ def play(
         episodes: how many.
         seed: of the episodes.
         max_steps: of one episode; see `evaluate`.
-        stochastic: as it explores, not as it thinks best.
-        seen_through: the `NormalizeVector` of training, through whose statistics it sees.
+        stochastic: with the actions of exploration, not the best ones.
+        seen_through: the `NormalizeVector` of training, whose statistics normalise the observations.
         make_env: makes the environments; default: `trained.make_env`.
 
     Raises:
-        HyperparameterError: a DecisionTransformer explores in no way of its own.
+        HyperparameterError: a DecisionTransformer has no exploration.
     """
     made = make_env or trained.make_env
 

@@ -505,7 +505,7 @@ def _annotation(name: str, hint: Any) -> tuple[type, str]:
 def run_again(*arguments: str | os.PathLike[str]) -> str:
     """Run this program again, wait for its end, and return what it prints.
 
-    Its standard error is shown. Ctrl-C ends it together with this program, which alone says so.
+    Its standard error is shown. Ctrl-C ends both programs, and only this one reports it.
 
     Args:
         arguments: put behind those that this program was started with, such as `"--restore", path`.
