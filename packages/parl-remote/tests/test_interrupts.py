@@ -245,10 +245,11 @@ def at_each_step(
         look: Looks at what is left.
         file: Count the steps of this file alone.
     """
-    at, reached = 0, True
+    # The first time without an interruption: Python 3.14 traces no instruction of the first call that asks for it.
+    at, reached = -1, True
     while reached:
         noted.clear()
-        interruption, before = Interruption(at, file), sys.gettrace()
+        interruption, before = Interruption(at if at >= 0 else sys.maxsize, file), sys.gettrace()
         sys.settrace(interruption)
         try:
             act()
@@ -259,7 +260,7 @@ def at_each_step(
         reached = interruption.left < 0
         assert noted.count("raising") == reached, f"at step {at}"
         look()
-        at += 1
+        reached, at = reached or at < 0, at + 1
     assert at > 2
     return at
 
@@ -279,7 +280,7 @@ def test_at_any_step_of_putting_off_a_handler_runs_once_and_the_next_steps_are_w
         assert noted[-2:] == ["whole", "harmless"]
         assert signal.getsignal(signal.SIGUSR1) is not interrupts._put_off
 
-    assert at_each_step(noted, act, look, interrupts.__file__) > 10
+    assert at_each_step(noted, act, look, interrupts.__file__) >= 10
 
 
 def test_a_waker_that_was_interrupted_wakes_the_next_time(noted: list[str]) -> None:

@@ -432,6 +432,8 @@ def _by_value_pickler() -> type[Any]:
             if kind is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
+            if kind is functools.partialmethod:  # from Python 3.14 on, plain pickle cannot make it again
+                return functools.partial(functools.partialmethod, value.func, *value.args, **value.keywords), ()
             if kind is _Cached and not has_name_elsewhere(value):
                 return _cached, (value.__wrapped__, value.cache_parameters())
             if kind is FunctionType and value.__code__ is _DISPATCHES and not has_name_elsewhere(value):
@@ -463,17 +465,18 @@ _REDUCED_BY_VALUE = 6  # how many parts cloudpickle's reduction of a class or fu
 
 
 def _add_globals_of_class_bodies(function: FunctionType, state: Any) -> None:
-    """Add what the bodies of classes within a function use, which look names up in a way that cloudpickle misses."""
+    """Add what class bodies within a function, and annotations, use: cloudpickle misses their look-ups of names."""
     sent = state[1].get("__globals__") if isinstance(state, tuple) and isinstance(state[1], dict) else None
     if not isinstance(sent, dict):
         return
-    todo = list(function.__code__.co_consts)
+    todo: list[object] = [function.__code__]
     while todo:
         code = todo.pop()
         if not isinstance(code, CodeType):
             continue
         todo += code.co_consts
-        if not code.co_flags & inspect.CO_OPTIMIZED:  # a class's body
+        # A class's body, or the function that Python 3.14 makes of the annotations in one.
+        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_name == "__annotate__":
             for name in code.co_names:
                 if name in function.__globals__ and not name.startswith("__"):
                     sent.setdefault(name, function.__globals__[name])
