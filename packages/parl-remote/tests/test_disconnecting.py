@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -190,3 +192,36 @@ def test_ctrl_c_in_one_step_of_disconnecting_keeps_no_other_from_being_taken(
     with pytest.raises(KeyboardInterrupt):
         parl_remote.disconnect()
     assert not client._thread.is_alive()
+
+
+_WAITING_THREADS = """
+import threading
+import parl_remote
+
+@parl_remote.remote_class(n_cpu=0)
+class Sleeper:
+    def begin(self):
+        pass
+
+    def sleep(self):
+        threading.Event().wait()
+
+def wait():
+    begun.set()
+    sleeper.sleep()
+
+parl_remote.connect(cpu_num=1)
+sleeper, items, begun = Sleeper(), parl_remote.Queue(), threading.Event()
+sleeper.begin()
+for waits in (wait, items.get, parl_remote.Executor(1).submit(len, ()).result):
+    threading.Thread(target=waits, daemon=True).start()
+begun.wait()
+print("over")
+"""
+
+
+def test_daemon_threads_that_wait_end_with_the_program_and_without_tracebacks() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _WAITING_THREADS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("over\n", "", 0)

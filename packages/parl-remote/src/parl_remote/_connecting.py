@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from parl_remote import _current
 from parl_remote._config import Environment, environment
 from parl_remote._files.places import Places
+from parl_remote._future import program_ends
 from parl_remote._links.call_messages import ClusterReach
 from parl_remote._options import check_count, check_flag, check_number, seconds_of
 from parl_remote._program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
@@ -291,7 +292,7 @@ def connect(
             if logs:
                 client.forward_logs()
             _current.install(client, functools.partial(_connect_child, join, logs=logs), running)
-        _disconnect_at_end()
+        _register_end()
         mind_forks()
 
 
@@ -327,7 +328,7 @@ def disconnect() -> None:
     with _changing:
         old = _current.clear()
         if old is not None:
-            atexit.unregister(disconnect)
+            atexit.unregister(_disconnect_at_end)
             old.close()
 
 
@@ -380,7 +381,7 @@ def _connect_child(join: Callable[[], Client], *, logs: bool = False) -> Client:
     client = join()
     if logs:
         client.forward_logs()
-    _disconnect_at_end()
+    _register_end()
     mind_forks()
     return client
 
@@ -389,6 +390,11 @@ _LAST = -100  # the queues of `multiprocessing`, which are flushed before, have 
 
 
 def _disconnect_at_end() -> None:
+    program_ends.set()
+    disconnect()
+
+
+def _register_end() -> None:
     """Have this process disconnect when it ends, after `multiprocessing` has joined the children that may use it.
 
     What `atexit` knows is run in reverse order, so what that package registers once it is used comes before. Its own
@@ -396,9 +402,9 @@ def _disconnect_at_end() -> None:
     """
     util = sys.modules.get("multiprocessing.util")
     if util is None:
-        atexit.register(disconnect)
+        atexit.register(_disconnect_at_end)
     else:
-        util.Finalize(None, disconnect, exitpriority=_LAST)
+        util.Finalize(None, _disconnect_at_end, exitpriority=_LAST)
 
 
 def _after_fork() -> None:
@@ -407,7 +413,7 @@ def _after_fork() -> None:
     _changing = threading.RLock()  # the thread that held it was not copied
     old = _current.leave_to_parent()
     if old is not None:
-        atexit.unregister(disconnect)
+        atexit.unregister(_disconnect_at_end)
         old.abandon()
 
 

@@ -40,8 +40,10 @@ from parl_remote.errors import ResultTimeout, unraised
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Carrier", "RemoteFuture", "ResultIterator", "Waiter", "leave_to_parent", "wait_any"]
+__all__ = ["Carrier", "RemoteFuture", "ResultIterator", "Waiter", "leave_to_parent", "program_ends", "wait_any"]
 
+
+program_ends = threading.Event()  # set when the interpreter ends, before the program disconnects
 
 _LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
 
@@ -326,6 +328,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             ResultTimeout: The time has passed; the call continues.
             concurrent.futures.CancelledError: The call was cancelled.
             Exception: Whatever the method raised.
+            SystemExit: The program ends, and this is a daemon thread: it ends with it, without a traceback.
         """
         if self._state is not FINISHED:
             self._wait(timeout)
@@ -337,6 +340,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             error = self._exception
             self._exception = unraised(error)
             try:
+                if program_ends.is_set() and threading.current_thread().daemon:
+                    raise SystemExit from error
                 raise error
             finally:
                 del self, error
