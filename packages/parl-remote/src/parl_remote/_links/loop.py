@@ -28,7 +28,7 @@ from parl_remote._transport import Pollable
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["EventLoopReader", "Loop", "Timer", "Writable", "is_serving", "serving"]
+__all__ = ["EventLoopReader", "Loop", "Pulse", "Timer", "Writable", "is_serving", "serving"]
 
 Action = Callable[[], object]  # whose result is ignored
 
@@ -180,6 +180,26 @@ class Loop:
             until_next_s = min(max(0.0, self._timers[0][0] - self._clock()), _LONGEST_WAIT_S)
             return until_next_s if timeout_s is None else min(timeout_s, until_next_s)
         return timeout_s
+
+
+class Pulse:
+    """Notices that this process was stopped, by a signal or with its machine, so that silence of others means nothing.
+
+    Args:
+        interval_s: The longest time between two calls of `missed_s`.
+        now: The time on the loop's clock.
+    """
+
+    __slots__ = ("_interval_s", "_last")
+
+    def __init__(self, interval_s: float, now: float) -> None:
+        self._interval_s = interval_s
+        self._last = now
+
+    def missed_s(self, now: float) -> float:
+        """Return for how long this process was stopped since the last call, in seconds; 0 if it was not."""
+        since_s, self._last = now - self._last, now
+        return since_s if since_s > 2 * self._interval_s else 0.0
 
 
 class Writable:

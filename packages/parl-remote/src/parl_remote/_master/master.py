@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from parl_remote._config import Limits
 from parl_remote._links.handshake import Link, Parts, Reception
-from parl_remote._links.loop import Loop, Timer
+from parl_remote._links.loop import Loop, Pulse, Timer
 from parl_remote._master.cluster_state import ClusterState
 from parl_remote._master.cluster_tables import DropNode, Instruction, ToClient
 from parl_remote._messages import (
@@ -99,7 +99,7 @@ class Master:
         self._node_of: dict[Link, str] = {}
         self._timer: Timer | None = None
         self._timer_at = float("inf")
-        self._last_beat = loop.now()
+        self._pulse = Pulse(limits.heartbeat_interval_s, loop.now())
         self._woke_at = float("-inf")
         self._stopping = False
         self.parts = Parts()
@@ -262,17 +262,16 @@ class Master:
 
     def _beat(self) -> None:
         self._notice_sleep()
-        self._last_beat = self._loop.now()
         if not self._stopping:
             self._loop.call_later(self._limits.heartbeat_interval_s, self._beat)
 
     def _notice_sleep(self) -> None:
         """Restart all liveness periods if this process or its machine was suspended."""
         now = self._loop.now()
-        if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
-            _log.warning("this process was stopped for about %.0f s", now - self._last_beat)
+        if missed_s := self._pulse.missed_s(now):
+            _log.warning("this process was stopped for about %.0f s", missed_s)
             self._state.slept(now)
-            self._last_beat = self._woke_at = now
+            self._woke_at = now
 
     def _slept_lately(self) -> bool:
         self._notice_sleep()

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from parl_remote._config import Limits
 from parl_remote._links.handshake import ClientIdentity, Cluster, greet
-from parl_remote._links.loop import Loop
+from parl_remote._links.loop import Loop, Pulse
 from parl_remote._links.requests import Answer, Requests, arrived_messages
 from parl_remote._messages import (
     Bye,
@@ -133,7 +133,8 @@ class MasterClient:
         else:
             self._channel = self._connect()
             self._listen(self._channel)
-        self._heard = self._last_beat = loop.now()
+        self._heard = loop.now()
+        self._pulse = Pulse(limits.heartbeat_interval_s, self._heard)
         self._beats = itertools.count(1)
         loop.call_later(limits.heartbeat_interval_s, self._beat)
 
@@ -320,9 +321,8 @@ class MasterClient:
 
     def _beat(self) -> None:
         now, interval_s = self._loop.now(), self._limits.heartbeat_interval_s
-        if now - self._last_beat > 2 * interval_s:
-            self._heard = now  # this process was suspended, and the master's messages are still to be read
-        self._last_beat = now
+        if self._pulse.missed_s(now):
+            self._heard = now  # the master's messages are still to be read
         if not self._lost and self._channel is not None:
             if now - self._heard > self._limits.liveness_limit_s:
                 self._gone(self._channel, f"no sign of life for {now - self._heard:.0f} s")

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from parl_remote._config import Limits
 from parl_remote._links.identity import versions
-from parl_remote._links.loop import Loop, Timer
+from parl_remote._links.loop import Loop, Pulse, Timer
 from parl_remote._messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -94,7 +94,8 @@ class MasterLink:
         self._on_bye = on_bye or on_lost
         self._limits = limits
         self._gpus = gpus
-        self._heard = self._last_beat = loop.now()
+        self._heard = loop.now()
+        self._pulse = Pulse(limits.heartbeat_interval_s, self._heard)
         self._beats = 0
         self._load = HostLoad()
         self._timer: Timer | None = None
@@ -150,9 +151,8 @@ class MasterLink:
         if self._over:  # already: the Hello could not be sent
             return
         now = self._loop.now()
-        if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
-            self._heard = now  # this process was suspended, and the master's messages are still to be read
-        self._last_beat = now
+        if self._pulse.missed_s(now):
+            self._heard = now  # the master's messages are still to be read
         silent_s = now - self._heard
         if silent_s > self._limits.liveness_limit_s:
             self._end(self._on_lost, f"the master gave no sign of life for {silent_s:.0f} s")
