@@ -241,18 +241,28 @@ def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk)
     assert "ActorLost: Counter is lost: its cluster was stopped; its last call was sleep()" in err, out + err
 
 
-def test_starts_at_the_same_time_make_one_cluster(desk: Desk) -> None:
-    port = free_port()
-    command = [*XPARL, "start", "--port", str(port), "--cpu_num", "0", "--once"]
+def words_of_starts_at_the_same_time(desk: Desk, *arguments: str) -> list[str]:
+    """Run a command three times at the same time, and return the first words that they print, in order."""
     with contextlib.ExitStack() as ends:
         starts = [
-            ends.enter_context(subprocess.Popen(command, env=desk.environment, stdout=subprocess.PIPE, text=True))
+            ends.enter_context(
+                subprocess.Popen([*XPARL, *arguments], env=desk.environment, stdout=subprocess.PIPE, text=True)
+            )
             for _ in range(3)
         ]
         said = sorted(start.communicate(timeout=240)[0].split()[0] for start in starts)
-    assert said == ["A", "It", "It"]
     assert [start.returncode for start in starts] == [0, 0, 0]
+    return said
+
+
+def test_starts_at_the_same_time_make_one_cluster_and_one_worker(desk: Desk) -> None:
+    port = free_port()
+    start = ("start", "--port", str(port), "--cpu_num", "0", "--once")
+    assert words_of_starts_at_the_same_time(desk, *start) == ["A", "It", "It"]
     assert desk.status(port).node_count == 0
+    connect = ("connect", "--address", f"localhost:{port}", "--cpu_num", "1", "--once", "one")
+    assert words_of_starts_at_the_same_time(desk, *connect) == ["It", "It", "These"]
+    assert desk.status(port).node_count == 1
 
 
 @pytest.mark.slow

@@ -413,6 +413,13 @@ def test_what_runs_with_another_key_is_not_what_was_asked_for(xparl: Xparl, tmp_
         node.communicate(b"\n")
 
 
+def test_a_refused_start_leaves_no_directory(xparl: Xparl) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        done = xparl("start", "--port", str(other.getsockname()[1]), "--cpu_num", "1")
+    assert (done.returncode, "is in use" in done.stderr) == (1, True), done.stderr
+    assert list(environment().run_dir.iterdir()) == []
+
+
 def test_stop_says_what_has_ended_although_its_records_cannot_be_removed(
     xparl: Xparl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
     <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster, with events.jsonl (`history`)
     <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
+    <run directory>/<host>-once.lock                                        locked while `xparl connect --once` starts
     .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
 
 All of it is private to its user (directories 0700, files 0600). A process matches its record only if pid and start time
@@ -180,6 +181,12 @@ class RunFiles:
                     shutil.rmtree(old)
         return make_private_dir(parent / f"{host_name()}-{node_id}")
 
+    def once_lock(self) -> Path:
+        """Return the file to lock while a worker of this host is started that is to run only once."""
+        path = self._own() / f"{host_name()}-once.lock"
+        path.touch(0o600)
+        return path
+
     def monitor_directory(self, port: int) -> Path:
         """Return a new private directory for a monitor on a port of this host without a cluster here."""
         return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
@@ -222,12 +229,12 @@ class RunFiles:
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Wait until no other process has locked a directory, and lock it; on Windows, do nothing."""
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process has locked a file or directory, and lock it; on Windows, do nothing."""
     if is_portable():
         yield
         return
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system of the network may have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -247,6 +247,7 @@ def start_command(
     with contextlib.ExitStack() as start:
         try:
             directory = run_files.cluster_directory(port)
+            start.callback(_remove_if_empty, directory)  # if nothing is started
             start.enter_context(locked(directory))  # who starts it as well finds the cluster that this one starts
             for where, record in run_files.clusters() if once else ():
                 if record.port == port and record.process.alive():
@@ -278,6 +279,11 @@ def start_command(
             _say_started(address, settings, resources, monitor.start(settings))
 
         launch(settings, foreground, found, say)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def _say_it_runs(what: str, directory: Path, found: Environment, key_file: Path | None) -> None:
@@ -395,42 +401,52 @@ def connect_command(
     resources = NodeResources.of(cpu_num, gpu, memory, label)
     if not resources.cpu and not resources.gpus and not resources.labels:
         raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
-    try:
-        master = Address.parse(address)
-        for where, record in RunFiles(found.run_dir).workers() if once else ():
-            if (record.once, record.master) == (once, str(master)) and record.process.alive():
-                _say_it_runs(f"the worker {record.node_id} (process {record.process.pid})", where, found, key_file)
-                return
-        cluster = ClusterAddress(str(master), found, key_file)
-        Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
-        listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dir))
-        if port:
-            check_port(listen_on, port, RunFiles(found.run_dir))
-        node_id = new_id("worker")
-        directory = RunFiles(found.run_dir).worker_directory(node_id)
-        write_private_file(directory / "key", cluster.key.to_text() + "\n")
-    except RemoteError as error:
-        raise click.ClickException(str(explained(error, address, found))) from error
-    except OSError as error:
-        raise click.ClickException(explained_here(str(error), found)) from error
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    settings = NodeSettings(
-        directory=str(directory),
-        node_id=node_id,
-        cluster_id="",
-        host=listen_on,
-        known_as=known_as,
-        port=port,
-        master=str(master),
-        cpu=resources.cpu,
-        gpus=resources.gpus,
-        memory=resources.memory,
-        labels=resources.labels,
-        debug=debug,
-        once=once,
-    )
-    launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, resources))
+    run_files = RunFiles(found.run_dir)
+    with contextlib.ExitStack() as start:
+        try:
+            master = Address.parse(address)
+            if once:
+                start.enter_context(locked(run_files.once_lock()))  # who starts it as well finds the one of this start
+                for where, record in run_files.workers():
+                    if (record.once, record.master) == (once, str(master)) and record.process.alive():
+                        what = f"the worker {record.node_id} (process {record.process.pid})"
+                        _say_it_runs(what, where, found, key_file)
+                        return
+            cluster = ClusterAddress(str(master), found, key_file)
+            Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
+            listen_on, known_as = _worker_host(host, master, run_files)
+            if port:
+                check_port(listen_on, port, run_files)
+            node_id = new_id("worker")
+            directory = run_files.worker_directory(node_id)
+            write_private_file(directory / "key", cluster.key.to_text() + "\n")
+        except RemoteError as error:
+            raise click.ClickException(str(explained(error, address, found))) from error
+        except OSError as error:
+            raise click.ClickException(explained_here(str(error), found)) from error
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+        settings = NodeSettings(
+            directory=str(directory),
+            node_id=node_id,
+            cluster_id="",
+            host=listen_on,
+            known_as=known_as,
+            port=port,
+            master=str(master),
+            cpu=resources.cpu,
+            gpus=resources.gpus,
+            memory=resources.memory,
+            labels=resources.labels,
+            debug=debug,
+            once=once,
+        )
+
+        def say(listening: str) -> None:
+            start.close()
+            _say_joined(listening, settings, resources)
+
+        launch(settings, foreground, found, say)
     _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)
 
 
