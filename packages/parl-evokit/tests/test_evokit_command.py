@@ -255,9 +255,8 @@ SAMPLING = ["online-sampling", "--log_path=log", "--model_dir=model", "--config_
     [
         ("users_code:raises", "users_code:raises raised RuntimeError: first second ("),
         ("users_code:no_function", "users_code:no_function raised TypeError: "),
-        ("users_code:no_number", "users_code:no_number raised ValueError: "),
+        ("users_code:no_number", "users_code:no_number returned what is no reward: a reward must be a number: not 'x'"),
         ("users_code:fails", "users_code:fails raised KeyError: 'inside' ("),
-        ("users_code:too_large", "users_code:too_large raised OverflowError: "),
         ("users_slip:f", "users_slip:f cannot be imported: invalid syntax"),
     ],
 )
@@ -266,6 +265,12 @@ def test_an_environment_that_fails_is_one_line_that_says_where(users_code: Path,
     assert line.startswith(f"error: {message}")
     if message.endswith("("):
         assert "users_code.py, line " in line
+
+
+def test_rewards_beyond_all_floats_are_set_aside(users_code: Path) -> None:
+    evokit(*SAMPLING, "--env=users_code:too_large")
+    update = ["offline-update", "--updated_model_dir=model", *SAMPLING[1:]]
+    assert "10 not finite" in evokit(*update, expect=4).stderr
 
 
 @pytest.mark.parametrize(

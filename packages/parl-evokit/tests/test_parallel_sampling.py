@@ -344,8 +344,8 @@ def test_parameters_are_sent_once_a_model_and_a_sample_comes_back_in_few_bytes(
     assert sent.count("take") == 2 * 3
     assert sent.count("evaluate") < 4 * 16
     largest = max(replies, key=lambda reply: len(reply.rewards))
-    assert len(largest.rewards) == 4 * len(largest.done())
-    assert len(pickle.dumps(Reply(bytes(4 * 256), None, None, 0.1), 5)) / 256 <= 64
+    assert len(largest.rewards) == 8 * len(largest.done())
+    assert len(pickle.dumps(Reply(bytes(8 * 256), None, None, 0.1), 5)) / 256 <= 64
 
 
 def test_a_value_that_cannot_be_sent_to_a_process_is_named_and_a_thread_takes_it() -> None:

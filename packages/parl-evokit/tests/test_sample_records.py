@@ -124,7 +124,8 @@ def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes
     columns = decode(payloads, fingerprint)
 
     def rows(samples: Samples) -> list[tuple[object, ...]]:
-        lists = (samples.keys, samples.models, samples.fingerprints, samples.rewards.view(np.uint32), samples.counts)
+        rewards = samples.rewards.astype(np.float32).view(np.uint32)  # as logs hold them, with all bits
+        lists = (samples.keys, samples.models, samples.fingerprints, rewards, samples.counts)
         return sorted(zip(*(column.tolist() for column in lists), strict=True))
 
     for part, has_reward in ((columns.rewarded, True), (columns.served, False)):

@@ -250,11 +250,12 @@ class CmaFamily(Strategy):
         bests = self._bests
         full = len(bests) >= enough and abs(bests[-1] - bests[0]) <= FLAT  # most often the last looks are enough
         if full and max(bests) - min(bests) <= FLAT:
-            apart = float(np.spacing(np.float32(abs(bests[-1]))))
-            coarse = f"; float32 rewards near {bests[-1]:.6g} are {apart:.2g} apart" if apart > FLAT else ""
+            last = abs(bests[-1])
+            apart, in_logs = float(np.spacing(last)), float(np.spacing(np.float32(last)))
+            coarse = f"; numbers near {bests[-1]:.6g} are {apart:.2g} apart, those of a log {in_logs:.2g}"
             return (
                 f"the search has converged: its best rewards hardly differ over {enough} updates (by {FLAT:g} or less)"
-                + coarse
+                + (coarse if in_logs > FLAT else "")
             )
         return self._too_small()
 

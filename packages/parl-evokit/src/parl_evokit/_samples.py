@@ -35,6 +35,7 @@ __all__ = [
     "Group",
     "Intake",
     "Samples",
+    "as_float",
     "decode",
     "decode_spans",
     "distinct",
@@ -61,7 +62,7 @@ class Samples:
         keys: Noise keys; `NO_KEY` where the record's key was none. Without noise 0, or `IDENTIFIED` and an identity.
         models: model_iter_id of the model that was perturbed.
         fingerprints: Of noise and model; 0 where not known.
-        rewards: As logs hold them, in float32.
+        rewards: In float32 those of logs, which hold them so; in float64 those of callers.
         counts: How many rewards each row's is the mean of.
         times: When, in microseconds since 1970; 0 where not known.
         tokens: Whether the reward came with a token.
@@ -70,7 +71,7 @@ class Samples:
     keys: NDArray[np.uint64]
     models: NDArray[np.int64]
     fingerprints: NDArray[np.uint32]
-    rewards: NDArray[np.float32]
+    rewards: NDArray[np.floating]
     counts: NDArray[np.uint32]
     times: NDArray[np.int64]
     tokens: NDArray[np.bool_]
@@ -93,9 +94,9 @@ class Samples:
             if found.dtype.kind not in NUMBERS:  # numpy would make numbers of texts, dates and halves of complex ones
                 raise TypeError(f"these are of type {found.dtype}, such as {found.ravel()[:1].tolist()}")
             with np.errstate(over="ignore"):  # beyond float64 becomes infinite, as beyond float32 below
-                numbers = found.astype(np.float64, copy=False)
+                numbers = found.astype(np.float64)
         except OverflowError:
-            numbers = np.array([_as_float(reward) for reward in rewards])
+            numbers = np.array([as_float(reward) for reward in rewards])
         except (TypeError, ValueError) as error:
             raise InvalidReward(f"a reward must be a number: {error}") from error
         if numbers.shape != (n,):
@@ -105,7 +106,10 @@ class Samples:
         if isinstance(rewards, np.ma.MaskedArray):  # what is masked is no reward, and will be set aside as well
             numbers = np.where(np.ma.getmaskarray(rewards), np.nan, numbers)
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
-            values = numbers.astype(np.float32)
+            rough = numbers.astype(np.float32)
+        finite = np.isfinite(rough)
+        if np.count_nonzero(finite) < n or np.count_nonzero(rough) < np.count_nonzero(numbers):
+            numbers = np.where(finite & (rough != 0.0), numbers, rough)  # so that all squares are numbers
         try:
             models = _column([info.model_iter_id for info in infos], np.int64)
             fingerprints = _column([info.fingerprint for info in infos], np.uint32)
@@ -115,7 +119,7 @@ class Samples:
         for row in np.flatnonzero(keys == CONTROL_KEY).tolist():
             if infos[row].identity:
                 keys[row] = IDENTIFIED | np.uint64(infos[row].identity)
-        return cls.plain(keys, models, fingerprints, values)
+        return cls.plain(keys, models, fingerprints, numbers)
 
     @classmethod
     def plain(
@@ -123,7 +127,7 @@ class Samples:
         keys: NDArray[np.uint64],
         models: NDArray[np.int64],
         fingerprints: NDArray[np.uint32],
-        rewards: NDArray[np.float32] | None = None,
+        rewards: NDArray[np.floating] | None = None,
         times: NDArray[np.int64] | None = None,
     ) -> "Samples":
         """Return columns with one reward each, without tokens."""
@@ -211,9 +215,15 @@ class Samples:
         return rows
 
 
-def _as_float(reward: float) -> float:
-    """Return a number as the nearest float, which is infinite for integers beyond all floats."""
+def as_float(reward: Any) -> float:
+    """Return a number as the nearest float, which is infinite for integers beyond all floats.
+
+    Raises:
+        InvalidReward: It is no number.
+    """
     try:
+        if isinstance(reward, str | bytes):
+            raise TypeError(f"not {reward!r}")
         return float(reward)
     except OverflowError:
         return float("inf") if reward > 0 else -float("inf")
@@ -562,6 +572,7 @@ def _of(records: list[tuple[int, Record]]) -> Samples:
     samples = Samples.of(infos, [0.0 if r.reward is None else r.reward for _, r in records])
     return replace(
         samples,
+        rewards=samples.rewards.astype(np.float32),
         counts=np.array([record.count for _, record in records], np.uint32),
         times=np.array([record.time_us for _, record in records], np.int64),
         tokens=np.array([record.token for _, record in records], np.bool_),

@@ -184,7 +184,7 @@ class ESAgent:
 
         Args:
             infos: Samples of any clone, in any order, of this model or older ones.
-            rewards: One per sample, larger is better; they count as float32.
+            rewards: One per sample, larger is better; see `Strategy.tell`.
 
         Returns:
             What was used and what changed.

@@ -9,7 +9,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from parl_evokit.errors import EvolutionError
+from parl_evokit._samples import as_float
+from parl_evokit.errors import EvolutionError, InvalidReward
 from parl_evokit.models.adapter import Predictor
 
 __all__ = ["Episode", "NamedEpisode", "cartpole", "load_object", "users_code"]
@@ -73,7 +74,11 @@ class NamedEpisode:
             self.open()
         assert self._play is not None
         with users_code(self._name):
-            return float(self._play(agent, seed))
+            reward = self._play(agent, seed)
+        try:
+            return as_float(reward)
+        except InvalidReward as error:
+            raise EvolutionError(f"{self._name} returned what is no reward: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_name": self._name, "_play": None}

@@ -187,8 +187,8 @@ class Strategy(ABC):
 
         Args:
             infos: Samples of this model or of older ones.
-            rewards: One per sample, larger is better; values that are not finite are set aside. They count as float32,
-                as logs hold them: subtract a large offset that all have in common.
+            rewards: One per sample, larger is better; values that are not finite, or beyond float32, are set aside.
+                They count as float64; a log holds float32.
 
         Returns:
             What was used and what changed.

@@ -361,7 +361,7 @@ class Sampled:
 
     Attributes:
         infos: Records of the samples, in the order in which they were drawn, and then late ones of earlier rounds.
-        rewards: Of these samples, float64 `[len(infos)]`, each rounded to float32.
+        rewards: Of these samples, float64 `[len(infos)]`.
         late: Number of `infos` from earlier rounds.
         missing: Number of samples of this round that have no result yet.
     """

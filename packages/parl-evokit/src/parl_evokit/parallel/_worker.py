@@ -16,6 +16,7 @@ import numpy as np
 
 from parl_evokit._records import SamplingInfo
 from parl_evokit._sampler import Sampler
+from parl_evokit._samples import as_float
 from parl_evokit._sampling_agent import FixedModel, SamplingAgent
 from parl_evokit.noise._spec import splitmix64
 from parl_evokit.parallel._observations import NormalizedAgent, Normalizer, ObservationSums
@@ -43,7 +44,7 @@ class Model:
 
 
 class Done(NamedTuple):
-    """One sample's reward, rounded to float32 as logs hold it, and what it saw if that was counted."""
+    """One sample's reward, and what it saw if that was counted."""
 
     reward: float
     sums: ObservationSums | None = None
@@ -65,7 +66,7 @@ class Reply(NamedTuple):
     """The outcome of some samples, in few bytes.
 
     Attributes:
-        rewards: float32, in the order of the keys; fewer than these where one failed.
+        rewards: float64, in the order of the keys; fewer than these where one failed.
         sums: What each of them saw, if that was counted.
         failure: Of the first sample without a reward.
         seconds: How long the evaluations took.
@@ -78,7 +79,7 @@ class Reply(NamedTuple):
 
     def done(self) -> list[Done]:
         """Return the samples that have a reward."""
-        rewards = np.frombuffer(self.rewards, "<f4").tolist()
+        rewards = np.frombuffer(self.rewards, "<f8").tolist()
         return list(map(Done, rewards, self.sums or [None] * len(rewards)))
 
 
@@ -126,19 +127,18 @@ class Worker:
         rewards: list[float] = []
         sums: list[ObservationSums | None] | None = None if self._counting is None else []
         failure = None
-        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and the update sets it aside
-            for key in keys:
-                info.fill(key, sampler.model_iter_id, sampler.fingerprint)
-                try:
-                    self._clone.apply_noise(info)
-                    reward = float(self._call(self._agent, seed_of(key, self._alike)))
-                except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
-                    failure = _failure_of(error)
-                    break
-                rewards.append(reward)
-                if sums is not None and self._counting is not None:
-                    sums.append(self._counting.take_sums())
-            packed = np.array(rewards, "<f4").tobytes()
+        for key in keys:
+            info.fill(key, sampler.model_iter_id, sampler.fingerprint)
+            try:
+                self._clone.apply_noise(info)
+                reward = as_float(self._call(self._agent, seed_of(key, self._alike)))
+            except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
+                failure = _failure_of(error)
+                break
+            rewards.append(reward)
+            if sums is not None and self._counting is not None:
+                sums.append(self._counting.take_sums())
+        packed = np.array(rewards, "<f8").tobytes()
         return Reply(packed, sums, failure, monotonic() - began)
 
 
