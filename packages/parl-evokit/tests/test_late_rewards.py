@@ -177,6 +177,19 @@ def test_a_clock_that_is_ahead_does_not_let_everything_time_out(tmp_path: Path) 
     assert (report.used, report.timed_out, contents.pending) == (3, 0, 1)
 
 
+def test_samples_of_a_clock_that_is_behind_wait_from_the_update_before(tmp_path: Path) -> None:
+    agent = agent_of()  # with a timeout of 100 s
+    log_of(tmp_path, agent, [(10_000, 1.0), (10_000, 2.0)], "a")
+    agent.update_from_log(tmp_path)
+    log_of(tmp_path, agent, [(10_050, 1.0), (10_050, 2.0)], "b")
+    log_of(tmp_path, agent, [(3000, None)], "c")
+    report, contents = agent.update_from_log(tmp_path)
+    assert (report.used, report.timed_out, contents.pending) == (2, 0, 1)
+    log_of(tmp_path, agent, [(10_110, 1.0), (10_110, 2.0)], "d")
+    report, contents = agent.update_from_log(tmp_path)
+    assert (report.used, report.timed_out, contents.pending) == (3, 1, 0)
+
+
 def test_an_update_with_timeouts_can_be_replayed(tmp_path: Path) -> None:
     agent = agent_of()
     agent.save(tmp_path / "old")

@@ -435,7 +435,12 @@ class ESAgent:
         update, waiting = strategy.config.solver.update, contents.waiting
         if not update.reward_timeout_s or not len(waiting):
             return samples, 0
-        late = (waiting.times > 0) & (waiting.times <= now_us - int(update.reward_timeout_s * 1e6))
+        # What no earlier update has read was served after the last one, whatever a clock that is behind has said.
+        before, timed = self._progress, waiting.times > 0
+        new = timed & ~np.isin(waiting.keys, before.waiting.keys)
+        times = np.where(new, np.maximum(waiting.times, min(before.now_us, now_us)), waiting.times)
+        waiting = contents.waiting = replace(waiting, times=times)
+        late = timed & (times <= now_us - int(update.reward_timeout_s * 1e6))
         if not late.any():
             return samples, 0
         contents.waiting = waiting.where(~late)
