@@ -391,6 +391,9 @@ def test_what_is_no_sample_is_refused_by_name_and_spoils_no_log(
     ("odd", "message"),
     [
         ({"context": "abc", "action": 1}, "context must be"),
+        ({"context": ["1.0"], "action": 1}, "context must be .* of type <U3"),
+        ({"context": np.array(["2020-01-01"], "datetime64[s]"), "action": 1}, "context must be"),
+        ({"context": [1.0, None], "action": 1}, r"context must be .* has no \[None\]"),
         ({"context": [object()], "action": 1}, "context must be"),
         ({"context": [[1.0], [2.0, 3.0]], "action": 1}, "context must be"),
         ({"action": 1.5}, "action must be an integer"),

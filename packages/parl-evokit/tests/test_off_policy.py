@@ -1,5 +1,6 @@
 """The reward of a candidate, estimated from other models' traffic: right on a shop whose truth is known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,23 @@ def test_a_record_of_another_writer_that_is_no_decision_is_left_out(tmp_path: Pa
     assert (found.actions.tolist(), found.rewards.tolist(), found.propensities.tolist()) == ([1], [2.0], [0.5])
 
 
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e-6, 0.0), (1e20, 0.0), (1e3, 1.7e9)])
+def test_estimates_do_not_depend_on_the_units_of_contexts(scale: float, offset: float) -> None:
+    plain = traffic(np.random.default_rng(1), 400)
+    chosen = candidate(plain.contexts)
+    contexts = np.pad(plain.contexts.astype(np.float64) * scale, [(0, 0), (0, 1)]) + offset  # one is always the same
+    other = replace(plain, contexts=contexts.astype(np.float32))
+    results = [evaluate(decisions, lambda _: chosen).dr for decisions in (plain, other)]
+    assert results[1].high - results[1].low == pytest.approx(results[0].high - results[0].low, rel=0.1)
+    assert results[1].value == pytest.approx(results[0].value, abs=0.02)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, 2.0, float("nan")])
+def test_a_level_that_is_none_is_refused(level: float) -> None:
+    with pytest.raises(EvolutionError, match="level must be above 0 and below 1"):
+        evaluate(traffic(np.random.default_rng(1), 10), candidate, level=level)
+
+
 def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         for bad in (
@@ -145,7 +163,7 @@ def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
             {"action": 1, "context": [0.5, float("nan")]},
             {"action": 1, "context": [1e300]},
         ):
-            with pytest.raises(RecordError, match="an action is"):
+            with pytest.raises(RecordError, match=r"an action is|context must be"):
                 log.sampled(SamplingInfo([1, 2], 1, 5), **bad)  # type: ignore[arg-type]
     decisions = traffic(np.random.default_rng(4), 20)
     for policy in (lambda x: np.ones((len(x), 4)), lambda x: np.ones((len(x), 1)), lambda x: np.ones(4)):

@@ -163,17 +163,26 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
         level: Of the intervals, above 0 to below 1.
 
     Raises:
-        EvolutionError: There are fewer than two decisions, or what the candidate returns are not probabilities.
+        EvolutionError: There are fewer than two decisions, `level` is out of its range, or what the candidate returns
+            are not probabilities.
     """
     n = len(decisions.rewards)
     if n < 2:
         raise EvolutionError(f"{n} decisions with a reward are too few to estimate anything")
-    chances = np.asarray(candidate(decisions.contexts), np.float64)
+    if not 0.0 < level < 1.0:
+        raise EvolutionError(f"level must be above 0 and below 1, not {level}")
+    try:
+        chances = np.asarray(candidate(decisions.contexts), np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvolutionError(f"a candidate returns probabilities [{n}, actions]: {error}") from error
+    least = int(decisions.actions.max()) + 1
     k = chances.shape[1] if chances.ndim == 2 else 0
-    if len(chances) != n or k <= decisions.actions.max() or (chances < 0).any():
-        raise EvolutionError(f"a candidate returns probabilities [{n}, actions] of all actions, not {chances.shape}")
-    if not np.allclose(chances.sum(1), 1.0, atol=1e-4):
-        raise EvolutionError("a candidate's probabilities add up to 1 for each context")
+    if len(chances) != n or k < least:
+        raise EvolutionError(
+            f"a candidate returns probabilities [{n}, actions] of all actions, at least {least}, not {chances.shape}"
+        )
+    if not ((chances >= 0.0).all() and np.allclose(chances.sum(1), 1.0, atol=1e-4)):
+        raise EvolutionError("a candidate's probabilities are 0 or more and add up to 1 for each context")
     rows = np.arange(n)
     weights = chances[rows, decisions.actions] / decisions.propensities
     z = NormalDist().inv_cdf(0.5 + level / 2.0)
@@ -207,7 +216,11 @@ def _around(value: float, deviations: NDArray[np.float64], z: float) -> Estimate
 def _regression(decisions: Decisions, k: int) -> NDArray[np.float64]:
     """Return the estimated reward of each action in each context `[n, k]`, from the decisions of the other folds."""
     n = len(decisions.rewards)
-    features = np.column_stack([np.ones(n), decisions.contexts.astype(np.float64)])
+    contexts = decisions.contexts.astype(np.float64)
+    contexts -= contexts.mean(0)
+    spread = contexts.std(0)
+    # In units of their spread, so that neither small nor large numbers, such as times, make the ridge meaningless.
+    features = np.column_stack([np.ones(n), contexts / np.where(spread > 0.0, spread, 1.0)])
     expected = np.zeros((n, k))
     folds = np.arange(n) % FOLDS
     for fold in range(FOLDS):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from parl_evokit._directories import path_of, try_lock
 from parl_evokit._records import FLOAT, Record, SamplingInfo, decision, encode_sample
+from parl_evokit._samples import NUMBERS
 from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError
 from parl_evokit.log._frames import SUFFIX, Header, frame
 from parl_evokit.tokens import Refusal, Tokens
@@ -281,8 +282,13 @@ class LogWriter:
 
 def _decision(context: Sequence[float] | NDArray[np.floating], action: int, propensity: float) -> bytes:
     try:
-        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be refused
-            numbers = np.asarray(context, "<f4").tobytes()
+        given = np.asarray(context)
+        if given.dtype.kind not in NUMBERS:  # numpy would make numbers of texts and dates
+            raise TypeError(f"these are of type {given.dtype}")
+        with np.errstate(over="ignore"):  # beyond float32 becomes infinite
+            numbers = given.astype("<f4")
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"float32 has no {given.ravel()[~np.isfinite(numbers.ravel())][:1].tolist()}")
     except (TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"context must be a sequence of finite numbers: {error}") from error
     try:
@@ -291,7 +297,7 @@ def _decision(context: Sequence[float] | NDArray[np.floating], action: int, prop
         raise RecordError(
             f"action must be an integer and propensity a number, not {action!r} and {propensity!r}"
         ) from error
-    return decision(numbers, number, probability)
+    return decision(numbers.tobytes(), number, probability)
 
 
 def _number(reward: Any) -> float:
