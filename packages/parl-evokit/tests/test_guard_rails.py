@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from parl_evokit import (
 from parl_evokit.agent import solver_class
 from parl_evokit.cli import main
 from parl_evokit.config import GuardConfig, SolverKind
-from parl_evokit.guard import Control, Guard, Verdict, shortened
+from parl_evokit.guard import Comparison, Control, Guard, Verdict, shortened
 
 
 def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str, Any]:
@@ -254,6 +255,22 @@ def test_rewards_with_heavy_tails_raise_no_more_false_alarms_than_others() -> No
     assert [verdict_of(seed, draw, 120)[0] for seed in range(60)].count(Verdict.WORSE) <= 2
 
 
+def test_rewards_that_spread_more_and_more_raise_no_more_false_alarms_than_others() -> None:
+    """A hundred comparisons of equal models, each after long ones in which rewards hardly differed."""
+    alarms = 0
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        comparison = Comparison(2, spread=3e4, freedom=30_000)
+        for hour in range(100):
+            present, holdout = 30.0 * 1.02**hour * random.standard_normal((2, 10))
+            comparison = comparison.with_rewards(present.tolist(), holdout.tolist(), 2)
+            low, high = comparison.interval(0.01)
+            if not low <= 0.0 <= high:
+                alarms += 1
+                break
+    assert alarms <= 3
+
+
 @pytest.mark.parametrize("small", ["present", "holdout"])
 @pytest.mark.parametrize("rewards", ["rare clicks", "times on a page"])
 def test_unequal_arms_raise_no_more_false_alarms_than_equal_ones(rewards: str, small: str) -> None:
@@ -338,6 +355,16 @@ def test_a_resumed_solver_remembers_the_trusted_model_and_the_comparison() -> No
     found = [update(es, rewards_of(5.0, 10, 3), rewards_of(10.0, 10, 4)).rolled_back for es in (straight, resumed)]
     assert found[0] == found[1] != ""
     assert (straight.mean == resumed.mean).all()
+
+
+def test_a_comparison_of_an_earlier_version_goes_on() -> None:
+    es = ES(np.ones(6), settings(rollback=True, min_control=3))
+    update(es, [10.0, 10.1, 9.9])
+    update(es, rewards_of(10.0, 10, 1), rewards_of(10.0, 10, 2))
+    state, again = es.state(), ES(np.ones(6), es.config)
+    state["guard.comparison"] = state["guard.comparison"][:-1]  # which ended with the rewards of the holdout
+    again.load_state(state)
+    assert again.guard.comparison == replace(es.guard.comparison, varied=0.0)
 
 
 def test_the_history_tells_of_every_update_and_shows_what_was_changed_in_it(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ normal mixture; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic 
 Waudby-Smith et al. 2024 for estimated variances), so looking at it after each update costs nothing:
 
     |sum - truth * I| <= sqrt((V + r s^2) * log((V + r s^2) / (r s^2 a^2)))   at all times, with probability 1 - a  (1)
-    V = (E + 2 s^2 I) / 3                                                                                           (2)
+    V = (E + 2 max(s^2 I, Q)) / 3                                                                                   (2)
 
-with I the sum of the weights, s^2 the variance of the rewards so far, the last ones included, and E the sum of the
-squares by which the rewards have moved the sum. Where arms are unequal and rewards are skewed, I and s^2 alone are not
+with I the sum of the weights, s^2 the variance of the rewards so far, the last ones included, Q the sum of the weights
+times the variance of each update's own rewards, and E the sum of the squares by which the rewards have moved the sum.
+Q tends to s^2 I, and is ahead of it where rewards spread more and more: s^2 remembers the time before, also that of
+earlier comparisons. Where arms are unequal and rewards are skewed, I and s^2 alone are not
 enough: of clicks that one visitor in 500 makes, a single one in the arm of 5 % moves the sum as twenty do in the other
 arm, and s^2 hardly notices. With (2) and the true variance the boundary holds for arms of any one distribution, since
 exp(x - x^2/6) <= 1 + x + x^2/3 for all x (Delyon 2009, "Exponential inequalities for sums of weakly dependent
@@ -41,6 +43,7 @@ __all__ = ["Comparison", "Control", "Guard", "Verdict", "shortened"]
 
 PIECE = 2**16
 TIGHTEST = 100.0  # twice the r of (1): after so many rewards of each arm it is narrowest
+COUNTS = 3  # of a comparison, in its array
 _PREFIX = "guard."
 
 
@@ -100,6 +103,7 @@ class Comparison:
         freedom: Over how many degrees of freedom.
         seen_present: Rewards of the present models that have been compared.
         seen_holdout: The same of the trusted one.
+        varied: Q of (2).
     """
 
     number: int = 1
@@ -112,6 +116,7 @@ class Comparison:
     freedom: int = 0
     seen_present: int = 0
     seen_holdout: int = 0
+    varied: float = 0.0
 
     def with_rewards(self, present: Sequence[float], holdout: Sequence[float], fewest: int) -> "Comparison":
         """Return this with the rewards of one update, or of those since the last time that both arms had `fewest`."""
@@ -119,7 +124,7 @@ class Comparison:
         waiting = Comparison(**{**vars(self), "present": a, "holdout": b})
         if min(a.count, b.count) < fewest:
             return waiting
-        spread, freedom = self.spread + a.spread + b.spread, self.freedom + a.count + b.count - 2
+        spread, freedom = a.spread + b.spread, a.count + b.count - 2
         weight = 1.0 / (1.0 / a.count + 1.0 / b.count)
         moved = sum(arm.spread / (arm.count * (arm.count - 1)) for arm in (a, b))
         return Comparison(
@@ -127,10 +132,11 @@ class Comparison:
             information=self.information + weight,
             total=self.total + weight * (a.mean - b.mean),
             squares=self.squares + weight**2 * moved,
-            spread=spread,
-            freedom=freedom,
+            spread=self.spread + spread,
+            freedom=self.freedom + freedom,
             seen_present=self.seen_present + a.count,
             seen_holdout=self.seen_holdout + b.count,
+            varied=self.varied + weight * spread / freedom,
         )
 
     @property
@@ -143,7 +149,7 @@ class Comparison:
         if self.information <= 0.0 or self.variance <= 0.0:
             return -float("inf"), float("inf")
         a, least = level * 6.0 / (pi * self.number) ** 2, TIGHTEST / 2.0 * self.variance
-        wide = (self.squares + 2.0 * self.variance * self.information) / 3.0 + least
+        wide = (self.squares + 2.0 * max(self.variance * self.information, self.varied)) / 3.0 + least
         width = sqrt(wide * log(wide / (least * a * a)))
         return (self.total - width) / self.information, (self.total + width) / self.information
 
@@ -229,6 +235,7 @@ class Guard:
         c = self.comparison
         arms = [[arm.count, arm.total, arm.squares] for arm in (c.present, c.holdout)]
         numbers = [c.number, c.information, c.total, c.squares, c.spread, c.freedom, c.seen_present, c.seen_holdout]
+        numbers.append(c.varied)
         arrays: dict[str, NDArray[Any]] = {
             _PREFIX + "waiting": np.array(arms, np.float64),
             _PREFIX + "comparison": np.array(numbers, np.float64),
@@ -247,9 +254,10 @@ class Guard:
         own = within(_PREFIX, state)
         if "comparison" in own:
             number, information, total, squares, spread, *counts = own["comparison"].tolist()
+            varied = counts.pop() if len(counts) > COUNTS else 0.0  # which earlier versions did not have
             present, holdout = (Control(int(count), *sums) for count, *sums in own["waiting"].tolist())
             self.comparison = Comparison(
-                int(number), present, holdout, information, total, squares, spread, *map(int, counts)
+                int(number), present, holdout, information, total, squares, spread, *map(int, counts), varied
             )
             self._parameters = own.get("parameters")
             self._number = int(own["number"]) if self._parameters is not None else None
