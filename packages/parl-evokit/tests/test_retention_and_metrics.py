@@ -284,6 +284,13 @@ def test_a_page_that_is_kept_says_of_which_time_it_is(tmp_path: Path) -> None:
     assert "the last one at 2026-03-01 12:00 UTC, 1.5 hours before this page (2026-03-01 13:30 UTC)" in text
 
 
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    ESAgent({"solver": {}}, mlp([4, 2])).save(tmp_path / "model")
+    for out in (tmp_path / "absent" / "page.html", tmp_path / "model"):
+        error = evokit("report", "--model_dir", tmp_path / "model", "--out", out, expect=1).stderr
+        assert error.startswith(f"error: {out} cannot be written: ")
+
+
 def test_a_directory_without_a_model_is_reported_in_a_line(tmp_path: Path) -> None:
     for command in ("report", "metrics"):
         assert evokit(command, "--model_dir", tmp_path, expect=2).stderr.count("\n") == 1

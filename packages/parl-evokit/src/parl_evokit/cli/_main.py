@@ -46,7 +46,7 @@ from parl_evokit.cli._options import (
 )
 from parl_evokit.config import Config
 from parl_evokit.environments import NamedEpisode
-from parl_evokit.errors import EvolutionError, LogError, SolverError
+from parl_evokit.errors import EvolutionError, LogError, SolverError, StorageError
 from parl_evokit.log import LogContents, SegmentReport, read_log
 from parl_evokit.log._frames import SUFFIX
 from parl_evokit.log._segments import QUARANTINE, compact, prune
@@ -445,8 +445,11 @@ def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: b
     found = Warehouse(model_dir).newest()
     directory = model_dir if found is None else found[1]
     text = page(directory, time.time(), stale_after_hours * 3600.0)
-    with atomic_write(out, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with atomic_write(out, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:  # which would name the temporary file
+        raise StorageError(f"{out} cannot be written: {error.strerror}") from error
     print_result(as_json, {"out": str(out), "model_dir": str(directory)}, f"history of {directory} in {out}")
 
 
