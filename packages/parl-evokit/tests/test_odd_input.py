@@ -476,3 +476,42 @@ def test_masked_numbers_of_solutions_are_refused() -> None:
         es.inject(np.ones((2, 2)), np.ma.array([1.0, 2.0], mask=[False, True]))
     with pytest.raises(LayoutMismatch, match="number 0 has others"):
         es.inject(np.ma.array(np.ones((2, 2)), mask=[[True, False], [False, False]]), [1.0, 2.0])
+
+
+HUGE = 10**5000  # Python does not print such an integer
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda es, log, info: log.reward(info, HUGE),
+        lambda es, log, info: log.sampled(info, context=[HUGE], action=1),
+        lambda es, log, info: log.sampled(info, action=HUGE),
+        lambda es, log, info: log.sampled(info, action=1, propensity=HUGE),
+        lambda es, log, info: log.reward(SamplingInfo([HUGE, 1]), 1.0),
+        lambda es, log, info: log.reward(SamplingInfo([1, 2], HUGE), 1.0),
+        lambda es, log, info: es.tell([SamplingInfo([1, 2], HUGE)] * 2, [1.0, 2.0]),
+        lambda es, log, info: es.tell([SamplingInfo([HUGE, 2])] * 2, [1.0, 2.0]),
+        lambda es, log, info: es.candidate(SamplingInfo([HUGE, 2], HUGE, HUGE, HUGE)),
+        lambda es, log, info: ES([HUGE, 1]),
+        lambda es, log, info: ES(es.mean, {"solver": {"update": {"max_age": HUGE}}}),
+        lambda es, log, info: CMAES(es.mean).inject([[HUGE, 1]], [1.0]),
+        lambda es, log, info: CMAES(es.mean).inject([[1, 1]], [HUGE]),
+    ],
+)
+def test_integers_of_thousands_of_digits_are_refused_by_our_errors(
+    call: Callable[[ES, LogWriter, SamplingInfo], object], tmp_path: Path
+) -> None:
+    es = ES(np.zeros(2))
+    with LogWriter(tmp_path) as log, pytest.raises(EvolutionError) as caught:
+        call(es, log, es.ask(1)[0])
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("c.json", '{"solver": {"update": {"max_age": %s}}}'), ("c.toml", "solver.update.max_age = %s")]
+)
+def test_settings_of_thousands_of_digits_are_refused_by_name(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text % ("1" + 5000 * "0"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=name):
+        ES(np.zeros(2), str(tmp_path / name))

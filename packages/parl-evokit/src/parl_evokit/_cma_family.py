@@ -393,8 +393,10 @@ def checked_solutions(
         LayoutMismatch: `solutions` is not a table of finite numbers with so many columns.
         InvalidReward: There is not one finite reward a solution.
     """
-    # What is masked is no number.
-    table, worth = (np.ma.asarray(given, np.float64).filled(np.nan) for given in (solutions, rewards))
+    try:  # what is masked is no number
+        table, worth = (np.ma.asarray(given, np.float64).filled(np.nan) for given in (solutions, rewards))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LayoutMismatch(f"solutions and rewards must be finite numbers: {error}") from error
     if table.ndim != 2 or not table.size:
         raise LayoutMismatch(f"solutions must be finite numbers [k, n], not an array of shape {table.shape}")
     if n and table.shape[1] != n:

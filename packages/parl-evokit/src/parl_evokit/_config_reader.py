@@ -24,7 +24,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from parl_evokit._directories import path_of
-from parl_evokit.errors import ConfigError
+from parl_evokit.errors import ConfigError, shown
 
 __all__ = ["Block", "Field", "Quoted", "Value", "Word", "load_settings", "parse_prototxt", "quote", "to_prototxt"]
 
@@ -255,14 +255,14 @@ def to_prototxt(settings: Any) -> str:
 def _parse_toml(text: str) -> Block:
     try:
         return _block_of(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or an integer of thousands of digits
         raise ConfigError(str(error)) from error
 
 
 def _parse_json(text: str) -> Block:
     try:
         tree = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or an integer of thousands of digits
         raise ConfigError(str(error)) from error
     if not isinstance(tree, dict):
         raise ConfigError(f"an object is expected, not {type(tree).__name__}")
@@ -287,7 +287,7 @@ def _value_of(name: str, value: object) -> Value:
     if isinstance(value, bool):
         return Word(str(value).lower())
     if isinstance(value, int | float):
-        return Word(repr(value))
+        return Word(shown(value))
     raise ConfigError(f"{name} cannot be a {type(value).__name__}")
 
 

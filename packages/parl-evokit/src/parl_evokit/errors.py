@@ -26,6 +26,8 @@ from typing import Any
 
 from parl_core.errors import ParlError
 
+LONGEST_SHOWN = 100
+
 __all__ = [
     "ConfigError",
     "EvaluationFailed",
@@ -44,6 +46,15 @@ __all__ = [
     "UpdateLocked",
     "WorkersLost",
 ]
+
+
+def shown(value: object) -> str:
+    """Return `repr(value)` for a message: not all of a long one, also where Python prints no such long integers."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"<{type(value).__name__} of thousands of digits>"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 class EvolutionError(ParlError):

@@ -78,7 +78,7 @@ class Strategy(ABC):
         try:
             with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is refused below
                 arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise LayoutMismatch(f"mean0 must be a vector of numbers, or named arrays: {error}") from error
         if layout is None or isinstance(mean0, Mapping):
             self.layout = layout or ParameterLayout.of(arrays)
