@@ -150,7 +150,10 @@ def vandalise(place: Path, draw: random.Random) -> None:
     if kind == 0:
         (place / "log" / f"garbage-{name}").write_bytes(draw.randbytes(3000))
     elif segments:
-        data = bytearray(draw.choice(segments).read_bytes())
+        try:
+            data = bytearray(draw.choice(segments).read_bytes())
+        except FileNotFoundError:  # the janitor was there first
+            return
         if kind == 1 and len(data) > 400:  # headless
             data[:160] = bytes(160)
         elif kind == 2 and len(data) > 600:  # a copy of which a part is damaged
@@ -179,18 +182,20 @@ def run(place: Path, seconds: float, seed: int) -> dict[str, int]:
     kills = 0
     end = time.monotonic() + seconds
     living = [spawn(place, role, seed + (number := number + 1)) for role in roles]
-    while time.monotonic() < end:
-        time.sleep(draw.random() * 0.6)
-        which = draw.randrange(len(roles))
-        os.kill(living[which], signal.SIGKILL)
-        os.waitpid(living[which], 0)
-        kills += 1
-        living[which] = spawn(place, roles[which], seed + (number := number + 1))
-        if draw.random() < 0.3:
-            vandalise(place, draw)
-    for pid in living:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    try:
+        while time.monotonic() < end:
+            time.sleep(draw.random() * 0.6)
+            which = draw.randrange(len(roles))
+            os.kill(living[which], signal.SIGKILL)
+            os.waitpid(living[which], 0)
+            kills += 1
+            living[which] = spawn(place, roles[which], seed + (number := number + 1))
+            if draw.random() < 0.3:
+                vandalise(place, draw)
+    finally:
+        for pid in living:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
     return {"seconds": round(seconds), "kills": kills} | settled(place)
 
 
