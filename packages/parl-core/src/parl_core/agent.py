@@ -360,13 +360,16 @@ class Agent:
             if algorithm.LOSSES_HIDE_NAN:
                 self._refuse_spoiled("learn", given)
             self._has_learned = True
-        algorithm._settle_threads()
+        settled = algorithm._threads_settled
+        if not settled:
+            algorithm._settle_threads()
         try:
             result = self._learn(algorithm, algorithm._on_device(batch), **settings)
         except Exception as error:
             _explain(error, type(algorithm).__name__, algorithm.learn, (), batch.named())
             raise
-        algorithm._settle_threads()
+        if not settled:  # an update gives all layers their shapes
+            algorithm._settle_threads()
         return result
 
     def _tell_of_nan(self, given: Iterable[Any]) -> None:

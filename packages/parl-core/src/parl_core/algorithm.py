@@ -592,17 +592,16 @@ class Algorithm:
         raise NotImplementedError
 
     def _read(self, result: Any) -> Any:
-        """Return tensors that an algorithm returned, one or in tuples and dictionaries, as floats and arrays."""
+        """Return tensors that an algorithm returned, one or in tuples and dictionaries, as floats and arrays.
+
+        A backend reads a single tensor; anything else stays as it is.
+        """
         if isinstance(result, tuple):
             parts = [self._read(part) for part in result]
             return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
         if isinstance(result, dict):
             return {name: self._read(part) for name, part in result.items()}
-        return self._figure(result)
-
-    def _figure(self, value: Any) -> Any:
-        """Backend hook: a tensor as a float if it is one number, else as an array; anything else as it is."""
-        raise NotImplementedError
+        return result
 
     def _on_device(self, batch: Any) -> Any:
         """Return a batch of tensors with the values of a batch of arrays; the one conversion that an update makes."""

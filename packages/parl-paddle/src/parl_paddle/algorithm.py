@@ -103,10 +103,10 @@ class Algorithm(contract.Algorithm):
     RECORDED: ClassVar[bool] = True
     LOSSES_HIDE_NAN: ClassVar[bool] = True  # paddle's relu makes 0 of NaN, and weights become NaN below it
 
-    def _figure(self, value: Any) -> Any:
-        if not isinstance(value, paddle.Tensor):
-            return value
-        array = _tensors.to_array(value)
+    def _read(self, result: Any) -> Any:
+        if not isinstance(result, paddle.Tensor):
+            return super()._read(result)
+        array = _tensors.to_array(result)
         return array.item() if array.ndim == 0 else array
 
     def _on_device(self, batch: Any) -> Any:

@@ -90,8 +90,8 @@ class Chain:
             slope: the loss's gradient by the output, `[n, out]`; overwritten.
             onward: the gradient by the inputs is wanted.
         """
-        if len(self._ones) != len(slope):
-            self._ones = slope.new_ones(len(slope))
+        if self._ones.shape != slope.shape[:1]:
+            self._ones = slope.new_ones(slope.shape[0])
         for i in range(len(self._steps) - 1, -1, -1):
             *_, activation, alpha = self._steps[i]
             if activation == "relu":

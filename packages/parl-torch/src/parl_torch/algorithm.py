@@ -138,10 +138,10 @@ class Algorithm(contract.Algorithm):
     def _within(self, tensor: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return torch.clamp(tensor, low, high)
 
-    def _figure(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return value.item() if value.dim() == 0 else to_array(value)
+    def _read(self, result: Any) -> Any:
+        if not isinstance(result, Tensor):
+            return super()._read(result)
+        return result.item() if result.dim() == 0 else to_array(result)
 
     def _on_device(self, batch: Any) -> Any:
         parameter = self._found_parameter
@@ -151,6 +151,8 @@ class Algorithm(contract.Algorithm):
         device, columns = self._device, {}
         on_host = device.type == "cpu"
         for name, value in batch.__dict__.items():
+            if value is None or name == "checked":
+                continue
             if on_host and type(value) is np.ndarray and value.flags.carray:
                 tensor = torch.from_numpy(value)
                 is_exact = tensor.dtype is float_dtype or not tensor.is_floating_point()

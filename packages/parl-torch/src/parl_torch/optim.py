@@ -108,10 +108,18 @@ class Adam(contract.Optimizer):
 
     def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the first loss: see the contract."""
+        plan = self._plans.get(loss)
+        if plan is None or not plan.parts.are_same():
+            plan = self._plan(loss, batch)
+        if plan is not None:
+            rate = self._rate(lr)
+            with torch.inference_mode():
+                figures_by_hand = plan(*batch)
+                if figures_by_hand is not None:
+                    self._take(plan.gradients, rate, plan.flat)
+            if figures_by_hand is not None:
+                return figures_by_hand()  # outside, so that one may compute with them as with any other tensors
         if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
-            by_hand = self._by_hand(loss, batch, self._rate(lr))
-            if by_hand is not None:
-                return by_hand
             value, figures = loss(*batch)
             self.minimize(value, lr)
             for name, figure in figures.items():
@@ -126,24 +134,17 @@ class Adam(contract.Optimizer):
         self._step(found, self._rate(lr))
         return value, figures
 
-    def _by_hand(self, loss: Any, batch: tuple[Any, ...], lr: float) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """Take a step without autograd, and return what the loss does; None where the loss or the model needs it."""
+    def _plan(self, loss: Any, batch: tuple[Any, ...]) -> Plan | None:
+        """Return how to take steps without autograd; None where the loss or the model needs it."""
         if self._compiles or not hasattr(loss, "written"):
             return None
-        plan = self._plans.get(loss)
-        if plan is None or not plan.parts.are_same():
-            obs = batch[0].obs
-            if not (isinstance(obs, Tensor) and obs.dim() == 2 and obs.is_floating_point()):
-                return None
-            if type(self) is not Adam or learners().size > 1:
-                return None
-            plan = self._plans[loss] = Plan(loss, self._listed, batch[0])
-        with torch.inference_mode():
-            figures = plan(*batch)
-            if figures is None:
-                return None
-            self._take(plan.gradients, lr, plan.flat)
-        return figures()  # outside, so that one may compute with them as with any other tensors
+        obs = batch[0].obs
+        if not (isinstance(obs, Tensor) and obs.dim() == 2 and obs.is_floating_point()):
+            return None
+        if type(self) is not Adam or learners().size > 1:
+            return None
+        plan = self._plans[loss] = Plan(loss, self._listed, batch[0])
+        return plan
 
     def _listed(self) -> list[nn.Parameter]:
         if not self._parameters or self._waits:

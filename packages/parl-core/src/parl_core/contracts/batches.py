@@ -140,9 +140,11 @@ class Batch:
             else:
                 shape = value.shape
                 if name in self.NUMBERS:
-                    limit = self.RANGES.get(name)
-                    if limit is not None or len(shape) != 1 or type(value) is not np.ndarray or value.dtype.kind != "f":
-                        columns[name] = value = _numbers(name, value, limit)
+                    if len(shape) != 1 or type(value) is not np.ndarray or value.dtype.kind != "f":
+                        columns[name] = value = _numbers(name, value)
+                    limit = self.RANGES.get(name) if type(value) is np.ndarray and len(value) else None
+                    if limit and not (np.minimum.reduce(value) >= 0.0 and np.maximum.reduce(value) <= limit[0]):
+                        raise _beyond(name, value, limit)
                 count = shape[0] if shape else -1
             rows = count if rows is None else rows
             if count != rows or count <= 0:
@@ -276,7 +278,7 @@ def _check_same_shapes(one: Any, other: Any) -> None:
             )
 
 
-def _numbers(name: str, column: Any, limit: tuple[float, str] | None = None) -> Any:
+def _numbers(name: str, column: Any) -> Any:
     shape = column.shape
     if len(shape) == 2 and shape[1] == 1:
         column = column[:, 0]
@@ -286,12 +288,13 @@ def _numbers(name: str, column: Any, limit: tuple[float, str] | None = None) -> 
         return column
     if column.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold numbers, got dtype {column.dtype}")
-    if limit is not None and column.dtype.kind != "b" and len(column):
-        largest, remedy = limit
-        if not (np.minimum.reduce(column) >= 0.0 and np.maximum.reduce(column) <= largest):
-            row = int(np.flatnonzero(~((column >= 0.0) & (column <= largest)))[0])
-            raise ValueError(f"{name} must be {remedy.format(column[row])} in row {row}{_PASS.get(name, '')}")
     return column if column.dtype.kind == "f" else column.astype(np.float32)
+
+
+def _beyond(name: str, column: NDArray[Any], limit: tuple[float, str]) -> ValueError:
+    largest, remedy = limit
+    row = int(np.flatnonzero(~((column >= 0.0) & (column <= largest)))[0])
+    return ValueError(f"{name} must be {remedy.format(column[row])} in row {row}{_PASS.get(name, '')}")
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ def _networks(algorithm: "DQN") -> Networks:
 
 def _slopes(algorithm: "DQN", networks: Sequence[Fork], batch: Transitions) -> Figures:
     (chain,), (target,) = networks[0].heads, networks[1].heads
-    rows, delta, weights = len(batch.obs), algorithm.huber, batch.weights
+    rows, delta, weights = batch.obs.shape[0], algorithm.huber, batch.weights
     action, r_t = batch.action.unsqueeze(1), batch.reward
-    goes_on = 1.0 - batch.terminal.to(r_t.dtype)
+    goes_on = torch.rsub(batch.terminal.to(r_t.dtype), 1.0)  # the operator is a Python function around it
     q_t = target.forward(batch.next_obs)[-1]
     if algorithm.double:
         best = chain.forward(batch.next_obs)[-1].argmax(1, keepdim=True)
