@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from parl_torch import algorithms, networks
+from parl_torch import algorithms, layers, networks
 from parl_torch.agent import Agent
 from parl_torch.algorithms import DQN, PPO
 from parl_torch.networks import ActorCritic, AtariActorCritic, AtariQNetwork, DuelingHead, QNetwork
@@ -80,3 +80,23 @@ def test_networks_of_continuous_actions_serve_their_algorithms(name: str, networ
     actor, critic = model.get_actor_params(), model.get_critic_params()
     assert len(actor) + len(critic) == len(list(model.parameters()))
     assert not {id(parameter) for parameter in actor} & {id(parameter) for parameter in critic}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_layer_s_tanh_of_many_values_and_its_two_derivatives_are_pytorch_s(threads: int) -> None:
+    before = torch.get_num_threads()
+    inputs = torch.randn(300, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    layer = layers.fc(32, act="tanh")
+    torch.set_num_threads(threads)
+    try:
+        found = layer(inputs)
+    finally:
+        torch.set_num_threads(before)
+    expected = torch.tanh(torch.nn.functional.linear(inputs, layer.weight, layer.bias))
+    assert (found.grad_fn.name() == expected.grad_fn.name()) is (threads > 1)  # numpy's is of one thread
+
+    def derivatives(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        (slope,) = torch.autograd.grad((values**2).sum(), inputs, create_graph=True)
+        return values, slope, *torch.autograd.grad((slope**2).sum(), layer.weight)
+
+    torch.testing.assert_close(derivatives(found), derivatives(expected), rtol=1e-4, atol=1e-3)
