@@ -97,3 +97,14 @@ def test_a_wrong_number_of_logits_is_refused() -> None:
 def test_logits_that_are_no_numbers_end_sampling_with_what_to_do(logit: float) -> None:
     with pytest.raises(DivergedError, match="logits are NaN or infinite; go back to the last checkpoint"):
         CategoricalDistribution(torch.tensor([[0.0, logit]])).sample()
+
+
+def test_log_probabilities_of_many_short_rows_and_their_slopes_are_those_of_a_few() -> None:
+    logits = torch.randn(2048, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    many = CategoricalDistribution(logits).log_probabilities
+    few = torch.cat([CategoricalDistribution(rows).log_probabilities for rows in logits.split(64)])
+    torch.testing.assert_close(many, few)
+    weights = torch.arange(5.0)
+    slopes = [torch.autograd.grad((found * weights).sum(), logits) for found in (many, few)]
+    torch.testing.assert_close(*slopes)
+    assert many.is_contiguous()

@@ -111,7 +111,7 @@ class _Tanh(torch.autograd.Function):
 
 
 def _tanh(inputs: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or inputs.numel() < _MANY or torch._C._get_tracing_state():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or inputs.numel() < _MANY:
         return torch.tanh(inputs)
     # Subclasses are what transforms and fake modes compute with; several threads of PyTorch's are faster than numpy.
     is_array = type(inputs) is Tensor and inputs.device.type == "cpu" and inputs.dtype == torch.float32
