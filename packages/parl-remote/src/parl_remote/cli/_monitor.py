@@ -16,8 +16,7 @@ from parl_remote._monitor.sessions import token_of
 from parl_remote._node.run_files import RunFiles
 from parl_remote._node.starting import NodeSettings
 from parl_remote._transport.addresses import EVERY_INTERFACE, Address, address_here, is_loopback, without_brackets
-from parl_remote.cli._launch import check_port
-from parl_remote.cli._session import address_option, key_option, only_target, port_option
+from parl_remote.cli._session import address_option, check_port, key_option, only_target, port_option
 from parl_remote.errors import RemoteError
 
 __all__ = ["monitor_command", "plan_monitor"]

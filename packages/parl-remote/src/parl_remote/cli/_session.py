@@ -6,12 +6,14 @@ Target --ClusterAddress--> Session: inquiries to the master and to workers --> a
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import click
+import psutil
 
 from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.reach import explained
@@ -41,6 +43,7 @@ __all__ = [
     "address_option",
     "ask_status",
     "begins",
+    "check_port",
     "deaths_of",
     "find_actor",
     "find_actor_or_death",
@@ -309,3 +312,40 @@ def _meant(actors: list[_Actor], text: str) -> _Actor | None:
         more = f" and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
         raise click.ClickException(f"{text!r} may be any of {len(found)} actors: {shown}{more}; say more of the id")
     return found[0] if found else None
+
+
+def check_port(host: str, port: int, run_files: RunFiles) -> None:
+    """Check that a port is free.
+
+    Raises:
+        click.ClickException: The port is in use; the message has the process.
+    """
+    for _, record in run_files.clusters():
+        if record.port == port and record.process.alive():
+            raise click.ClickException(
+                f"port {port} is in use by your own cluster {record.cluster_id} (process {record.process.pid}); "
+                f"stop it with `xparl stop --port {port}`, or choose another port"
+            )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        if not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would let two have the port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            who = _who_listens(port)
+            reason = f"port {port} is in use{who}; choose another" if who else f"{error.strerror} (port {port})"
+            raise click.ClickException(f"cannot listen on {host}:{port}: {reason}") from error
+
+
+def _who_listens(port: int) -> str:
+    """Return the process that has a port, as " by name (process 12)", as far as this user may see it."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port:
+                if connection.pid is None:
+                    return " by a process of another user"
+                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""

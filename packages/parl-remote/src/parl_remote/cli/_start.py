@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from parl_remote._links.requests import Inquiry
 from parl_remote._messages import Role
 from parl_remote._messages.parts import NodeReached, ReachNode
 from parl_remote._node.run_files import RunFiles, key_of, locked
-from parl_remote._node.starting import NodeSettings
+from parl_remote._node.starting import NodeSettings, start_program
 from parl_remote._program.rendezvous import ClusterAddress, given_key
 from parl_remote._resources import Resources
 from parl_remote._security import ClusterKey, write_private_file
@@ -35,9 +36,8 @@ from parl_remote._transport.addresses import (
     own_address_toward,
     without_brackets,
 )
-from parl_remote.cli._launch import check_port, foreground_option, launch
 from parl_remote.cli._monitor import plan_monitor
-from parl_remote.cli._session import key_option
+from parl_remote.cli._session import check_port, key_option
 from parl_remote.errors import RemoteError
 
 __all__ = ["RUNS_ALREADY", "NodeResources", "connect_command", "key_command", "start_command"]
@@ -49,6 +49,10 @@ RUNS_ALREADY = "It runs already"
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+_foreground_option = click.option(
+    "--foreground", is_flag=True, help="Stay in this terminal until Ctrl-C or SIGTERM; for systemd and containers."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,7 @@ def _bytes(text: str) -> int:
     help="No longer needed: logs use the cluster's single port.",
 )
 @click.option("--once", is_flag=True, help="Start nothing if your own cluster runs at this port, and say so.")
-@foreground_option
+@_foreground_option
 def start_command(
     port: int,
     cpu_num: float | None,
@@ -278,7 +282,39 @@ def start_command(
             start.close()
             _say_started(address, settings, resources, monitor.start(settings))
 
-        launch(settings, foreground, found, say)
+        _launch(settings, foreground, found, say)
+
+
+def _launch(settings: NodeSettings, foreground: bool, found: Environment, say: Callable[[str], None]) -> None:
+    """Start a node, here or detached, and report it to the user.
+
+    Args:
+        settings: Its settings.
+        foreground: Whether this process becomes the node; it then does not return.
+        found: Limits, and the command that nodes are started with.
+        say: Prints the address that it listens on.
+
+    Raises:
+        click.ClickException: It did not come up.
+    """
+    if not foreground:
+        log_file = Path(settings.directory) / "node.log"
+        try:
+            address = start_program("parl_remote._node.cluster_node", settings, log_file, found, what="node")
+        except RemoteError as error:
+            raise click.ClickException(str(error)) from error
+        say(address)
+        return
+
+    def report(outcome: dict[str, str]) -> None:
+        if error := outcome.get("error"):
+            click.echo(f"Error: {error}", err=True)
+        else:
+            say(outcome["address"])
+
+    from parl_remote._node.cluster_node import run_node  # 0.1 s of imports that a detached node pays itself
+
+    sys.exit(run_node(settings, report))
 
 
 def _remove_if_empty(directory: Path) -> None:
@@ -369,7 +405,7 @@ _LOOK_S = 0.05
     metavar="NAME",
     help="Start nothing if the worker that was started here under this name, for this master, still runs, and say so.",
 )
-@foreground_option
+@_foreground_option
 def connect_command(
     address: str,
     cpu_num: float | None,
@@ -446,7 +482,7 @@ def connect_command(
             start.close()
             _say_joined(listening, settings, resources)
 
-        launch(settings, foreground, found, say)
+        _launch(settings, foreground, found, say)
     _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)
 
 
