@@ -1,4 +1,4 @@
-"""What a worker does on its master's orders to end an actor, which may be repeated, and when it orders processes."""
+"""What a worker does on its master's orders to end an actor, which may be repeated."""
 
 from __future__ import annotations
 
@@ -15,16 +15,9 @@ from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseAssigned
 from parl_remote._messages.overview import EndActor
 from parl_remote._resources import Resources
-from parl_remote._worker.actors import ActorProcess, ActorProcesses
+from parl_remote._worker.actors import ActorProcess
 from parl_remote._worker.worker import Worker
 from parl_remote.errors import ChannelClosed, DeathCause, DeathKind, ResultTimeout
-
-
-def zygote_at(descriptor: int) -> Mock:
-    zygote = Mock()
-    zygote.fileno.return_value = descriptor
-    zygote.pending.return_value = False
-    return zygote
 
 
 class Host:
@@ -34,7 +27,9 @@ class Host:
         self.now = 100.0
         self.loop = Loop(lambda: self.now)
         self._reads, self._writes = os.pipe()
-        self.zygote = zygote_at(self._reads)
+        self.zygote = Mock()
+        self.zygote.fileno.return_value = self._reads
+        self.zygote.pending.return_value = False
         self.worker = Worker(
             self.loop,
             directory=directory,
@@ -103,75 +98,3 @@ def test_an_actor_that_could_not_be_asked_is_asked_by_the_next_order(host: Host)
     host.channel.send.side_effect = None
     host.order(10.0)
     assert host.channel.send.call_count == 2
-
-
-class Spares:
-    """The processes of a worker, whose zygote and clock are the test's."""
-
-    def __init__(self, directory: Path) -> None:
-        self.now = 100.0
-        self.loop = Loop(lambda: self.now)
-        self._reads, self._writes = os.pipe()
-        self.zygote = zygote_at(self._reads)
-        self.processes = ActorProcesses(
-            self.loop,
-            directory=directory,
-            log_directory=directory,
-            zygote=self.zygote,
-            restart_zygote=Mock(),
-            log_tail_lines=1,
-            on_spare=lambda: self.processes.want(0),
-            on_refused=Mock(),
-            on_ended=Mock(),
-        )
-        self.processes.want(0)
-        self.forked(1)
-
-    def forked(self, *numbers: int) -> None:
-        self.zygote.reports.return_value = [{"forked": number, "pid": number} for number in numbers]
-        os.write(self._writes, b"1")
-        self.loop.run_once(0.0)
-        os.read(self._reads, 1)
-
-    def ordered_at(self, now: float) -> int:
-        """Return how many processes have been ordered until then."""
-        self.now = now
-        self.loop.run_once(0.0)
-        return int(self.zygote.fork.call_count)
-
-    def close(self) -> None:
-        self.processes.close()
-        self.loop.close()
-        os.close(self._reads)
-        os.close(self._writes)
-
-
-@pytest.fixture
-def spares(tmp_path: Path) -> Iterator[Spares]:
-    made = Spares(tmp_path)
-    yield made
-    made.close()
-
-
-def test_a_spare_is_forked_once_the_actor_that_took_the_last_one_has_had_time_to_start(spares: Spares) -> None:
-    assert spares.processes.take() is not None
-    spares.processes.want(0)
-    assert spares.ordered_at(100.02) == 1
-    assert spares.ordered_at(100.04) == 2
-
-
-def test_a_process_that_is_waited_for_is_forked_at_once_with_a_spare(spares: Spares) -> None:
-    assert spares.processes.take() is not None
-    spares.processes.want(1)
-    assert spares.ordered_at(100.0) == 3
-
-
-def test_a_spare_is_forked_at_once_where_one_actor_follows_the_other(spares: Spares) -> None:
-    assert spares.processes.take() is not None
-    spares.processes.want(1)
-    assert spares.ordered_at(100.01) == 3
-    spares.forked(2, 3)
-    assert spares.processes.take() is not None
-    assert spares.processes.take() is not None
-    spares.processes.want(0)
-    assert spares.ordered_at(100.01) == 4

@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import os
 import time
 from collections import deque
@@ -42,7 +41,6 @@ __all__ = ["ActorProcess", "ActorProcesses", "CallRecorder", "WorkerLease", "Wor
 _log = logging.getLogger("parl.remote")
 
 _SPARES = 1  # one hides the fork from programs that make actors one after the other, and costs some MB
-_START_S = 0.03  # an actor answers its first call within it, unless its class imports much
 _REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
 _MAX_STILLBORN = 3
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
@@ -110,7 +108,6 @@ class ActorProcesses:
         self._actors: dict[int, ActorProcess] = {}
         self._spares: deque[ActorProcess] = deque()
         self._ordered = 0
-        self._taken_at = self._fork_at = -math.inf
         self._last_number = 0
         self._zygote_deaths = 0
         self._ever_forked = False
@@ -122,13 +119,7 @@ class ActorProcesses:
         loop.add(zygote, self._hear)
 
     def want(self, count: int) -> None:
-        """Order processes so that `count` actors can be taken soon, plus a spare one.
-
-        A spare that nobody waits for is forked once the actor that took the last one has started, which it would delay.
-        """
-        if not count and self._loop.now() < self._fork_at:
-            self._loop.call_at(self._fork_at, self._on_spare)
-            return
+        """Order processes so that `count` actors can be taken soon, plus a spare one."""
         while self._ordered + len(self._spares) < count + self._spares_wanted and self._has_zygote:
             self._last_number += 1
             self._ordered += 1
@@ -139,9 +130,6 @@ class ActorProcesses:
         if not self._spares:
             return None
         self._stillborn = 0
-        before, self._taken_at = self._taken_at, self._loop.now()
-        follows = self._taken_at < before + _START_S  # then the next one is about to be requested, too
-        self._fork_at = self._taken_at + (0.0 if follows else _START_S)
         return self._spares.popleft()
 
     def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
