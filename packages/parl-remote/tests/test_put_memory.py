@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -143,6 +144,17 @@ def test_memory_is_reused_only_without_readers(pool: MemoryPool) -> None:
     third = pool.store([b"3" * SIZE], [0])
     assert third.inode in {first.inode, second.inode}
     assert bytes(read(third.place())[0][0][:3]) == b"333"
+
+
+def test_memory_is_reused_while_another_thread_learns_that_its_holder_has_ended(pool: MemoryPool) -> None:
+    first, holder = pool.store([bytes(SIZE)], [0]), WeakSet[int]()
+    pool.lend(first, holder)
+    del holder
+    gc.collect()
+    end = pool._ended.get_nowait()  # the thread has it, and waits for its turn
+    assert pool.store([b"2" * SIZE], [0]).inode == first.inode
+    pool._take_back(end)
+    assert pool.store([b"3" * SIZE], [0]).inode != first.inode
 
 
 def test_a_place_of_what_was_there_before_is_refused(pool: MemoryPool) -> None:

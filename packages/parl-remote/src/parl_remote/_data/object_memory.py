@@ -296,6 +296,11 @@ class MemoryPool:
             on_first, self._on_first = self._on_first, None
             self._collect()
             memory = None if is_nested else self._find(needed)
+            if memory is None and not is_nested:
+                for _, use in list(self._lent.values()):
+                    if use() is None:  # from Python 3.14 on, the thread in `wait` may have its end already
+                        self._take_back(use)
+                memory = self._find(needed)
         if on_first is not None:
             on_first(self)
         memory = memory or _new(needed)
@@ -322,7 +327,9 @@ class MemoryPool:
         self._take_back(self._ended.get())
 
     def _take_back(self, use: weakref.ref[object]) -> None:
-        self.give_back(self._lent.pop(id(use))[0])
+        lent = self._lent.pop(id(use), None)
+        if lent is not None:  # otherwise `_fill` was first
+            self.give_back(lent[0])
 
     def tidy(self) -> bool:
         """Free memory that has idled for a second, except for its remaining readers; return whether more idles.
