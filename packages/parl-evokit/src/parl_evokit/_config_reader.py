@@ -24,7 +24,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from parl_evokit._directories import path_of
-from parl_evokit.errors import ConfigError, shown
+from parl_evokit.errors import ConfigError, _shown
 
 __all__ = ["Block", "Field", "Quoted", "Value", "Word", "load_settings", "parse_prototxt", "quote", "to_prototxt"]
 
@@ -287,7 +287,7 @@ def _value_of(name: str, value: object) -> Value:
     if isinstance(value, bool):
         return Word(str(value).lower())
     if isinstance(value, int | float):
-        return Word(shown(value))
+        return Word(_shown(value))
     raise ConfigError(f"{name} cannot be a {type(value).__name__}")
 
 

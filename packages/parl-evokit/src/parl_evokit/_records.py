@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.errors import RecordError, shown
+from parl_evokit.errors import RecordError, _shown
 from parl_evokit.noise._keys import CONTROL_KEY, HALF_BITS, HALF_MASK, KEY_BITS, join_key, split_key
 
 __all__ = [
@@ -203,10 +203,10 @@ class SamplingInfo:
     __hash__ = None  # type: ignore[assignment]  # its fields can change
 
     def __repr__(self) -> str:
-        key, identity = f"key={shown(self.key)}", f", identity={shown(self.identity)}" if self.identity else ""
+        key, identity = f"key={_shown(self.key)}", f", identity={_shown(self.identity)}" if self.identity else ""
         number = self.fingerprint
-        fingerprint = f"{number:#010x}" if isinstance(number, int) and 0 <= number < 2**32 else shown(number)
-        return f"SamplingInfo({key}, model_iter_id={shown(self.model_iter_id)}, fingerprint={fingerprint}{identity})"
+        fingerprint = f"{number:#010x}" if isinstance(number, int) and 0 <= number < 2**32 else _shown(number)
+        return f"SamplingInfo({key}, model_iter_id={_shown(self.model_iter_id)}, fingerprint={fingerprint}{identity})"
 
 
 def halves_of(noise_keys: NDArray[np.uint64]) -> list[list[int]]:
@@ -335,7 +335,7 @@ def decision(context: bytes, action: int, propensity: float) -> bytes:
     if not is_decision(context, action, propensity):
         raise RecordError(
             f"an action is 0 to 2**31 - 1, its propensity above 0 to 1, and a context finite float32 numbers; "
-            f"not {shown(action)}, {propensity} and {context[:40]!r}"
+            f"not {_shown(action)}, {propensity} and {context[:40]!r}"
         )
     return CONTEXT + varint(len(context)) + context + ACTION + varint(action) + PROPENSITY + FLOAT.pack(propensity)
 
@@ -355,8 +355,8 @@ def _info_bytes(info: SamplingInfo, fingerprint: int) -> bytes:
         if not isinstance(info, SamplingInfo):
             raise RecordError(f"a sample must be a SamplingInfo, not of type {type(info).__name__}") from error
         raise RecordError(
-            f"key, model_iter_id, fingerprint and identity of a sample must be integers, not {shown(info.key)}, "
-            f"{shown(info.model_iter_id)}, {shown(fingerprint)} and {shown(info.identity)}"
+            f"key, model_iter_id, fingerprint and identity of a sample must be integers, not {_shown(info.key)}, "
+            f"{_shown(info.model_iter_id)}, {_shown(fingerprint)} and {_shown(info.identity)}"
         ) from error
 
 
@@ -371,7 +371,7 @@ def _key_bytes(key: Sequence[int]) -> bytes:
             )  # fmt: skip
     for half in key:
         if not 0 <= half < 2**31:
-            raise RecordError(f"a key consists of integers from 0 to 2**31 - 1, not {shown(half)}")
+            raise RecordError(f"a key consists of integers from 0 to 2**31 - 1, not {_shown(half)}")
     return b"".join([KEY + varint(half) for half in key])
 
 
@@ -379,17 +379,17 @@ def _key_bytes(key: Sequence[int]) -> bytes:
 def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
     """Return the bytes that say which model was perturbed."""
     if not 0 <= model_iter_id < 2**31:
-        raise RecordError(f"model_iter_id must be from 0 to 2**31 - 1, not {shown(model_iter_id)}")
+        raise RecordError(f"model_iter_id must be from 0 to 2**31 - 1, not {_shown(model_iter_id)}")
     if not fingerprint:
         return MODEL + varint(model_iter_id)
     if not 0 <= fingerprint < 2**32:
-        raise RecordError(f"a fingerprint must be from 0 to 2**32 - 1, not {shown(fingerprint)}")
+        raise RecordError(f"a fingerprint must be from 0 to 2**32 - 1, not {_shown(fingerprint)}")
     return MODEL + varint(model_iter_id) + FINGERPRINT + UINT32.pack(fingerprint)
 
 
 def _identity_bytes(identity: int) -> bytes:
     if not 0 <= identity < 2**KEY_BITS:
-        raise RecordError(f"an identity must be from 2 to 2**62 - 1, not {shown(identity)}")
+        raise RecordError(f"an identity must be from 2 to 2**62 - 1, not {_shown(identity)}")
     return IDENTITY + UINT64.pack(identity)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from parl_core.errors import ParlError
 
-LONGEST_SHOWN = 100
+_LONGEST_SHOWN = 100
 
 __all__ = [
     "ConfigError",
@@ -48,13 +48,13 @@ __all__ = [
 ]
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     """Return `repr(value)` for a message: not all of a long one, also where Python prints no such long integers."""
     try:
         text = repr(value)
     except ValueError:
         return f"<{type(value).__name__} of thousands of digits>"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 class EvolutionError(ParlError):

@@ -43,7 +43,7 @@ __all__ = ["Comparison", "Control", "Guard", "Verdict", "shortened"]
 
 PIECE = 2**16
 TIGHTEST = 100.0  # twice the r of (1): after so many rewards of each arm it is narrowest
-COUNTS = 3  # of a comparison, in its array
+FORMER_NUMBERS = 8  # of a comparison in state of earlier versions, without `varied`
 _PREFIX = "guard."
 
 
@@ -253,11 +253,14 @@ class Guard:
         """
         own = within(_PREFIX, state)
         if "comparison" in own:
-            number, information, total, squares, spread, *counts = own["comparison"].tolist()
-            varied = counts.pop() if len(counts) > COUNTS else 0.0  # which earlier versions did not have
+            numbers = own["comparison"].tolist()
+            if len(numbers) == FORMER_NUMBERS:
+                numbers.append(0.0)
+            number, information, total, squares, spread, freedom, present_seen, holdout_seen, varied = numbers
             present, holdout = (Control(int(count), *sums) for count, *sums in own["waiting"].tolist())
+            counts = int(freedom), int(present_seen), int(holdout_seen)
             self.comparison = Comparison(
-                int(number), present, holdout, information, total, squares, spread, *map(int, counts), varied
+                int(number), present, holdout, information, total, squares, spread, *counts, varied
             )
             self._parameters = own.get("parameters")
             self._number = int(own["number"]) if self._parameters is not None else None

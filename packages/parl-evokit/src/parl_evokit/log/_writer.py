@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from parl_evokit._directories import path_of, try_lock
 from parl_evokit._records import FLOAT, Record, SamplingInfo, decision, encode_sample
 from parl_evokit._samples import NUMBERS
-from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError, shown
+from parl_evokit.errors import InvalidReward, InvalidToken, LogError, RecordError, SecretError, _shown
 from parl_evokit.log._frames import SUFFIX, Header, frame
 from parl_evokit.tokens import Refusal, Tokens
 
@@ -295,7 +295,7 @@ def _decision(context: Sequence[float] | NDArray[np.floating], action: int, prop
         number, probability = index(action), float(propensity)
     except (TypeError, ValueError, OverflowError) as error:
         raise RecordError(
-            f"action must be an integer and propensity a number, not {shown(action)} and {shown(propensity)}"
+            f"action must be an integer and propensity a number, not {_shown(action)} and {_shown(propensity)}"
         ) from error
     return decision(numbers.tobytes(), number, probability)
 
@@ -306,4 +306,4 @@ def _number(reward: Any) -> float:
     try:
         return float(reward)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RecordError(f"a reward must be a number that 32 bits hold, not {shown(reward)}: {error}") from error
+        raise RecordError(f"a reward must be a number that 32 bits hold, not {_shown(reward)}: {error}") from error

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.errors import EvolutionError, InvalidKey, shown
+from parl_evokit.errors import EvolutionError, InvalidKey, _shown
 
 __all__ = [
     "CONTROL_KEY",
@@ -84,7 +84,7 @@ def join_key(halves: Sequence[int]) -> int:
         raise
     except (TypeError, ValueError):  # not two, or not integers
         pass
-    raise InvalidKey(f"a key must be two integers from 0 to 2**31 - 1, not {shown(halves)}")
+    raise InvalidKey(f"a key must be two integers from 0 to 2**31 - 1, not {_shown(halves)}")
 
 
 class KeySource(Protocol):

@@ -12,6 +12,7 @@ __all__ = [
     "descendants",
     "ended_within",
     "is_stopped",
+    "listener_at",
     "resident_bytes",
     "send_signal",
     "started",
@@ -147,3 +148,17 @@ def descendants(pid: int) -> Iterator[int]:
             yield int(child.pid)
     except psutil.Error:
         return
+
+
+def listener_at(port: int) -> str:
+    """Return the process that listens at a port, as "by name (process 12)", as far as this user may see it."""
+    psutil = _psutil()
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port:
+                if connection.pid is None:
+                    return "by a process of another user"
+                return f"by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""

@@ -51,6 +51,7 @@ __all__ = [
     "ignore_hang_up",
     "is_stopped",
     "limit_numeric_threads",
+    "listener_at",
     "marks_of",
     "raise_descriptor_limit",
     "read_marks",
@@ -63,6 +64,8 @@ __all__ = [
     "write_marks",
 ]
 
+
+listener_at = portable.listener_at  # on Linux, too: only an error asks
 
 _MARK = struct.Struct("<QI")
 _AT_ONCE = 1000 * _MARK.size

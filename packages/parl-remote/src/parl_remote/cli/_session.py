@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
-import psutil
 
 from parl_remote._config import Environment, Limits, environment
 from parl_remote._doctor.reach import explained
@@ -32,6 +31,7 @@ from parl_remote._messages.overview import (
 )
 from parl_remote._node.run_files import RunFiles
 from parl_remote._program.rendezvous import ClusterAddress
+from parl_remote._system.processes import listener_at
 from parl_remote._transport import Channel
 from parl_remote._transport.addresses import Address, address_here
 from parl_remote.errors import RemoteError
@@ -333,19 +333,6 @@ def check_port(host: str, port: int, run_files: RunFiles) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            who = _who_listens(port)
-            reason = f"port {port} is in use{who}; choose another" if who else f"{error.strerror} (port {port})"
+            who = listener_at(port)
+            reason = f"port {port} is in use {who}; choose another" if who else f"{error.strerror} (port {port})"
             raise click.ClickException(f"cannot listen on {host}:{port}: {reason}") from error
-
-
-def _who_listens(port: int) -> str:
-    """Return the process that has a port, as " by name (process 12)", as far as this user may see it."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port:
-                if connection.pid is None:
-                    return " by a process of another user"
-                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
-    except (psutil.Error, OSError):
-        pass
-    return ""
