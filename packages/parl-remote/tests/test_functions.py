@@ -20,14 +20,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import parl_remote
 from parl_remote import Executor, ExecutorBroken, ItemLost, RemoteFuture, ResultTimeout, SerializationError
-from parl_remote._functions.sources import Items, Results
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 60.0
@@ -620,36 +618,6 @@ class TestMap:
     def test_a_map_within_a_map_does_not_wait_for_itself(self, shared_cluster: None) -> None:
         assert list(parl_remote.map(inner, range(6))) == [sum(n * n for n in range(m)) for m in range(6)]
         assert list(parl_remote.map(through_executor, range(4))) == [sum(n * n for n in range(m)) for m in range(4)]
-
-    def test_a_loop_takes_no_step_of_python_for_each_result(
-        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(Results, "__next__", None)  # a quarter of the time of a map over quick items
-            assert list(parl_remote.map(square, range(1000))) == [n * n for n in range(1000)]
-
-    def test_next_and_close_within_a_loop(self, shared_cluster: None) -> None:
-        results = parl_remote.map(square, range(9))
-        assert [(one, next(results, None)) for one in results][-2:] == [(36, 49), (64, None)]
-        results = parl_remote.map(square, range(1000), chunksize=100)
-        came = []
-        for one in results:
-            came.append(one)
-            if len(came) == 150:
-                results.close()
-        assert came == [n * n for n in range(150)]
-
-    def test_an_iterator_goes_on_after_an_interrupted_wait(
-        self, shared_cluster: None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        results = iter(parl_remote.map(square, range(4), chunksize=2))
-        assert next(results) == 0
-        with monkeypatch.context() as patched:
-            patched.setattr(Items, "part", Mock(side_effect=KeyboardInterrupt))
-            assert next(results) == 1
-            with pytest.raises(KeyboardInterrupt):
-                next(results)
-        assert list(results) == [4, 9]
 
 
 class TestRemoteFunction:

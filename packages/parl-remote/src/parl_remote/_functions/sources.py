@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from concurrent.futures._base import RUNNING
-from itertools import chain, repeat
 from math import inf
 from typing import Any, TypeVar
 
@@ -517,39 +516,27 @@ class Results(ResultIterator[R]):
         self._counted = 0  # results of the last part
         self._by_item = bool(job.ahead)
         self._ready: list[Any] = []  # backwards
-        self._given: Iterator[Any] = iter(())  # takes one after the other out of it
         self._later: list[Any] = []  # of this part, if items are taken one by one
-        self._has_errors = False
         self._has_begun = False
         self._is_over = False
 
-    def __iter__(self) -> Iterator[R]:
-        return chain.from_iterable(self._parts())  # in a quarter of the time that `__next__` takes
-
-    def _parts(self) -> Iterator[Iterable[R]]:
-        while self._ready or not self._is_over:
-            if self._has_errors:
-                yield map(next, repeat(self))
-            elif self._ready:
-                yield self._given
-            else:  # an iterator without elements, because what is raised here ends this generator
-                yield filter(None, map(Results._fetch, (self,)))
-
     def __next__(self) -> R:
-        while True:
-            for value in self._given:  # no call from there on: what a handler raises comes before, or after this
-                if type(value) is not _Raised:
-                    result: R = value
-                    return result
-                if not self._goes_on:
-                    self._end()
-                try:
-                    if isinstance(value.error, StopIteration):  # which would look like the end
-                        raise RuntimeError("an item raised StopIteration") from value.error
-                    raise value.error
-                finally:
-                    del value
+        ready = self._ready
+        while not ready:
             self._fetch()
+        value = ready[-1]
+        del ready[-1]  # no call from there on: what a handler raises comes before, or after this is done
+        if type(value) is not _Raised:
+            result: R = value
+            return result
+        if not self._goes_on:
+            self._end()
+        try:
+            if isinstance(value.error, StopIteration):  # which would look like the end
+                raise RuntimeError("an item raised StopIteration") from value.error
+            raise value.error
+        finally:
+            del value
 
     @uninterrupted
     def _fetch(self) -> None:
@@ -563,7 +550,7 @@ class Results(ResultIterator[R]):
             self._take_part(job.part(self._timeout_s, self._deadline))
         if self._later:
             job.given += 1
-            self._give([self._later.pop()])
+            self._ready.append(self._later.pop())
             job.fill()
 
     @uninterrupted
@@ -591,22 +578,17 @@ class Results(ResultIterator[R]):
         self._counted = len(values)
         for place, error in failures.items():
             values[place] = _Raised(error)
-            self._has_errors = True
         values.reverse()
         if self._by_item:
             self._later = values
         else:
             self._job.given += self._counted
-            self._give(values)
-
-    def _give(self, values: list[Any]) -> None:
-        self._ready = values
-        self._given = map(values.pop, repeat(-1, len(values)))
+            self._ready[:] = values
 
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
-            deque(self._given, 0)  # drops them
+            self._ready.clear()
             self._later.clear()
             self._job.workers.soon(self._job.close)
             self._tick(0)
