@@ -29,6 +29,7 @@ import struct
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,9 +269,11 @@ class MemoryPool:
     def begin(self) -> None:
         """Begin without memory; also in the child of a fork, which closes the parent's with its own references."""
         self._lock = threading.RLock()
-        self._lent: dict[int, tuple[Memory, weakref.ref[object]]] = {}  # by the identity of the weak reference
-        # Filled when a holder ends, at any point, even within this queue's own methods: it is re-entrant.
-        self._ended: queue.SimpleQueue[weakref.ref[object]] = queue.SimpleQueue()
+        self._lent: dict[int, tuple[Memory, tuple[weakref.ref[object], ...]]] = {}  # by the identity of the first
+        # Both are filled when a holder ends, at any point, even within their own methods: they are re-entrant. The
+        # second only wakes who waits: from Python 3.14 on it hands over before that thread has its turn.
+        self._ended: deque[weakref.ref[object]] = deque()
+        self._wakes: queue.SimpleQueue[weakref.ref[object]] = queue.SimpleQueue()
         self._idle: list[tuple[float, Memory]] = []
         self._on_first: Callable[[MemoryPool], None] | None = self._at_first
 
@@ -296,11 +299,6 @@ class MemoryPool:
             on_first, self._on_first = self._on_first, None
             self._collect()
             memory = None if is_nested else self._find(needed)
-            if memory is None and not is_nested:
-                for _, use in list(self._lent.values()):
-                    if use() is None:  # from Python 3.14 on, the thread in `wait` may have its end already
-                        self._take_back(use)
-                memory = self._find(needed)
         if on_first is not None:
             on_first(self)
         memory = memory or _new(needed)
@@ -313,9 +311,10 @@ class MemoryPool:
 
     def lend(self, memory: Memory, holder: object) -> None:
         """Have memory given back at the end of its holder."""
-        # Called in C: no handler of a signal can come before the end is noted.
-        use = weakref.ref(holder, self._ended.put)
-        self._lent[id(use)] = memory, use
+        # Called in C, the last one first: no handler of a signal can come before the end is noted.
+        wakes = weakref.ref(holder, self._wakes.put)
+        use = weakref.ref(holder, self._ended.append)
+        self._lent[id(use)] = memory, (use, wakes)
 
     def give_back(self, memory: Memory) -> None:
         """Return memory that this process does not refer to any more."""
@@ -324,12 +323,9 @@ class MemoryPool:
 
     def wait(self) -> None:
         """Wait until the holder of memory ends, and take it back."""
-        self._take_back(self._ended.get())
-
-    def _take_back(self, use: weakref.ref[object]) -> None:
-        lent = self._lent.pop(id(use), None)
-        if lent is not None:  # otherwise `_fill` was first
-            self.give_back(lent[0])
+        self._wakes.get()
+        with self._lock:
+            self._collect()
 
     def tidy(self) -> bool:
         """Free memory that has idled for a second, except for its remaining readers; return whether more idles.
@@ -347,9 +343,9 @@ class MemoryPool:
             return bool(self._idle)
 
     def _collect(self) -> None:
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(IndexError):
             while True:
-                self._take_back(self._ended.get_nowait())
+                self.give_back(self._lent.pop(id(self._ended.popleft()))[0])
 
     def _find(self, needed: int) -> Memory | None:
         """Return memory that fits and has no readers, exclusively locked, or None."""
