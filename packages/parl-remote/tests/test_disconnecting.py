@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import NotConnected, _current
+from parl_remote import NotConnected, _current, _future
 from parl_remote._config import Limits
 from parl_remote._links.loop import Loop
 from parl_remote._messages import LeaseGranted
@@ -195,7 +195,9 @@ def test_ctrl_c_in_one_step_of_disconnecting_keeps_no_other_from_being_taken(
 
 
 _WAITING_THREADS = """
+import sys
 import threading
+import time
 import parl_remote
 
 @parl_remote.remote_class(n_cpu=0)
@@ -206,18 +208,42 @@ class Sleeper:
     def sleep(self):
         threading.Event().wait()
 
-def wait():
-    begun.set()
-    sleeper.sleep()
+def waits(thread):
+    frame = sys._current_frames()[thread.ident]
+    while frame is not None and frame.f_code.co_name != "_wait_until":
+        frame = frame.f_back
+    return frame is not None
 
 parl_remote.connect(cpu_num=1)
-sleeper, items, begun = Sleeper(), parl_remote.Queue(), threading.Event()
+sleeper, items = Sleeper(), parl_remote.Queue()
 sleeper.begin()
-for waits in (wait, items.get, parl_remote.Executor(1).submit(len, ()).result):
-    threading.Thread(target=waits, daemon=True).start()
-begun.wait()
+threads = [threading.Thread(target=action, daemon=True) for action in (sleeper.sleep, items.get)]
+for thread in threads:
+    thread.start()
+while not all(map(waits, threads)):
+    time.sleep(0.01)
 print("over")
 """
+
+
+def test_a_daemon_thread_gets_the_errors_of_calls_while_the_program_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, got = threading.Event(), []
+    ends.set()
+    monkeypatch.setattr(_future, "program_ends", ends)
+    future: _future.RemoteFuture[None] = _future.RemoteFuture(None)
+    future.set_exception(ValueError("of the method"))
+    thread = threading.Thread(target=lambda: got.append(_error_of(future.result)), daemon=True)
+    thread.start()
+    thread.join()
+    assert [type(error) for error in got] == [ValueError]
+
+
+def _error_of(action: Callable[[], object]) -> BaseException | None:
+    try:
+        action()
+    except BaseException as error:
+        return error
+    return None
 
 
 def test_daemon_threads_that_wait_end_with_the_program_and_without_tracebacks() -> None:

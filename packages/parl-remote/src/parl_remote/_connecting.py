@@ -390,6 +390,7 @@ _LAST = -100  # the queues of `multiprocessing`, which are flushed before, have 
 
 
 def _disconnect_at_end() -> None:
+    """Disconnect because the interpreter ends."""
     program_ends.set()
     disconnect()
 

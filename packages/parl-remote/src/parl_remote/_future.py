@@ -35,7 +35,7 @@ from parl_remote._options import deadline_of
 from parl_remote._streams import RemoteIterator
 from parl_remote._system.facilities import wait_for_input
 from parl_remote._system.interrupts import Condition, interruptible, is_by_handler, uninterrupted
-from parl_remote.errors import ResultTimeout, unraised
+from parl_remote.errors import ActorLost, ResultTimeout, unraised
 
 if TYPE_CHECKING:
     import asyncio
@@ -328,7 +328,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
             ResultTimeout: The time has passed; the call continues.
             concurrent.futures.CancelledError: The call was cancelled.
             Exception: Whatever the method raised.
-            SystemExit: The program ends, and this is a daemon thread: it ends with it, without a traceback.
+            SystemExit: The actor was lost because the program ends, and this is a daemon thread: it ends as well,
+                without a traceback.
         """
         if self._state is not FINISHED:
             self._wait(timeout)
@@ -340,7 +341,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             error = self._exception
             self._exception = unraised(error)
             try:
-                if program_ends.is_set() and threading.current_thread().daemon:
+                if isinstance(error, ActorLost) and program_ends.is_set() and threading.current_thread().daemon:
                     raise SystemExit from error
                 raise error
             finally:

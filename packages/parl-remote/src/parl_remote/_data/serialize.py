@@ -433,7 +433,7 @@ def _by_value_pickler() -> type[Any]:
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
             if kind is functools.partialmethod:  # from Python 3.14 on, plain pickle cannot make it again
-                return functools.partial(functools.partialmethod, value.func, *value.args, **value.keywords), ()
+                return _partialmethod, (value.func, value.args, value.keywords)
             if kind is _Cached and not has_name_elsewhere(value):
                 return _cached, (value.__wrapped__, value.cache_parameters())
             if kind is FunctionType and value.__code__ is _DISPATCHES and not has_name_elsewhere(value):
@@ -504,6 +504,10 @@ def _with_bases(kind: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickle knows it by its name only
+
+
+def _partialmethod(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partialmethod[Any]:
+    return functools.partialmethod(function, *args, **keywords)
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:

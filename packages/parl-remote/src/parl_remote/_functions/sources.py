@@ -525,8 +525,9 @@ class Results(ResultIterator[R]):
         while not ready:
             self._fetch()
         value = ready[-1]
+        is_result = type(value) is not _Raised
         del ready[-1]  # no call from there on: what a handler raises comes before, or after this is done
-        if type(value) is not _Raised:
+        if is_result:
             result: R = value
             return result
         if not self._goes_on:

@@ -2,7 +2,7 @@
 
     <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster, with events.jsonl (`history`)
     <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
-    <run directory>/<host>-once.lock                                        locked while `xparl connect --once` starts
+    <run directory>/<host>-<port>.lock, <host>-once.lock                    locked while a node is started
     .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
 
 All of it is private to its user (directories 0700, files 0600). A process matches its record only if pid and start time
@@ -181,9 +181,9 @@ class RunFiles:
                     shutil.rmtree(old)
         return make_private_dir(parent / f"{host_name()}-{node_id}")
 
-    def once_lock(self) -> Path:
-        """Return the file to lock while a worker of this host is started that is to run only once."""
-        path = self._own() / f"{host_name()}-once.lock"
+    def lock_file(self, what: str) -> Path:
+        """Return the file to lock while a node of this host is started: of a port, or a worker that runs only once."""
+        path = self._own() / f"{host_name()}-{what}.lock"
         path.touch(0o600)
         return path
 
@@ -230,7 +230,7 @@ class RunFiles:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Wait until no other process has locked a file or directory, and lock it; on Windows, do nothing."""
+    """Wait until no other process has locked a file, and lock it; on Windows, do nothing."""
     if is_portable():
         yield
         return

@@ -105,14 +105,15 @@ class AnswerReader(ABC):
                     break  # given back; it leaves by another connection
                 if leads or self._reading.acquire(blocking=False):
                     self._reader = me
-                    while not future._settled:
-                        self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    try:
+                        while not future._settled:
+                            self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    except ResultTimeout:
+                        return
+                    except (ChannelClosed, RemoteProtocolError):
+                        self.lose()
                 elif not self._follow(future, deadline):
                     return
-        except ResultTimeout:
-            pass
-        except (ChannelClosed, RemoteProtocolError):
-            self.lose()
         finally:
             if leads:
                 self._hand_over()
@@ -175,8 +176,9 @@ class AnswerReader(ABC):
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
     ) -> None:
-        future._settle(value, error, cancelled=cancelled)
-        if self._watched or self._awaited:  # behind it: see `watch`
+        try:
+            future._settle(value, error, cancelled=cancelled)
+        finally:  # behind it: see `watch`
             self._unwatch(future)
 
     def _unwatch(self, future: RemoteFuture[Any]) -> None:

@@ -361,8 +361,9 @@ class Connection(AnswerReader):
             if future._settled:
                 raise
             future._settle(None, unreadable(error, future.method))
-        if self._watched or self._awaited:  # looked at here: every answer comes this way
-            self._unwatch(future)
+        finally:
+            if (self._watched or self._awaited) and future._settled:
+                self._unwatch(future)
 
     def _unstowed(self, frames: list[memoryview], flags: int) -> tuple[list[memoryview], int]:
         """Return a message and its flags as they were before large frames went into shared memory."""
@@ -371,7 +372,7 @@ class Connection(AnswerReader):
         return frames, flags
 
     def _take_answer(self, future: RemoteFuture[Any], flags: int, call_id: int, frames: list[memoryview]) -> None:
-        """Settle a future with an answer of any kind."""
+        """Settle a future with an answer that `take_message` does not read itself."""
         if flags & TICKETS:
             frames, flags = self._unstowed(frames, flags)
         try:

@@ -250,9 +250,10 @@ def start_command(
     resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
     with contextlib.ExitStack() as start:
         try:
+            # Who starts it as well finds the cluster that this one starts.
+            start.enter_context(locked(run_files.lock_file(str(port))))
             directory = run_files.cluster_directory(port)
             start.callback(_remove_if_empty, directory)  # if nothing is started
-            start.enter_context(locked(directory))  # who starts it as well finds the cluster that this one starts
             for where, record in run_files.clusters() if once else ():
                 if record.port == port and record.process.alive():
                     _say_it_runs(f"your cluster at port {port} (process {record.process.pid})", where, found, key_file)
@@ -442,7 +443,8 @@ def connect_command(
         try:
             master = Address.parse(address)
             if once:
-                start.enter_context(locked(run_files.once_lock()))  # who starts it as well finds the one of this start
+                # Who starts it as well finds the one of this start.
+                start.enter_context(locked(run_files.lock_file("once")))
                 for where, record in run_files.workers():
                     if (record.once, record.master) == (once, str(master)) and record.process.alive():
                         what = f"the worker {record.node_id} (process {record.process.pid})"
