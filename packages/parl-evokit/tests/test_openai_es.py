@@ -164,8 +164,15 @@ def test_equal_rewards_change_nothing_and_a_hundred_such_updates_are_reported() 
         es.tell(es.ask(4), [2.5] * 4)
     assert es.should_stop() == ""
     es.tell(es.ask(4), [2.5] * 4)
-    assert "the last 100 updates changed nothing" in es.should_stop()
+    assert "the last 100 updates changed nothing: all rewards were equal, " in es.should_stop()
     assert (es.mean == before).all()
+
+
+def test_a_search_whose_steps_are_too_small_stops_without_a_word_of_float32_rewards() -> None:
+    es = ES(np.ones(5), {"keys": "COUNTER", "solver": {"optimizer": {"type": "SGD", "base_lr": 1e-12}}})
+    for _ in range(100):
+        es.tell(es.ask(4), [1.0, 2.0, 3.0, 4.0])
+    assert "the steps were too small for float32 parameters" in es.should_stop()
 
 
 def test_parameters_that_overflow_are_reported() -> None:

@@ -369,12 +369,15 @@ class Strategy(ABC):
         """Return why the search should stop; empty if it should continue.
 
         The last step was not taken, because its parameters or samples would not be finite; or the last 100
-        updates changed nothing (all rewards were equal).
+        updates did not change the parameters.
         """
         if self._rejected:
             return f"the last step was not taken: {self._rejected}"
         if self._stalled >= 100:
-            return f"the last {self._stalled} updates changed nothing: all rewards were equal as float32 numbers"
+            return (
+                f"the last {self._stalled} updates changed nothing: all rewards were equal, the steps were too small "
+                "for float32 parameters, or no sample was better than the elites of GA"
+            )
         return ""
 
     def state(self) -> dict[str, NDArray[Any]]:
