@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,10 +147,24 @@ def test_estimates_do_not_depend_on_the_units_of_contexts(scale: float, offset: 
     assert results[1].value == pytest.approx(results[0].value, abs=0.02)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, 2.0, float("nan")])
-def test_a_level_that_is_none_is_refused(level: float) -> None:
-    with pytest.raises(EvolutionError, match="level must be above 0 and below 1"):
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, 2.0, float("nan"), None, "0.9", 0.9j, np.complex64(0.5)])
+def test_a_level_that_is_none_is_refused(level: Any) -> None:
+    with pytest.raises(EvolutionError, match="level must be a number above 0 and below 1"):
         evaluate(traffic(np.random.default_rng(1), 10), candidate, level=level)
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError])
+def test_an_error_of_the_candidate_is_its_own(error: type[Exception]) -> None:
+    def broken(contexts: NDArray[np.float32]) -> NDArray[np.float64]:
+        raise error(f"contexts of {len(contexts)}")
+
+    with pytest.raises(error, match=r"^contexts of 10$") as caught:
+        evaluate(traffic(np.random.default_rng(1), 10), broken)
+    assert not isinstance(caught.value, EvolutionError)
+
+
+def returning(result: Any) -> Any:
+    return lambda _: result
 
 
 def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
@@ -166,8 +181,9 @@ def test_what_is_no_decision_or_no_policy_is_refused(tmp_path: Path) -> None:
             with pytest.raises(RecordError, match=r"an action is|context must be"):
                 log.sampled(SamplingInfo([1, 2], 1, 5), **bad)  # type: ignore[arg-type]
     decisions = traffic(np.random.default_rng(4), 20)
-    for policy in (lambda x: np.ones((len(x), 4)), lambda x: np.ones((len(x), 1)), lambda x: np.ones(4)):
-        with pytest.raises(EvolutionError, match="candidate"):
-            evaluate(decisions, policy)
+    results: list[Any] = [np.ones((20, 4)), np.ones((20, 1)), np.ones((9, 4)), np.ones(4), 0.5, None, "none", [[1], []]]
+    for result in results:
+        with pytest.raises(EvolutionError, match="a candidate"):
+            evaluate(decisions, returning(result))
     with pytest.raises(EvolutionError, match="too few"):
         evaluate(read_decisions(tmp_path), candidate)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit._records import Record, SamplingInfo, is_decision
-from parl_evokit.errors import EvolutionError, RecordError
+from parl_evokit.errors import EvolutionError, RecordError, _shown
 from parl_evokit.log._frames import Header, is_header, scan
 from parl_evokit.log._reader import read_log
 from parl_evokit.log._segments import FileGone, FileUnreadable, files_of, stretch_of
@@ -169,15 +169,16 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
     n = len(decisions.rewards)
     if n < 2:
         raise EvolutionError(f"{n} decisions with a reward are too few to estimate anything")
-    if not 0.0 < level < 1.0:
-        raise EvolutionError(f"level must be above 0 and below 1, not {level}")
+    if not isinstance(level, int | float | np.floating) or not 0.0 < level < 1.0:
+        raise EvolutionError(f"level must be a number above 0 and below 1, not {_shown(level)}")
+    returned = candidate(decisions.contexts)  # what it raises belongs to the caller
     try:
-        chances = np.asarray(candidate(decisions.contexts), np.float64)
+        chances = np.asarray(returned, np.float64)
     except (TypeError, ValueError) as error:
         raise EvolutionError(f"a candidate returns probabilities [{n}, actions]: {error}") from error
     least = int(decisions.actions.max()) + 1
     k = chances.shape[1] if chances.ndim == 2 else 0
-    if len(chances) != n or k < least:
+    if k < least or len(chances) != n:
         raise EvolutionError(
             f"a candidate returns probabilities [{n}, actions] of all actions, at least {least}, not {chances.shape}"
         )
