@@ -215,6 +215,13 @@ def test_whole_numbers_may_be_decimal_octal_or_hexadecimal(tmp_path: Path) -> No
         assert load(tmp_path, f"seed: {text}").solver.sampling.gaussian_sampling.seed == 26
 
 
+def test_a_number_may_have_hundreds_of_digits(tmp_path: Path) -> None:
+    long = 3 * 10**150
+    (tmp_path / "c.json").write_text(json.dumps({"solver": {"update": {"default_reward": long}}}), encoding="utf-8")
+    for source in (tmp_path / "c.json", {"solver": {"update": {"default_reward": long}}}):
+        assert Config.load(source).solver.update.default_reward == 3e150
+
+
 def test_blocks_strings_lists_and_separators_read_as_in_protobuf() -> None:
     text = 'a: <b: \'x\' "y">, c: [1, 2]; d { } e: "q\\"\\n\\x41\\101"'
     assert parse_prototxt(text) == Block(

@@ -287,7 +287,10 @@ def _value_of(name: str, value: object) -> Value:
     if isinstance(value, bool):
         return Word(str(value).lower())
     if isinstance(value, int | float):
-        return Word(_shown(value))
+        try:
+            return Word(repr(value))
+        except ValueError as error:
+            raise ConfigError(f"{name} cannot be {_shown(value)}") from error
     raise ConfigError(f"{name} cannot be a {type(value).__name__}")
 
 
