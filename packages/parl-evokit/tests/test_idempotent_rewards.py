@@ -204,7 +204,7 @@ def test_a_solver_of_format_1_is_still_read(tmp_path: Path) -> None:
     agent.save(tmp_path / "model")
     path = tmp_path / "model" / "solver.json"
     summary = json.loads(path.read_text())
-    for name in ("missing", "used", "now_us"):
+    for name in ("missing", "used", "now_us", "since_us"):
         del summary[name]
     summary["format"] = 1
     summary["checksum"] = _solver_dir._checksum(summary)

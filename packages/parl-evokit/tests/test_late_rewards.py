@@ -1,5 +1,6 @@
 """Late rewards count for what they say: by weights that the update reports, and with a default where none comes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from parl_evokit import ES, LogWriter, SamplingInfo, Tokens
 from parl_evokit._records import Record
+from parl_evokit._solver_dir import _checksum, read_summary
 from parl_evokit.agent import ESAgent
 from parl_evokit.log._frames import Header, frame
 
@@ -188,6 +190,50 @@ def test_samples_of_a_clock_that_is_behind_wait_from_the_update_before(tmp_path:
     log_of(tmp_path, agent, [(10_110, 1.0), (10_110, 2.0)], "d")
     report, contents = agent.update_from_log(tmp_path)
     assert (report.used, report.timed_out, contents.pending) == (3, 1, 0)
+
+
+def test_a_first_update_goes_by_the_times_of_the_records(tmp_path: Path) -> None:
+    agent = agent_of()
+    log_of(tmp_path, agent, [(10_000, 1.0), (10_000, 2.0), (3000, None)])
+    assert agent.update_from_log(tmp_path)[0].timed_out == 1
+
+
+def test_a_sample_that_waits_does_not_stand_for_one_of_another_model_with_its_key(tmp_path: Path) -> None:
+    agent = agent_of()
+    log_of(tmp_path, agent, [(10_000, 1.0), (10_000, 2.0), (10_000, None)], "a")
+    (waiting,) = agent.update_from_log(tmp_path)[1].waiting.infos()
+    log_of(tmp_path, agent, [(10_050, 1.0), (10_050, 2.0)], "b")
+    waiting.model_iter_id += 1
+    head = frame(Header("c" * 32, waiting.fingerprint).encode())
+    (tmp_path / "c.evl").write_bytes(head + head + frame(Record(waiting, None, 3000 * 10**6).encode()))
+    report, contents = agent.update_from_log(tmp_path)
+    assert (report.timed_out, contents.pending) == (0, 2)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_replay_lets_samples_wait_as_the_original_update_did(tmp_path: Path, recorded: bool) -> None:
+    """Earlier versions went by the times of the records, and wrote no `since_us`."""
+    agent, log = agent_of(), tmp_path / "log"
+    log_of(log, agent, [(10_000, 1.0), (10_000, 2.0)], "a")
+    agent.update_from_log(log)
+    agent.save(tmp_path / "first")
+    log_of(log, agent, [(10_050, 1.0), (10_050, 2.0)], "b")
+    log_of(log, agent, [(3000, None)], "c")
+    agent.update_from_log(log)
+    agent.save(tmp_path / "second")
+    summary = read_summary(tmp_path / "second")
+    assert summary["since_us"] == 10_001 * 10**6
+    if not recorded:
+        del summary["since_us"]
+        summary["checksum"] = _checksum(summary)
+        (tmp_path / "second" / "solver.json").write_text(json.dumps(summary), encoding="utf-8")
+    before = ESAgent()
+    before.load_config({"keys": "COUNTER", "solver": {"update": {"reward_timeout_s": 100.0, "shaping": "CENTERED"}}})
+    before.load_inference_model(tmp_path / "first", model=({"w": np.zeros(8)}, lambda arrays, x: arrays))
+    before.load_solver(tmp_path / "first")
+    report, contents = before.replay_log(log, tmp_path / "second")
+    assert (report.timed_out, contents.pending) == ((0, 1) if recorded else (1, 0))
+    assert (report.parameters_sha256 == summary["parameters_sha256"]) == recorded
 
 
 def test_an_update_with_timeouts_can_be_replayed(tmp_path: Path) -> None:

@@ -204,6 +204,8 @@ class Progress:
         missing: Segments of the ledger that the last update has not seen, and the model that was present when one last
             did; they are forgotten once all of their models are too old.
         now_us: The time up to which records have been read, in microseconds since 1970; 0 where they have none.
+        since_us: From when on the samples that the last update read first have waited, whatever earlier time their
+            records have; 0: from that time.
     """
 
     ledger: Mapping[str, int] = field(default_factory=dict)
@@ -211,6 +213,7 @@ class Progress:
     used: UsedSamples = field(default_factory=UsedSamples)
     missing: Mapping[str, int] = field(default_factory=dict)
     now_us: int = 0
+    since_us: int = 0
 
 
 def write(
@@ -252,6 +255,7 @@ def write(
         "missing": dict(progress.missing),
         "used": used,
         "now_us": progress.now_us,
+        "since_us": progress.since_us,
         "history": _summary_of(history),
         "files": {name: _digest(directory / name) for name in names},
     }
@@ -296,6 +300,7 @@ def read(directory: Path, strategy: Strategy) -> Progress:
         UsedSamples.read(directory, summary.get("used", {})),
         {str(segment): int(model) for segment, model in summary.get("missing", {}).items()},
         int(summary.get("now_us", 0)),
+        int(summary.get("since_us", 0)),
     )
 
 

@@ -31,6 +31,7 @@ from parl_evokit._solver_dir import history_line, read_history, read_summary
 from parl_evokit.config import CensorKind, Config, SolverKind
 from parl_evokit.errors import EvolutionError, LogError, SolverError
 from parl_evokit.log import LogContents, SegmentReport, read_log
+from parl_evokit.log._reader import present_in
 from parl_evokit.models._find import adapt, model_in
 from parl_evokit.models.adapter import ModelAdapter
 from parl_evokit.strategy import Strategy
@@ -385,9 +386,10 @@ class ESAgent:
         # A clock that is ahead on some host must not let all samples time out.
         now_us = min(time.time_ns() // 1000, max(before.now_us, contents.latest_us))
         now_us = now_us if until is None else int(until.get("now_us", 0))
+        since_us = min(before.now_us, now_us) if until is None else int(until.get("since_us", 0))
         model_iter_id, max_age = self.model_iter_id, strategy.max_age
         samples, aside = self._fresh(contents)
-        samples, timed_out = self._timed_out(contents, samples, now_us)
+        samples, timed_out = self._timed_out(contents, samples, now_us, since_us)
         report = self._tell(samples, aside, refusals(contents.refused), timed_out)
         contents.expire(report.model_iter_id, max_age)
         counted = np.isfinite(samples.rewards) & (samples.models <= model_iter_id)
@@ -402,6 +404,7 @@ class ESAgent:
             before.used.adding(keys, models, report.model_iter_id, report.model_iter_id - max_age, trusted),
             {name: model for name, model in missing.items() if name not in gone},
             now_us,
+            since_us,
         )
         self._to_quarantine = [] if until is not None else contents.quarantined
         return report, contents
@@ -426,19 +429,20 @@ class ESAgent:
             contents.waiting = contents.waiting.where(~waiting)
         return samples, aside
 
-    def _timed_out(self, contents: LogContents, samples: Samples, now_us: int) -> tuple[Samples, int]:
+    def _timed_out(self, contents: LogContents, samples: Samples, now_us: int, since_us: int) -> tuple[Samples, int]:
         """Return the samples and those whose reward did not come in time, and how many these are.
 
-        They are not waited for any more.
+        They are not waited for any more. Samples that are read for the first time wait from `since_us` on, or from
+        their serving time if that is later.
         """
         strategy, _ = self._ready("update")
         update, waiting = strategy.config.solver.update, contents.waiting
         if not update.reward_timeout_s or not len(waiting):
             return samples, 0
-        # What no earlier update has read was served after the last one, whatever a clock that is behind has said.
-        before, timed = self._progress, waiting.times > 0
-        new = timed & ~np.isin(waiting.keys, before.waiting.keys)
-        times = np.where(new, np.maximum(waiting.times, min(before.now_us, now_us)), waiting.times)
+        # An earlier time is that of a clock that is behind, or of a segment that arrives late: a reward may come yet.
+        timed = waiting.times > 0
+        new = timed & ~present_in(self._progress.waiting, waiting)
+        times = np.where(new, np.maximum(waiting.times, since_us), waiting.times)
         waiting = contents.waiting = replace(waiting, times=times)
         late = timed & (times <= now_us - int(update.reward_timeout_s * 1e6))
         if not late.any():
