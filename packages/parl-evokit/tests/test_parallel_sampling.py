@@ -20,7 +20,7 @@ from parl_core.worker_pool import Work
 from parl_evokit import AsyncESAgent, ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
-from parl_evokit.parallel._worker import Reply, Worker, seed_of
+from parl_evokit.parallel._worker import Failure, Reply, Worker, seed_of
 
 HERE = Path(__file__).parent
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM", "base_lr": 0.1}}}
@@ -157,6 +157,21 @@ def test_a_second_failure_that_comes_in_the_next_round_does_not_end_it(monkeypat
 
         monkeypatch.setattr(pool._workers, "submit", submit_before_it_fails)
         assert len(sample(new_agent(), output, 10, pool, share=1.0)) == 10
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_worker_of_another_version_is_refused(n: int, failing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Former(Worker):
+        """Its rewards are of 4 bytes each, and where it fails it has one for each sample, too."""
+
+        def evaluate(self, keys: Any) -> Reply:
+            return Reply(bytes(4 * len(keys) * (1 + failing)), None, Failure("", "") if failing else None, 0.0)
+
+    monkeypatch.setattr("parl_evokit.parallel._pool.Worker", Former)
+    with Pool("in-process", 1) as pool, pytest.raises(EvolutionError, match="all machines need the same") as caught:
+        sample(new_agent(), lambda _: 1.0, n, pool)
+    assert not isinstance(caught.value, EvaluationFailed)
 
 
 def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) -> None:

@@ -153,7 +153,7 @@ class Pool(ClosedByWith):
         Raises:
             EvaluationFailed: The user's function raised.
             WorkersLost: Workers end again and again.
-            EvolutionError: Something cannot be sent to the workers.
+            EvolutionError: Something cannot be sent to the workers, or one runs another version of this package.
         """
         numbers = range(self._next_number, self._next_number + len(infos))
         self._next_number += len(infos)
@@ -255,7 +255,14 @@ class Pool(ClosedByWith):
                 yield EvaluationFailed(value.summary, value.trace)
             elif isinstance(value, Reply):
                 member.calls -= 1
-                yield from self._take_reply(work.slot, numbers, value, collect)
+                if value.answers(len(numbers)):
+                    yield from self._take_reply(work.slot, numbers, value, collect)
+                    continue
+                self._forget(work.slot)
+                yield EvolutionError(
+                    f"a worker answered {len(numbers)} samples with {len(value.rewards)} bytes of rewards: its version "
+                    "of parl-evokit is another; all machines need the same one"
+                )
 
     def _take_reply(
         self, slot: int, numbers: Sequence[int], reply: Reply, collect: Callable[[SamplingInfo, Done], None]
@@ -419,7 +426,8 @@ def sample(
         EvaluationFailed: `evaluate` raised; what had come back by then is the error's `sampled`. The pool continues.
         WorkersLost: Workers end again and again; the same. One that dies now and then is replaced, and its unfinished
             samples are evaluated by others.
-        EvolutionError: The agent has no clones, or something cannot be sent to the workers.
+        EvolutionError: The agent has no clones, something cannot be sent to the workers, or one runs another version
+            of this package.
     """
     if n < 1:
         raise ValueError(f"n must be 1 or more, not {n}")

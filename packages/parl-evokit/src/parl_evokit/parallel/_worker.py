@@ -77,6 +77,11 @@ class Reply(NamedTuple):
     failure: Failure | None
     seconds: float
 
+    def answers(self, samples: int) -> bool:
+        """Return whether it has a reward for each of so many samples, or a failure at one; else its form is another."""
+        n, rest = divmod(len(self.rewards), 8)
+        return not rest and (n == samples if self.failure is None else n < samples)
+
     def done(self) -> list[Done]:
         """Return the samples that have a reward."""
         rewards = np.frombuffer(self.rewards, "<f8").tolist()
