@@ -291,6 +291,16 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         assert error.startswith(f"error: {out} cannot be written: ")
 
 
+def test_a_page_is_named_with_whatever_reason_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("not seekable")  # which has a text but no strerror
+
+    ESAgent({"solver": {}}, mlp([4, 2])).save(tmp_path / "model")
+    monkeypatch.setattr("parl_evokit.cli._main.atomic_write", fails)
+    error = evokit("report", "--model_dir", tmp_path / "model", "--out", "page.html", expect=1).stderr
+    assert error == "error: page.html cannot be written: not seekable\n"
+
+
 def test_a_directory_without_a_model_is_reported_in_a_line(tmp_path: Path) -> None:
     for command in ("report", "metrics"):
         assert evokit(command, "--model_dir", tmp_path, expect=2).stderr.count("\n") == 1

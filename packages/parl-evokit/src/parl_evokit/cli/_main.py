@@ -449,7 +449,7 @@ def report_page(model_dir: Path, out: Path, stale_after_hours: float, as_json: b
         with atomic_write(out, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:  # which would name the temporary file
-        raise StorageError(f"{out} cannot be written: {error.strerror}") from error
+        raise StorageError(f"{out} cannot be written: {error.strerror or error}") from error
     print_result(as_json, {"out": str(out), "model_dir": str(directory)}, f"history of {directory} in {out}")
 
 
