@@ -1,12 +1,15 @@
 """Columns of a batch: shapes and dtypes that pass, and those that would silently mean something else."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from parl_core.contracts.base import merge
-from parl_core.contracts.batches import actions_column, floats_column
+from parl_core.contracts.batches import Transitions, actions_column, floats_column
 from parl_core.contracts.ppo import PPO
 from parl_core.errors import HyperparameterError
 
@@ -50,6 +53,22 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
 def test_flags_become_floats_and_floats_keep_their_precision() -> None:
     assert floats_column("terminal", [True, False]).dtype == np.float32
     assert floats_column("reward", np.zeros(2)).dtype == np.float64
+
+
+def in_a_file(array: NDArray[Any], path: Path) -> NDArray[Any]:
+    array.tofile(path)
+    return np.memmap(path, array.dtype, mode="r", shape=array.shape)
+
+
+@pytest.mark.parametrize("keep", [lambda array, _: array, in_a_file], ids=["in memory", "in a file"])
+@pytest.mark.parametrize(("dtype", "named"), [(np.float32, r"2\.0"), (np.int64, "2")])
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_a_terminal_out_of_its_range_is_named_as_it_was_passed(
+    shape: tuple[int, ...], dtype: Any, named: str, keep: Callable[[NDArray[Any], Path], Any], tmp_path: Path
+) -> None:
+    terminal = keep(np.array([0, 2, 1], dtype).reshape(shape), tmp_path / "terminal")
+    with pytest.raises(ValueError, match=rf"terminal must be 1 where .*, got {named} in row 1: pass the flag"):
+        Transitions(np.zeros((3, 2)), np.zeros(3), np.zeros(3), np.zeros((3, 2)), terminal)
 
 
 def test_arguments_come_before_defaults_and_none_means_not_given() -> None:

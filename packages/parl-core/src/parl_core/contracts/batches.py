@@ -140,11 +140,12 @@ class Batch:
             else:
                 shape = value.shape
                 if name in self.NUMBERS:
+                    given = value
                     if len(shape) != 1 or type(value) is not np.ndarray or value.dtype.kind != "f":
                         columns[name] = value = _numbers(name, value)
-                    limit = self.RANGES.get(name) if type(value) is np.ndarray and len(value) else None
+                    limit = self.RANGES.get(name) if isinstance(value, np.ndarray) and len(value) else None
                     if limit and not (np.minimum.reduce(value) >= 0.0 and np.maximum.reduce(value) <= limit[0]):
-                        raise _beyond(name, value, limit)
+                        raise _beyond(name, given, limit)
                 count = shape[0] if shape else -1
             rows = count if rows is None else rows
             if count != rows or count <= 0:
@@ -293,6 +294,7 @@ def _numbers(name: str, column: Any) -> Any:
 
 def _beyond(name: str, column: NDArray[Any], limit: tuple[float, str]) -> ValueError:
     largest, remedy = limit
+    column = np.ravel(column)
     row = int(np.flatnonzero(~((column >= 0.0) & (column <= largest)))[0])
     return ValueError(f"{name} must be {remedy.format(column[row])} in row {row}{_PASS.get(name, '')}")
 
