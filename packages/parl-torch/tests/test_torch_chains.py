@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -459,6 +460,24 @@ def test_a_loss_of_ones_own_is_followed() -> None:
     whole = agent.alg.loss
     agent.alg.loss = lambda batch: (whole(batch)[0] * 0.0 + 7.0, {})
     assert agent.learn(batch) == 7.0 != plain
+
+
+@dataclass
+class Scaled:
+    """A loss that cannot be hashed."""
+
+    whole: Callable[..., Any]
+    scale: float
+
+    def __call__(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.whole(batch)[0] * self.scale, {}
+
+
+def test_a_loss_without_a_hash_is_followed() -> None:
+    agent, other = (Agent(DQN(a_model(Plain), device="cpu")) for _ in range(2))
+    agent.alg.loss = Scaled(agent.alg.loss, 3.0)
+    batch = transitions(np.random.default_rng(11), np.float32)
+    assert agent.learn(batch) == pytest.approx(3.0 * other.learn(batch))
 
 
 def test_a_copy_and_a_restored_algorithm_go_on_with_the_same_bits() -> None:

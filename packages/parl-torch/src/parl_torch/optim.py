@@ -108,9 +108,11 @@ class Adam(contract.Optimizer):
 
     def descend(self, loss: Loss, *batch: Any, lr: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Take one step down the gradient of the first loss: see the contract."""
-        plan = self._plans.get(loss)
-        if plan is None or not plan.parts.are_same():
-            plan = self._plan(loss, batch)
+        plan = None
+        if hasattr(loss, "written"):  # others need no hash
+            plan = self._plans.get(loss)
+            if plan is None or not plan.parts.are_same():
+                plan = self._plan(loss, batch)
         if plan is not None:
             rate = self._rate(lr)
             with torch.inference_mode():
@@ -136,7 +138,7 @@ class Adam(contract.Optimizer):
 
     def _plan(self, loss: Any, batch: tuple[Any, ...]) -> Plan | None:
         """Return how to take steps without autograd; None where the loss or the model needs it."""
-        if self._compiles or not hasattr(loss, "written"):
+        if self._compiles:
             return None
         obs = batch[0].obs
         if not (isinstance(obs, Tensor) and obs.dim() == 2 and obs.is_floating_point()):
