@@ -1,8 +1,12 @@
 """Ready-made models: shapes, heads, first weights."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from parl_torch import algorithms, layers, networks
 from parl_torch.agent import Agent
@@ -100,3 +104,32 @@ def test_a_layer_s_tanh_of_many_values_and_its_two_derivatives_are_pytorch_s(thr
         return values, slope, *torch.autograd.grad((slope**2).sum(), layer.weight)
 
     torch.testing.assert_close(derivatives(found), derivatives(expected), rtol=1e-4, atol=1e-3)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # PyTorch's own, of make_dual
+def test_a_layer_s_tanh_of_many_values_has_a_forward_derivative() -> None:
+    layer = layers.fc(32, act="tanh")
+    inputs, tangent = torch.randn(2, 300, 8, generator=torch.Generator().manual_seed(0))
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(layer(forward_ad.make_dual(inputs, tangent)))
+    slope = 1.0 - found.primal**2
+    torch.testing.assert_close(found.tangent, slope * torch.nn.functional.linear(tangent, layer.weight))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_layer_s_tanh_of_many_values_is_traced(pre_dispatch: bool) -> None:
+    layer = layers.fc(32, act="tanh")
+    inputs, others = torch.randn(2, 300, 8, generator=torch.Generator().manual_seed(0))
+    layer(inputs)  # gives it its shapes
+    traced = make_fx(layer, tracing_mode="real", pre_dispatch=pre_dispatch)(inputs)
+    torch.testing.assert_close(traced(others), layer(others))

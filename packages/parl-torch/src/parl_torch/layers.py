@@ -11,6 +11,7 @@ from typing import cast as typed
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from parl_core import layers as contract
@@ -113,12 +114,18 @@ class _Tanh(torch.autograd.Function):
 def _tanh(inputs: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or inputs.numel() < _MANY:
         return torch.tanh(inputs)
-    # Subclasses are what transforms and fake modes compute with; several threads of PyTorch's are faster than numpy.
+    # Subclasses may stand for values that are elsewhere; several threads of PyTorch's are faster than numpy.
     is_array = type(inputs) is Tensor and inputs.device.type == "cpu" and inputs.dtype == torch.float32
-    if not is_array or torch.get_num_threads() > 1 or torch._C._are_functorch_transforms_active():
+    if not is_array or torch.get_num_threads() > 1 or _is_followed():
         return torch.tanh(inputs)
     found: Tensor = _Tanh.apply(inputs)  # type: ignore[no-untyped-call]
     return found
+
+
+def _is_followed() -> bool:
+    """Return True while transforms, modes or forward-mode differentiation must see each operation."""
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return bool(modes) or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
