@@ -1,6 +1,6 @@
 """`connect` and `disconnect` open and close a program's connection; `get_actor` and `kill` reach actors by name.
 
-What goes wrong while connecting is looked into at once (`doctor.reach`), and the error says what to do. Modules that
+A failure to connect is diagnosed at once (`doctor.reach`), and the error's message contains the remedy. Modules that
 only some connections need are imported in functions: the client (21 ms) while the node of a private cluster starts, the
 rest with their kind of cluster.
 """
@@ -109,7 +109,7 @@ def open_cluster(
     """Connect to the cluster at an address; the arguments are those of `connect`.
 
     Raises:
-        RemoteError: The cluster cannot be reached, has another key or speaks another protocol version.
+        RemoteError: The cluster cannot be reached, has another key or uses another protocol version.
     """
     from parl_remote._program.client import Client
     from parl_remote._program.rendezvous import ClusterAddress, RealCluster
@@ -201,10 +201,10 @@ def connect(
             `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
             them; `!` removes matches. Actors then run in a separate directory, which holds these files as they
             are now. The program's own modules need not be listed.
-        cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). It may be more
-            than there are.
+        cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). The number may
+            exceed the CPUs of the machine.
         preload: Modules that a private cluster imports once for all actors, for example `["torch"]`.
-        debug: Make actors within this process, for breakpoints; everything else is the same.
+        debug: Make actors within this process, so that breakpoints work; everything else is the same.
         lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits without limit.
         key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and the key file of this user's
             own `xparl start` on this machine.
@@ -217,8 +217,8 @@ def connect(
         RemoteError: This program is connected to another cluster, or with other options; `disconnect` first.
         ClusterUnreachable: Nothing answers at the address, or the private cluster did not start.
         AuthenticationFailed: The key is missing or wrong.
-        VersionMismatch: The cluster speaks another version of the protocol.
-        ModuleNotFoundError: There is no module of a name in `preload`.
+        VersionMismatch: The cluster uses another version of the protocol.
+        ModuleNotFoundError: A module of `preload` does not exist.
         TypeError: An argument is of the wrong type.
         ValueError: An argument is out of its range, or does not go with the address; a pattern in `distributed_files`
             is absolute, leads upwards or matches nothing.

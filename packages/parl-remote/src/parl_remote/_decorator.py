@@ -4,9 +4,9 @@
     class A: ...                A.options(n_cpu=2)(1)   the same with other options
 
 A class that is just being defined stays the same: its name, docstring, pickling, `isinstance` and, for type checkers,
-its type. Only its `__new__` is replaced, by one that decides where an object is made, and `options` and `as_remote`
-added. A class that exists already, which its module or a running function knows by its name, is not touched: what is
-returned is a remote class beside it, a `ChosenClass`.
+its type. The decorator replaces only its `__new__`, by one that decides where an object is made, and adds `options` and
+`as_remote`. A class that already exists, that is, one that its module or a running function has by its name, is not
+changed: the decorator returns a remote class beside it, a `ChosenClass`.
 
     A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
                          --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
@@ -14,8 +14,8 @@ returned is a remote class beside it, a `ChosenClass`.
                          `--nowhere: an `UnconnectedObject`, where the program has no connection
 
 `options` belongs to the class alone: objects do not have it, a class that has an `options` of its own keeps that, and a
-subclass that is not decorated has none. Objects and classes that travel come out as what they were, see `reduce_object`
-and `RemoteNew.__reduce__`.
+subclass that is not decorated has none. Objects and classes keep their kind when they are sent, see `reduce_object` and
+`RemoteNew.__reduce__`.
 """
 
 from __future__ import annotations
@@ -389,8 +389,8 @@ class ServeAttribute(ClassAttribute):
 def with_options(cls: type[T], /, **options: Any) -> type[T]:
     """Return a remote class with other options, which apply to objects made through the returned callable.
 
-    `Actor.options(...)` is the same; this function is for classes with an `options` of their own and for type checkers,
-    which do not know an attribute that a decorator adds.
+    `Actor.options(...)` does the same. Use this function for classes with an `options` of their own, and for type
+    checkers, which do not see an attribute that a decorator adds.
 
     Example:
         `fast = with_options(Actor, wait=False); actor = fast(1)`
@@ -404,7 +404,7 @@ def with_options(cls: type[T], /, **options: Any) -> type[T]:
 
 
 def submit(method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
-    """Call a remote object's method without waiting, whatever its class's `wait` says; typed like the method.
+    """Call a remote object's method without waiting, whatever the `wait` of its class; typed like the method.
 
     Example:
         `futures = [submit(actor.run, n) for actor in actors]`

@@ -1,16 +1,16 @@
 """Futures of remote calls.
 
-It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work. One
-that is only asked for its result costs next to nothing: the condition that such machinery waits on is made when
-it is first touched, and only then does a background thread read in the caller's place. The outcome is set while that
+A `RemoteFuture` is a `concurrent.futures.Future`, so `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work.
+A future of which only `result` is called costs next to nothing: the condition that the standard library waits on is
+made at its first use, and only then does a background thread read in the caller's place. The outcome is set while that
 condition is held, as the standard library's waiters require.
 
-The background never runs users' callbacks itself, because they may wait for what only it reads: a thread of their own
-does. A future without a carrier is settled by its maker, with `set_result` and its kind: the futures of pools and
-executors.
+The background thread never runs users' callbacks itself, because they may wait for answers that only it reads; they run
+in a separate thread. Futures of pools and executors have no carrier: their maker settles them, by `set_result` or
+a similar method.
 
-`wait_any` waits for the first of several and reads in the caller's own thread. Who awaits a future on an event loop has
-that loop read, in its own thread.
+`wait_any` waits for the first of several and reads in the caller's own thread. A future that is awaited on an event
+loop is read by that loop, in the loop's thread.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = Non
 
 
 def leave_to_parent(futures: Iterable[RemoteFuture[Any]], error: Callable[[], BaseException]) -> None:
-    """Leave calls that are on their way to the parent, in the child of a fork: who waits for one there gets an error.
+    """Leave calls that are on their way to the parent, in the child of a fork; waiting for one there raises an error.
 
     Args:
         futures: Those of the calls.

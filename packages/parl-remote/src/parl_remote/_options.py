@@ -35,9 +35,9 @@ class ActorOptions:
     Attributes:
         wait: Whether a method call waits for its result; if not, it returns a `RemoteFuture`.
         n_cpu: CPUs that an actor takes, 0 or more; fractions share one.
-        n_gpu: GPUs that an actor takes, 0 or more; fractions share one. Without any it sees no GPU.
+        n_gpu: GPUs that an actor takes, 0 or more; fractions share one. With 0, no GPU is visible in the actor.
         memory: MiB of its node's memory that are set aside for an actor, 0 or more.
-        max_memory: MiB that the actor's process may grow by; it is ended when it passes that. None has no limit.
+        max_memory: MiB that the actor's process may grow by; a process that exceeds it is ended. None has no limit.
         labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}`; an actor takes
             them.
         placement: "spread" puts an actor on the node with the most free resources, "pack" on the

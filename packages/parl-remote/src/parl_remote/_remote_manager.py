@@ -2,7 +2,7 @@
 
     program elsewhere: obj.as_remote("host:port") --> RemoteManager(port) --get_remote()--> a handle, as of an actor
 
-    RemoteManager   listens, and knows each peer by what it serves
+    RemoteManager   listens, and tells peers apart by the objects that they serve
     ServedObject    one object: its class, the way to it, and whether it comes back when its connection breaks
     PeerChannel     a channel over one peer of the listener
 
@@ -273,8 +273,8 @@ class RemoteManager:
     Args:
         port: The port to listen on; 0 for a free one, see `address`.
         host: The interface: "127.0.0.1" for programs on this host only, "0.0.0.0" for those on others, too.
-        key_file: The key that both ends must have. By default it is taken from `PARL_KEY_FILE` or `PARL_KEY`; without
-            those a new one is made, which programs of the same user on this host find automatically.
+        key_file: The file with the key of both ends. By default the key is taken from `PARL_KEY_FILE` or `PARL_KEY`.
+            Without those a new key is made, which programs of the same user on this host find automatically.
         reconnect_s: The time in which an object whose connection broke may reconnect.
 
     Raises:
@@ -355,7 +355,7 @@ class RemoteManager:
                 return make_proxy(proxies, served.reference(options), wait=options.wait)
 
     def close(self) -> None:
-        """Release all objects, which ends their serving; a second call does nothing."""
+        """Release all objects and stop serving them; a second call does nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True

@@ -58,8 +58,8 @@ def as_remote(
 ) -> Serving:
     """Serve an object to the program with a `RemoteManager` at an address; also `obj.as_remote(address)`.
 
-    Returns as soon as the manager has it. Calls then run in a thread of this program, which does not end before the
-    manager is closed or `close` is called.
+    Return as soon as the manager has registered the object. Calls then run in a thread of this program. The program
+    does not end before the manager is closed or `close` is called.
 
     Args:
         obj: Any object: of a remote class, of an ordinary one, or the handle of an actor. An object of a remote class

@@ -23,7 +23,7 @@
        ├─ ChannelClosed (ConnectionError)
        └─ ProtocolError
           ├─ LocalProtocolError        this side broke the protocol: a bug here
-          └─ RemoteProtocolError       the peer did
+          └─ RemoteProtocolError       the peer broke the protocol
 
 PARL's other public names are aliases: `RemoteSerializeError` and `RemoteDeserializeError` are `SerializationError`,
 `ResourceError` is `NoResources`, `FutureFunctionError` is `RemoteCallError`, `FutureObjectEmpty` is `ResultTimeout`.
@@ -244,7 +244,7 @@ class NotConnected(RemoteError):
 class ClusterUnreachable(NotConnected, ConnectionError):
     """Nothing answers at an address, or the connection to the master was lost.
 
-    It is a `NotConnected`, because the loss of a cluster may show at either moment: during a request, or before it.
+    This class is a `NotConnected`, because the loss of a cluster may be noticed during a request or before it.
 
     Attributes:
         address: The address tried, "host:port".
@@ -259,8 +259,8 @@ class VersionMismatch(RemoteError):
     """The two sides have no common protocol version, or not the same minor version of Python.
 
     Attributes:
-        ours: The versions this side speaks, (lowest, highest).
-        theirs: The versions the peer speaks, (lowest, highest).
+        ours: The versions that this side supports, (lowest, highest).
+        theirs: The versions that the peer supports, (lowest, highest).
     """
 
     def __init__(self, message: str, *, ours: tuple[int, int] = (0, 0), theirs: tuple[int, int] = (0, 0)) -> None:
@@ -279,7 +279,7 @@ class NoResources(RemoteError):
     Attributes:
         asked: The requested resources, as text.
         available: The cluster's resources, as text.
-        may_pass: Whether a node is large enough, so that it can be had once other actors have ended.
+        may_pass: Whether a node is large enough, so that the request can succeed once other actors have ended.
     """
 
     def __init__(self, message: str, *, asked: str = "", available: str = "", may_pass: bool = False) -> None:
@@ -354,13 +354,13 @@ class ExecutorBroken(ActorError, BrokenExecutor):
 
 
 class QueueClosed(ActorError):
-    """A `parl.Queue` is closed: it takes no more items, or has none left to give."""
+    """A `parl.Queue` is closed: it accepts no more items, or has none left."""
 
 
 class ItemLost(ActorError, BrokenExecutor):
     """A pool gives up an item after several of its processes died while working on it; the cause is the last error.
 
-    The standard library's executors raise a `BrokenExecutor` then.
+    The standard library's executors raise a `BrokenExecutor` in this case.
 
     Attributes:
         index: The item's index, from 0.
@@ -376,9 +376,9 @@ class ItemLost(ActorError, BrokenExecutor):
 class RemoteCallError(ActorError):
     """A method raised in the actor, or a function in its worker; these keep running.
 
-    The user's own exception is raised where it can be rebuilt: an object of its class that is a `RemoteCallError` as
-    well, with one that has the traceback as its cause. Where it cannot (its class is unknown here, or it does not
-    pickle), this one is raised itself.
+    If the user's own exception can be rebuilt, it is raised: an object of its class that is also a `RemoteCallError`.
+    Its cause is an exception that contains the traceback. If it cannot be rebuilt, because its class is unknown here
+    or it does not pickle, this class is raised itself.
 
     Attributes:
         method: The method or function that was called.
@@ -439,7 +439,7 @@ class TooManyPendingCalls(RemoteError):
 class ChannelClosed(RemoteError, ConnectionError):
     """The connection to a peer is closed; no more messages will arrive.
 
-    Callers of actors never see it: the client turns it into `ActorLost` or `ClusterUnreachable`.
+    Callers of actors never get it: the client raises `ActorLost` or `ClusterUnreachable` instead.
     """
 
 

@@ -33,7 +33,7 @@ class ParlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     """Runs joblib's batches in the program's warm workers.
 
     Args:
-        nesting_level: How many parallel calls this one is inside of.
+        nesting_level: The number of parallel calls around this one.
         inner_max_num_threads: Refused: `parl_remote` gives a worker the threads of its CPUs.
         **options: Of `parl.Executor`: `n_cpu`, `retries`, `timeout_s` and others.
     """

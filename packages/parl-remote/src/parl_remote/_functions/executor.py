@@ -124,8 +124,8 @@ class Executor(concurrent.futures.Executor):
             fn: The function.
             iterables: Its arguments, one of each for an item.
             timeout: Seconds from now within which each result has to be there; then `TimeoutError` is raised.
-            chunksize: Items that go to a worker together. By default as many as their measured cost suggests, and one
-                with a `timeout`, so that no result waits for a later one.
+            chunksize: Items that go to a worker together. By default their measured cost decides; with a `timeout` it
+                is 1, so that no result waits for a later one.
             buffersize: How many items may be read before their results are requested (default: all, at once).
 
         Raises:
@@ -165,7 +165,7 @@ class Executor(concurrent.futures.Executor):
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more work, nor items of a map that has a `buffersize`: iterating past those raises `RuntimeError`.
+        """Refuse more work, and more items of maps with a `buffersize`: iterating past those raises `RuntimeError`.
 
         Args:
             wait: Whether to wait until all work is done.
@@ -371,12 +371,12 @@ def map(  # as it is called in the package
     """Return an iterator over `fn(*items)` for all items, in order, computed in worker processes.
 
     Items are read as results are requested, so there may be any number of them; only as many are in progress as
-    keep the workers busy. An item that raises does so at its position; the iterator continues with the next one.
+    keep the workers busy. The error of an item is raised at the item's position; the iterator continues with the next.
 
     Args:
         fn: The function, or a remote function, whose options then are the defaults.
         iterables: Its arguments, one of each for an item.
-        chunksize: Items that go to a worker together. By default as many as their measured cost suggests.
+        chunksize: Items that go to a worker together. By default their measured cost decides.
         buffersize: How many items may be read before their results are requested (default: to keep workers busy).
         max_workers: How many chunks are worked on at a time (default: as many as there are CPUs for).
         timeout: Seconds within which all results have to be there; then `ResultTimeout` is raised.

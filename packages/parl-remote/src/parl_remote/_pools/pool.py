@@ -5,12 +5,12 @@
         for result in pool.map_unordered("work", items): ...                    as they finish
         future = pool.submit("work", 3)                         a single one
 
-An item whose actor dies is run again by another one: every item runs at least once, and possibly more often. While
-`map` is read, at most so many items are in progress:
+An item whose actor dies is run again by another one: every item runs at least once, and possibly more often. The number
+of items that are in progress while `map` is read is limited:
 
     items --taken one by one--> tasks --> Dispatcher --> Results, in the items' order or as they come
 
-An item that raises, raises at its place; the iterator continues with the next one when it is asked again.
+The error of an item that raises is raised at the item's position; the next request continues with the next item.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class ActorPool:
     """Distributes items to its free actors.
 
     Args:
-        actors: Remote objects, made or borrowed; or a remote class (also `Class.options(...)`), or anything that
-            makes an actor when it is called, of which `size` are made and those that die are replaced.
-        size: How many actors to make; only for a class.
-        args: Arguments with which each is made.
-        kwargs: The same by name.
-        per_actor: Items that an actor has at a time, 1 or more (default 2): one that runs, and others that wait in it
-            for their turn, so that it need not wait for the round trip.
+        actors: Remote objects, made or borrowed; or a remote class (also `Class.options(...)`) or any other callable
+            that returns an actor. The pool then makes `size` actors and replaces those that die.
+        size: The number of actors to make; only for a class.
+        args: The positional arguments of each actor.
+        kwargs: Its keyword arguments.
+        per_actor: Items that an actor has at a time, 1 or more (default 2): one runs, and the others wait in the actor,
+            which saves the round trip between items.
         retries: How many actors an item may kill, beyond the first, before it is given up with `ItemLost` (default 3).
-            Only deaths while an actor worked on that item alone are counted; when there were several, all of them are
-            run again, one at a time.
+            Only deaths while an actor worked on that item alone are counted. If the actor had several items, all of
+            them are run again, one at a time.
 
     Raises:
-        TypeError: What was given is neither a class nor remote objects.
+        TypeError: `actors` is neither a class nor remote objects.
         ValueError: A number is out of its range, or there are no actors.
         NoResources: There are no resources for so many actors.
     """
@@ -120,7 +120,8 @@ class ActorPool:
 
         Args:
             work: The name of a method that takes an item, or a function of an actor and an item that calls a method
-                and returns its future: `lambda actor, item: actor.step(item, scale=2)`. Methods do not wait in it.
+                and returns its future: `lambda actor, item: actor.step(item, scale=2)`. In this function, methods
+                return without waiting.
             items: Items to work on.
             ahead: How many items may be in progress, or finished and not yet consumed (default: 16 for each actor).
             timeout_s: Seconds to wait for the next result; then `ResultTimeout` is raised, and the iterator can be
@@ -268,7 +269,7 @@ class Results(ResultIterator[Any]):
     """The results of `ActorPool.map` and `map_unordered`, one after the other.
 
     Args:
-        items: Items to work on; taken in the thread that asks for results, no more than needed.
+        items: Items to work on; taken in the thread that requests results, no more than needed.
         begin: Submits an item with its number.
         ahead: How many items may be in progress, or finished and not yet consumed.
         is_ordered: Whether results are in the items' order.

@@ -1,12 +1,12 @@
 """A queue shared by programs and actors: an actor that holds the items, and `Queue`, its handle.
 
-Queue.put --items--> QueueActor: items, and who waits --items--> Queue.get
+Queue.put --items--> QueueActor: items, waiting calls --items--> Queue.get
                         (one event loop: a caller that waits is a task, which ends with its caller)
                      items that are lent        <--got, given back-- Queue.get
 
-A `get` may end at any moment, by Ctrl-C or cancelled, also when its items are on the way. It borrows them, under a
-ticket of its own. The next `get` says that it has got them; one that ended says that they go back to where they were.
-Calls run in order, so that the next `get` of the same program finds them there.
+Ctrl-C or a cancellation may end a `get` at any moment, also when its items are on the way. So a `get` borrows its
+items, under a ticket of its own. The next `get` confirms that they have arrived; a `get` that was ended returns them to
+their old place. Calls run in order, so the next `get` of the same program finds them there.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class QueueActor:
     async def lend(self, ticket: bytes, most: int, timeout_s: float | None, got: list[bytes]) -> tuple[list[Any], bool]:
         """Take one to `most` items, none if there was none in time; return them, and whether the queue is closed.
 
-        They are kept until a later call says that its caller has `got` them, or gives them back.
+        They are kept until a later call confirms them (`got`) or gives them back.
         """
         for one in got:
             self._lent.pop(one, None)
@@ -115,7 +115,7 @@ class QueueActor:
         return True
 
     async def close(self) -> None:
-        """Take no more items; those that there are can still be taken."""
+        """Refuse more items; those in the queue can still be taken."""
         self._is_closed = True
         for waiters in (self._getters, self._putters):
             _wake_all(waiters)
@@ -172,12 +172,12 @@ class Queue(Generic[Item]):
 
     Args:
         maxsize: The most items in it; a `put` beyond that waits. 0 has no limit.
-        options: Options of its actor, as for a remote class: `name` for `Queue.named`, `node`, `detached`, ... It takes
-            no CPU unless told otherwise.
+        options: Options of its actor, as for a remote class: `name` for `Queue.named`, `node`, `detached`, ... The
+            default of `n_cpu` is 0.
 
-    An item that was given to a process that is killed at that moment is gone with it. If the queue's own process or
-    node is lost, its items are: calls then raise `ActorLost`. What a handle got last is kept there until its next
-    `get`, in case it was interrupted. Without a connection, a private cluster is started.
+    If a process is killed just as it receives an item, the item is lost. If the queue's own process or node is lost, so
+    are its items, and calls raise `ActorLost`. The queue keeps the items that a handle got last until the handle's next
+    `get`, in case that `get` was interrupted. Without a connection, a private cluster is started.
     """
 
     def __init__(self, maxsize: int = 0, **options: Any) -> None:
@@ -246,7 +246,7 @@ class Queue(Generic[Item]):
         _check_put(self._actor.put(batch, _patience(True, timeout)), len(batch))
 
     def get_many(self, most: int, timeout: float | None = None) -> list[Item]:
-        """Take the items that there are, at least one and up to `most`, with one call; wait for the first.
+        """Take the available items, at least one and up to `most`, with one call; wait for the first.
 
         Raises:
             queue.Empty: There was no item in time.
@@ -328,7 +328,7 @@ class Queue(Generic[Item]):
         return bool(self._actor.join(seconds_of("timeout", timeout)))
 
     def close(self) -> None:
-        """Refuse more items: `put` raises `QueueClosed`, `get` does so when the queue is empty, loops over it end."""
+        """Refuse more items: `put` raises `QueueClosed`, as does `get` once the queue is empty; loops over it end."""
         self._actor.close()
 
     def kill(self) -> None:
