@@ -4,11 +4,11 @@
                                                  ├──> mean of both gradients ──> the same step in both
     process 1:  its rows ──> loss ──> backward ──┘
 
-It is `torch.nn.parallel.DistributedDataParallel`, around the gradients of whatever loss an algorithm has. Nothing needs
-to be switched on: where the program is a member of a process group (`torchrun --nproc-per-node=2 train.py` and `join`,
-or a group of its own), every optimizer of parl-torch takes part. Each process must bring batches of the same size, make
-the same updates in the same order, and start from equal weights; after the first update those of process 0 are copied
-to all.
+The gradients are averaged by `torch.nn.parallel.DistributedDataParallel`, whatever the algorithm's loss. No option is
+needed: if the program is a member of a process group (`torchrun --nproc-per-node=2 train.py` and `join`, or a group of
+its own), every optimizer of parl-torch takes part. Each process must pass batches of the same size, make the same
+updates in the same order, and start from equal weights. After the first update the weights of process 0 are copied to
+all processes.
 """
 
 import atexit
@@ -27,7 +27,7 @@ _REDUCED = "_parl_reduced"  # marks parameters whose gradients become means at `
 
 
 def join() -> Learners:
-    """Become a member of the group that `torchrun` started; alone, the one learner.
+    """Join the group that `torchrun` started; without one, this process is the only learner.
 
     With CUDA, the process then uses the GPU of its number on this host. Call it before models are made.
     """
@@ -51,11 +51,12 @@ class SharedGradients:
     """Makes gradients of some parameters the means over all processes.
 
     Args:
-        parameters: whose gradients.
+        parameters: the parameters whose gradients are averaged.
 
     Attributes:
-        at_backward: `backward` does it. Another optimizer that shares parameters may have been first, and then
-            gradients are to be computed without `backward`, which would disturb that one's, and given to `average`.
+        at_backward: whether `backward` averages the gradients. If another optimizer that shares parameters was first,
+            it does not: then compute gradients without `backward`, which would disturb those of the other optimizer,
+            and pass them to `average`.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:

@@ -46,11 +46,11 @@ def formats() -> Mapping[str, Format]:
 
 
 class ExportedPolicy(PolicyProgram, nn.Module):
-    """An agent's way from observations to actions as one module.
+    """An agent's computation of actions from observations, as one module.
 
-    It takes an array of each part of an observation, `[n, ...]` in the space's dtype, and returns the parts of the
-    action and what they were chosen by: scores of choices, then numbers. Of a model with a memory it takes the parts of
-    the state as well, and returns those after the step at the end.
+    It takes an array of each part of an observation, `[n, ...]` in the space's dtype. It returns the parts of the
+    action, followed by the values that they were chosen by: scores of choices, then numbers. For a model with a memory
+    it also takes the parts of the state, and returns the parts of the next state at the end.
 
     Args:
         pipeline: of the agent; its model is copied.

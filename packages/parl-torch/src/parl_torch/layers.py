@@ -1,6 +1,6 @@
 """`parl.layers` on PyTorch: lazily shaped layers, and the functions that PARL 1.x's manual uses beside them.
 
-What they take, and what needs no tensor code of PyTorch's own, is in `parl_core.layers`.
+Their arguments, and the parts that need no tensor code of PyTorch, are in `parl_core.layers`.
 """
 
 from collections.abc import Callable, Sequence
@@ -267,11 +267,11 @@ def create_parameter(
     Args:
         shape: `[]` for a single number.
         dtype: such as `"float32"`.
-        is_bias: begins with zeros; others begin uniformly (Glorot & Bengio 2010).
-        default_initializer: instead of that a number, or a function that returns an array of the shape.
+        is_bias: start from zeros; other parameters start from uniform values (Glorot & Bengio 2010).
+        default_initializer: a number to start from instead, or a function that returns an array of the shape.
 
     Raises:
-        HyperparameterError: the shape, the dtype or the initial values mean nothing.
+        HyperparameterError: the shape, the dtype or the initial values are invalid.
     """
     sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
     values = torch.empty(sizes, dtype=getattr(torch, kind))

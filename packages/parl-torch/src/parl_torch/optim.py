@@ -259,10 +259,10 @@ class FrameworkOptimizer(contract.LearningRate):
     """Takes the steps of an algorithm with one of PyTorch's optimizers, whose state is saved with the algorithm.
 
     Args:
-        optimizer: made from parameters of the model; `foreach` and `fused` are its own choice.
-        parameters: the model's.
+        optimizer: made from parameters of the model, with any `foreach` and `fused`.
+        parameters: all parameters of the model.
         max_grad_norm: limit of the gradients' global norm, None for none.
-        part: the parameters that it may have; default all.
+        part: the parameters that the optimizer may have; default all.
 
     Raises:
         HyperparameterError: it is not an optimizer, has none of the model's parameters or some of another part, or

@@ -19,7 +19,7 @@ def get_random_state() -> dict[str, NDArray[np.uint8]]:
 
 
 def set_random_state(states: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Continue from what `get_random_state` returned; GPUs that are not there are left out."""
+    """Continue from states that `get_random_state` returned; those of GPUs that do not exist here are left out."""
     torch.set_rng_state(torch.tensor(states["cpu"]))
     for index in range(torch.cuda.device_count()):
         if f"cuda:{index}" in states:

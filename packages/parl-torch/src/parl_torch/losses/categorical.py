@@ -38,5 +38,5 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def relative_entropy(crossed: Tensor, target: Tensor) -> Tensor:
-    """Return KL(target || softmax(logits)) of their cross-entropy, `[batch]`; rounding makes nothing negative of it."""
+    """Return KL(target || softmax(logits)) from their cross-entropy, `[batch]`; never negative, despite rounding."""
     return (crossed + torch.xlogy(target, target).sum(1)).clamp(min=0.0)
