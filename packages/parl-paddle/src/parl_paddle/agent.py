@@ -1,4 +1,4 @@
-"""`parl.Agent` on PaddlePaddle: what `parl_core.agent` gives both backends, and static graphs."""
+"""`parl.Agent` on PaddlePaddle: the agent of `parl_core.agent`, with static graphs in addition."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Agent(contract.Agent):
     An agent that defines `build_program(self)` works on static graphs. The constructor calls it with static graphs on;
     there the algorithm's methods add operations to the program that is being built (`paddle.static.program_guard`).
     Afterwards everything that the programs need is initialised, and `self.executor.run(program, feed=...,
-    fetch_list=...)` runs them. Weights and the state of PARL's optimizers are those outside the program: `get_weights`,
-    `save` and `sync_target` see each step. Of paddle's own optimizers in a program, `save` writes no state.
+    fetch_list=...)` runs them. Programs change the same weights and states of PARL's optimizers as eager updates, so
+    `get_weights`, `save` and `sync_target` use the result of each step. `save` does not write the state of paddle's own
+    optimizers in a program.
 
     Args:
         algorithm: the algorithm to act and learn with.
@@ -43,7 +44,7 @@ class Agent(contract.Agent):
 
     @property
     def executor(self) -> Any:
-        """Return what runs this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
+        """Return the executor of this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
 
         Raises:
             ModelContractError: the agent defines no `build_program`.
@@ -57,13 +58,13 @@ class Agent(contract.Agent):
 
     @property
     def fluid_executor(self) -> Any:
-        """Return `executor`, as PARL 1.x calls it."""
+        """Return `executor`, under its name in PARL 1.x."""
         return self.executor
 
     def save(
         self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None, normalization: Any = None
     ) -> None:
-        """Save as `parl_core.agent.Agent.save` says.
+        """Save the agent; see `parl_core.agent.Agent.save`.
 
         Args:
             save_path: a file (`./model.ckpt`) or a directory (`./model_dir`).
@@ -87,7 +88,7 @@ class Agent(contract.Agent):
         program: Any = None,
         normalization: Any = None,
     ) -> None:
-        """Continue as `parl_core.agent.Agent.restore` says; `program` is that of `save`.
+        """Restore the agent; see `parl_core.agent.Agent.restore`. `program` is as in `save`.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
@@ -109,11 +110,11 @@ class Agent(contract.Agent):
             save_path: prefix of the files, such as `./inference/policy`.
             input_shape_list: shape of each input of `forward`, None (or -1) where it varies: `[[None, 4]]`.
             input_dtype_list: dtype of each input: `["float32"]`.
-            model: what to export; default the algorithm's model.
+            model: the model to export; default the algorithm's model.
 
         Raises:
             ValueError: the lists differ in length.
-            ModelContractError: a lazily shaped layer has not seen a batch yet.
+            ModelContractError: a lazily shaped layer has not processed a batch yet.
         """
         if len(input_shape_list) != len(input_dtype_list):
             raise ValueError(

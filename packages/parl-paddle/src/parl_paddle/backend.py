@@ -1,4 +1,4 @@
-"""The entry point by which `parl` finds this backend; paddle is imported when a part of it is first asked for."""
+"""The entry point by which `parl` finds this backend; paddle is imported when a part of it is first used."""
 
 from parl_core import backends
 

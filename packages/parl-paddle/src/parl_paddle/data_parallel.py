@@ -4,11 +4,11 @@
                                                  ├──> mean of both gradients ──> the same step in both
     process 1:  its rows ──> loss ──> backward ──┘
 
-It is `paddle.DataParallel`, around the gradients of whatever loss an algorithm has. Nothing needs to be switched on:
-where the program is a member of a parallel environment (`python -m paddle.distributed.launch --nproc_per_node=2
-train.py`, with `--backend gloo` on CPUs, and `join`), every optimizer of parl-paddle takes part in eager mode. Each
-process must bring batches of the same size, make the same updates in the same order, and start from equal weights; at
-the first update those of process 0 are copied to all.
+The gradients are averaged by `paddle.DataParallel`, whatever the algorithm's loss. No option is needed: if the program
+is a member of a parallel environment (`python -m paddle.distributed.launch --nproc_per_node=2 train.py`, with
+`--backend gloo` on CPUs, and `join`), every optimizer of parl-paddle takes part in eager mode. Each process must pass
+batches of the same size, make the same updates in the same order, and start from equal weights. At the first update the
+weights of process 0 are copied to all processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "
 
 
 def join() -> Learners:
-    """Become a member of what `paddle.distributed.launch` started; alone, the one learner.
+    """Join the group that `paddle.distributed.launch` started; without one, this process is the only learner.
 
     Call it before models are made.
     """
@@ -47,7 +47,7 @@ class SharedGradients:
     """Makes gradients of some parameters the means over all processes.
 
     Args:
-        parameters: whose gradients; process 0's values are copied to all.
+        parameters: the parameters whose gradients are averaged; their values in process 0 are copied to all processes.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:

@@ -247,8 +247,8 @@ class DiagGaussianDistribution:
 
     Args:
         logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
-        used: `[batch, act_dim]`, 1 where a dimension belongs to the action and 0 where it is padding, which is 0 and
-            counts in nothing; default: all belong to it.
+        used: `[batch, act_dim]`, 1 where a dimension belongs to the action and 0 where it is padding. Padding is 0 and
+            adds nothing to any result. Default: all dimensions belong to the action.
     """
 
     def __init__(self, logits: tuple[Tensor, Tensor], used: Tensor | None = None) -> None:

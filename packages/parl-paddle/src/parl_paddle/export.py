@@ -41,11 +41,11 @@ def formats() -> Mapping[str, Format]:
 
 
 class ExportedPolicy(PolicyProgram, nn.Layer):
-    """An agent's way from observations to actions as one layer.
+    """An agent's computation of actions from observations, as one layer.
 
-    It takes a list of an array of each part of an observation, `[n, ...]` in the space's dtype, and returns the parts
-    of the action and what they were chosen by: scores of choices, then numbers. Of a model with a memory the list has
-    the parts of the state as well, and those after the step are returned at the end.
+    It takes a list with an array of each part of an observation, `[n, ...]` in the space's dtype. It returns the parts
+    of the action, followed by the values that they were chosen by: scores of choices, then numbers. For a model with a
+    memory the list also has the parts of the state, and the parts of the next state are returned at the end.
 
     Args:
         pipeline: of the agent; its model is copied.

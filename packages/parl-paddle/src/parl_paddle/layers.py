@@ -1,7 +1,7 @@
 """`parl.layers` on PaddlePaddle: lazily shaped layers, and the functions that PARL 1.x's manual uses beside them.
 
-What they take, and what needs no tensor code of paddle's own, is in `parl_core.layers`. All of it takes eager tensors
-and the values of a program that is being built.
+Their arguments, and the parts that need no tensor code of paddle, are in `parl_core.layers`. Layers and functions
+accept eager tensors, and the values of a program that is being built.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
     """See `parl_core.layers.LazyLayer`.
 
     Attributes:
-        device: where the parameters are created, in paddle's spelling; None is paddle's current device.
-        dtype: which they will have; None is paddle's default.
+        device: the device of the parameters, in paddle's spelling; None is paddle's current device.
+        dtype: the dtype of the parameters; None is paddle's default.
     """
 
     weight: Tensor
@@ -256,11 +256,11 @@ def create_parameter(
     Args:
         shape: `[]` for a single number.
         dtype: such as `"float32"`.
-        is_bias: begins with zeros; others begin uniformly (Glorot & Bengio 2010).
-        default_initializer: instead of that a number, or a function that returns an array of the shape.
+        is_bias: start from zeros; other parameters start from uniform values (Glorot & Bengio 2010).
+        default_initializer: a number to start from instead, or a function that returns an array of the shape.
 
     Raises:
-        HyperparameterError: the shape, the dtype or the initial values mean nothing.
+        HyperparameterError: the shape, the dtype or the initial values are invalid.
     """
     sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
     initializers: Any = paddle.nn.initializer

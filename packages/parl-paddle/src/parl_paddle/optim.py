@@ -30,10 +30,10 @@ _REDUCED = (paddle.float16, paddle.bfloat16)  # their moments are kept in float3
 
 
 class Adam(contract.Optimizer):
-    """`parl_core.algorithm.Optimizer`, of which eager updates and programs share the state.
+    """`parl_core.algorithm.Optimizer` with one state for eager updates and programs.
 
-    The state lives in eager tensors, like the weights: a step inside a program (`build_program`) and an eager one go on
-    from each other, and both are saved.
+    The state is in eager tensors, like the weights: a step inside a program (`build_program`) continues from an eager
+    step and the other way round, and both are saved.
     """
 
     def __init__(
@@ -208,9 +208,9 @@ class FrameworkOptimizer(contract.LearningRate):
 
     Args:
         optimizer: made from parameters of the model, with a `grad_clip` of its own or none.
-        parameters: the model's.
+        parameters: all parameters of the model.
         max_grad_norm: limit of the gradients' global norm where the optimizer has no `grad_clip`; None for none.
-        part: the parameters that it may have; default all.
+        part: the parameters that the optimizer may have; default all.
 
     Raises:
         HyperparameterError: it is not an optimizer, has none of the model's parameters or some of another part, or

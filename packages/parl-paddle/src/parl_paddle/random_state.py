@@ -15,7 +15,7 @@ __all__ = ["get_random_state", "holder_of_generator", "set_random_state"]
 def get_random_state() -> dict[str, NDArray[Any]]:
     """Return copies of the states of the CPU's generator and, where paddle is built for CUDA, of every GPU's.
 
-    A state is the numbers that paddle itself pickles: device, seed, offset, and the engine's words as bytes.
+    A state consists of the numbers that paddle itself pickles: device, seed, offset, and the engine's words as bytes.
     """
     states: dict[str, NDArray[Any]] = {}
     for name, generator in _generators().items():
@@ -24,7 +24,7 @@ def get_random_state() -> dict[str, NDArray[Any]]:
 
 
 def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
-    """Continue from what `get_random_state` returned; GPUs that are not there are left out."""
+    """Continue from states that `get_random_state` returned; those of GPUs that do not exist here are left out."""
     for name, generator in _generators().items():
         if f"{name}/numbers" in states:
             _go_on(generator, {part: states[f"{name}/{part}"] for part in ("numbers", "engine")})

@@ -2,7 +2,7 @@
 
     ... R_t  s_t  a_t  R_t+1  s_t+1  a_t+1 ...      three tokens a step, each with its step's embedding added
                 │                 │
-           action a_t        action a_t+1           predicted at the observations' tokens, which see what is before them
+           action a_t        action a_t+1           predicted at the observations' tokens, from all tokens up to them
 
 Chen et al. 2021 (arXiv:2106.01345), figure 1; blocks as in GPT-2 (layer norm first, GELU by tanh).
 """
@@ -23,7 +23,7 @@ __all__ = ["TrajectoryTransformer"]
 
 
 class TrajectoryTransformer(Model):
-    """Predicts each step's action from the steps before, the return still wanted and the observation.
+    """Predicts each step's action from the steps before, the return-to-go and the observation.
 
     Args:
         obs_dim: numbers of an observation.

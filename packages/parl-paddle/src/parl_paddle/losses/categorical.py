@@ -42,6 +42,6 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def relative_entropy(crossed: Tensor, target: Tensor) -> Tensor:
-    """Return KL(target || softmax(logits)) of their cross-entropy, `[batch]`; rounding makes nothing negative of it."""
+    """Return KL(target || softmax(logits)) from their cross-entropy, `[batch]`; never negative, despite rounding."""
     logarithms = paddle.log(paddle.where(target > 0.0, target, paddle.ones_like(target)))
     return (crossed + (target * logarithms).sum(1)).clip(min=0.0)

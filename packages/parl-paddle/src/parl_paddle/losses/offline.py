@@ -39,7 +39,7 @@ def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
 def masked_squared_error(predicted: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of (predicted - wanted)**2, `[batch, steps, dim]`, over steps whose mask `[batch, steps]` is 1.
 
-    Where several processes learn together, those of all count: one that has more of them than others weighs more.
+    If several processes learn together, the steps of all of them count: a process with more such steps weighs more.
     """
     same_shape(predicted=predicted, wanted=wanted)
     counted = mask.astype(predicted.dtype).unsqueeze(-1)
