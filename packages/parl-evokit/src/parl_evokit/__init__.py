@@ -1,7 +1,7 @@
 """parl-evokit: evolution strategies whose samples are a few bytes and whose updates are exact.
 
-Names are read from their modules when they are first used, so that a service that only writes logs does not wait for
-what only updates need.
+Names are imported from their modules at their first use, so that a service that only writes logs does not import the
+code of updates.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     samples: x = m + std * z                      z normal, made from the sample's key
     sums:    sum w z  and  sum w (z**2 - 1)       w integers, so both are exact and no order matters
 
-A sample says something about the standard deviations that it was drawn with, so samples of older models are set aside.
+A sample only informs about the standard deviations that it was drawn with, so samples of older models are set aside.
 
 SNES, separable natural evolution strategies (Wierstra et al. 2014, "Natural evolution strategies", JMLR 15,
 algorithm 6):
@@ -14,7 +14,7 @@ algorithm 6):
 
 with eta_m = 1 and eta_s = (3 + ln d) / (5 sqrt d) for d parameters (table 1). `exp` is the platform's, so deviations
 agree between platforms to rounding and repeat to the last bit on one. Differences from the paper: ranks of equal
-rewards share the mean of their logarithms' ranks; utilities are computed for as many samples as came, rounded to
+rewards share the mean of their logarithms' ranks; utilities are computed for all samples of an update, rounded to
 multiples of 2**-15 of the largest; noise may be mirrored (the default).
 
 PGPE, policy gradients with parameter-based exploration (Sehnke et al. 2010, Neural Networks 23), symmetric samples:
@@ -24,7 +24,7 @@ PGPE, policy gradients with parameter-based exploration (Sehnke et al. 2010, Neu
     m <- optimizer(m, -g_m),  std <- std + rate * g_s                   no deviation changes by more than max_change
 
 u is the reward's utility, which stands for the reward minus a baseline: utilities add up to zero, so none is kept.
-Mirrored halves have the same z**2, so what they say of the deviations is their mean reward, as in the paper's (12).
+Mirrored halves have the same z**2, so only their mean reward enters the deviations' gradient, as in the paper's (12).
 All that follows the sums is elementwise, so equal samples give equal bits on any machine. Differences from the paper:
 rewards are shaped (centred ranks unless the settings say otherwise); the step of the mean goes through an optimizer; a
 limit on the deviations' change per update, by default a fifth, as in evotorch.

@@ -2,8 +2,8 @@
 
     load_config ─► load_inference_model ─► init_solver (once) or load_solver ─► clone, update, save_…
 
-The agent holds the strategy, which owns parameters and solver state; clones hold a buffer each and look to the strategy
-for the newest model.
+The agent holds the strategy, which owns parameters and solver state. Each clone has its own buffer and takes the newest
+model from the strategy.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ class ESAgent:
 
     Raises:
         ConfigError: See `Config.load`.
-        EvolutionError: `model` is nothing that can be adapted.
+        EvolutionError: `model` cannot be adapted.
     """
 
     def __init__(self, config: Source | None = None, model: Any = None) -> None:
@@ -113,9 +113,9 @@ class ESAgent:
 
         Args:
             model_dir: A directory of weights, as `save_inference_model` writes it.
-            model: The code that belongs to them, which is never read from a file: whatever `adapt` takes, for numpy
+            model: The code that belongs to them, which is never read from a file: any argument of `adapt`, for numpy
                 a pair (arrays, predict). Default: the model that the agent has, or one that needs no code: an
-                inference program of paddle, or the built-in model that a solver in the directory remembers.
+                inference program of paddle, or the built-in model that a solver in the directory names.
 
         Raises:
             SolverError: The weights are missing or damaged, there is no model, or the solver exists already.
@@ -131,7 +131,7 @@ class ESAgent:
         self._model = adapter
 
     def init_solver(self) -> None:
-        """Make a new solver; after the configuration and the model, once.
+        """Make a new solver. Call it once, after the configuration and the model are loaded.
 
         Raises:
             SolverError: A call is missing, or there is a solver already.
@@ -161,8 +161,8 @@ class ESAgent:
 
         Args:
             infos: Samples of the present model, `k` of them.
-            x: The input of all, or with `each` an array whose first axis has one input for each, `[k, ...]`.
-            each: Which of both.
+            x: One input for all, or with `each` an array with one input for each, `[k, ...]`.
+            each: Whether `x` has one input for each.
 
         Returns:
             Outputs `[k, ...]`; the same as `predict` of a clone that has each sample's noise, to rounding.
@@ -177,7 +177,7 @@ class ESAgent:
         return model.predict_many(strategy.candidates(infos), x, each=each)
 
     def get_predictor(self) -> Callable[[Any], Any]:
-        """Return `predict` of the present model: a function that keeps its parameters whatever updates come."""
+        """Return `predict` of the present model: a function that keeps its parameters after updates."""
         return self._having_model("get_predictor").clone().predict
 
     def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
@@ -206,7 +206,7 @@ class ESAgent:
 
         Args:
             paths: Logs: directories of segments, or files; also files in the raw form.
-            max_damage: The part of all bytes read that may be damaged, 0 to 1. Where there is more, the worst files are
+            max_damage: The part of all bytes read that may be damaged, 0 to 1. If more is damaged, the worst files are
                 left out.
 
         Returns:
@@ -259,7 +259,7 @@ class ESAgent:
 
     @property
     def model_iter_id(self) -> int:
-        """Number of updates that the model has seen."""
+        """The number of updates of the model."""
         return self._ready("model_iter_id")[0].sampler.model_iter_id
 
     def save_inference_model(self, model_dir: str | PathLike[str]) -> None:
@@ -284,11 +284,11 @@ class ESAgent:
         self._settle()
 
     def save(self, model_dir: str | PathLike[str]) -> None:
-        """Save model and solver in one step: a reader sees both old or both new.
+        """Save model and solver in one step: a reader finds both old or both new.
 
         Raises:
-            SolverError: There is no solver yet, or another process has updated the directory since this agent loaded or
-                saved it last: its update would be lost. See `update_lock` for taking turns.
+            SolverError: There is no solver yet, or another process has updated the directory since this agent last
+                loaded or saved it: that update would be lost. See `update_lock` for taking turns.
             StorageError: It cannot be written; it is as it was.
         """
         strategy, model = self._ready("save")
@@ -301,7 +301,7 @@ class ESAgent:
         self._settle()
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
-        """Take over a solver's state; after the configuration and the model, instead of `init_solver`.
+        """Load a solver's state. Call it instead of `init_solver`, after the configuration and the model are loaded.
 
         Raises:
             SolverError: A call is missing, or the files are damaged or not of this model.

@@ -5,8 +5,8 @@
                        └── update: N+1 ◄───────────────────────┘
                                └─► orphans-*.evl: samples of models that are not there any more
 
-What `update` used is saved with model N+1 in one step; if that fails, the agent goes back to model N. Several processes
-may update one warehouse: they take turns, and each begins with the newest model.
+The record of the samples that `update` used is saved with model N+1 in one step; if that fails, the agent returns to
+model N. Several processes may update one warehouse: they take turns, and each begins with the newest model.
 
     warehouse/model_iter_id-N/     weights and solver of model N (the PARL 1.x manual's model_dir_N is read as well)
     warehouse/orphans-*.evl        samples whose model was gone when they came
@@ -88,9 +88,9 @@ class Warehouse:
         return self.models().get(model_iter_id, self.path / f"model_iter_id-{model_iter_id}")
 
     def expire(self, needed: Collection[int] = ()) -> list[int]:
-        """Remove the directories of all but the newest `max_to_keep` models, and of those that are needed still.
+        """Remove the directories of all models except the newest `max_to_keep` and those that are still needed.
 
-        To be called with the lock of the warehouse held; what killed writers left goes as well.
+        Call it with the lock of the warehouse held; it also removes the remains of killed writers.
 
         Args:
             needed: Models to which unread samples refer.
@@ -111,7 +111,7 @@ class Warehouse:
         return gone
 
     def keep_orphans(self, samples: Samples) -> Path:
-        """Write samples whose model is gone into a segment of their own; the same samples give the same file.
+        """Write samples whose model is gone into a separate segment; the same samples give the same file.
 
         Raises:
             StorageError: It cannot be written.
@@ -138,9 +138,9 @@ Logs = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
 class AsyncESAgent(ESAgent):
-    """An agent whose models live in a warehouse (`async_es.model_warehouse` of the configuration).
+    """An agent whose models are stored in a warehouse (`async_es.model_warehouse` of the configuration).
 
-    It begins with the newest model that is there; in an empty warehouse with `model`, which becomes number
+    It begins with the newest model of the warehouse, or, if that is empty, with `model`, which gets the number
     `async_es.model_iter_id`. The configuration's file is only read.
 
     Args:
@@ -152,9 +152,9 @@ class AsyncESAgent(ESAgent):
 
     Raises:
         ConfigError: See `Config.load`.
-        EvolutionError: `model` is nothing that can be adapted.
+        EvolutionError: `model` cannot be adapted.
         SolverError: The newest model's directory is damaged, or of another model.
-        UpdateLocked: The warehouse is empty or without a solver, and another process is just filling it.
+        UpdateLocked: The warehouse is empty or has no solver, and another process is just filling it.
     """
 
     def __init__(self, model: Any, config: Source, *, logs: Logs = (), wait_s: float = 60.0) -> None:
@@ -207,7 +207,7 @@ class AsyncESAgent(ESAgent):
             NothingToUpdate: Too few samples could be used; nothing has changed.
             InvalidReward: Infos and rewards differ in number.
             UpdateLocked: Another process is updating the warehouse, for longer than `wait_s`.
-            StorageError: The new model cannot be written; the agent still has the one before.
+            StorageError: The new model cannot be written; the agent keeps the previous one.
         """
         samples = list(infos)
         with self._transaction():

@@ -10,7 +10,7 @@ Extra noise that declines keeps the search from ending too soon (Szita and Lorin
 cross-entropy method", Neural Computation 18).
 
 Differences from the papers: variances, not deviations, are smoothed; equal rewards are ordered by key; noise is
-mirrored unless told otherwise; samples of older models are set aside.
+mirrored by default; samples of older models are set aside.
 """
 
 from collections.abc import Mapping

@@ -6,19 +6,19 @@ Samples: x = m + sigma * B * D * z, z normal and made from the sample's key; C =
 key and B, D and sigma are in the solver, a log of keys is all that an update needs. z is exact; what follows goes
 through BLAS and LAPACK, so results agree between machines to rounding, not to the bit.
 
-Own candidates (`inject`) take part in the next update as if they had been drawn, but no farther from the mean than
-samples are (Hansen, "Injecting external solutions into CMA-ES", 2011, arXiv 1110.4181, equation 4):
+The user's candidates (`inject`) take part in the next update as if they had been drawn, but no farther from the mean
+than samples are (Hansen, "Injecting external solutions into CMA-ES", 2011, arXiv 1110.4181, equation 4):
 
     z = (B D)^-1 (x - m) / sigma,   shortened to sqrt(n) + 2 n / (n + 2) where it is longer
 
 Whole numbers (`integers`) are rounded when a sample is made; the update uses the noise as it was drawn. The standard
-deviation of such a parameter does not sink below `LEAST_INTEGER_STD`, so that neighbours are still tried (a margin, as
-in Hamano et al. 2022, arXiv 2205.13482, in its simplest form).
+deviation of such a parameter does not fall below `LEAST_INTEGER_STD`, so that neighbouring numbers are still sampled (a
+margin as in Hamano et al. 2022, arXiv 2205.13482, in its simplest form).
 
-Differences from the tutorial: weights are computed for as many samples as came, if these are no fewer than the
-population; equal rewards share the mean of their ranks; samples of older models are set aside, but after a rollback
-the trusted model learns from those around the one that was left, by their steps from it. B and D are computed anew
-only when C has had time to change (the tutorial's section B.2).
+Differences from the tutorial: weights are computed for all samples of an update, if these are no fewer than the
+population; equal rewards share the mean of their ranks; samples of older models are set aside, except that after a
+rollback the trusted model learns from samples of the abandoned model, by their steps from that model. B and D are
+recomputed only when C has had time to change (the tutorial's section B.2).
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class CMAES(CmaFamily):
     _noise: Matrix | None = None  # of the samples of a step, where it is not that of their keys
 
     def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
-        """Let the next update also use candidates that were not asked for; they need not be samples of the model.
+        """Let the next update also use candidates that do not come from `ask`; they need not be samples of the model.
 
         They are not saved with the search: call this in the process that updates, before `tell`.
 

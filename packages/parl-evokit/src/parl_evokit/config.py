@@ -110,8 +110,8 @@ class CensorKind(Enum):
 
     Attributes:
         DEFAULT: `default_reward`: no click is a reward of 0.
-        WORST: The smallest reward of the update's other samples: what took longest is not known, but no good sign.
-        DROP: None: the sample does not count, and is waited for no longer.
+        WORST: The smallest reward of the update's other samples: a late reward is unknown, but no good sign.
+        DROP: None: the sample does not count, and the update no longer waits for it.
     """
 
     DEFAULT = "DEFAULT"
@@ -150,9 +150,9 @@ class ScheduleConfig:
     """A factor for the value beside it, by update; the same bits on every machine.
 
     Attributes:
-        type: CONSTANT for 1 always; LINEAR, or EXPONENTIAL (by the same factor each update).
-        final: What it ends at, above 0.
-        updates: After how many updates it is there and stays; 1 or more.
+        type: CONSTANT (always 1), LINEAR, or EXPONENTIAL (by the same factor each update).
+        final: The last value of the factor, above 0.
+        updates: The number of updates after which the factor is `final` and stays there; 1 or more.
     """
 
     type: ScheduleKind = ScheduleKind.CONSTANT
@@ -200,7 +200,7 @@ class AdamConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """`base_lr` is the learning rate, `schedule` how it goes; `momentum` and `adam` count where `type` names them."""
+    """`base_lr` is the learning rate, `schedule` its course; `momentum` and `adam` apply if `type` names them."""
 
     type: OptimizerKind = OptimizerKind.SGD
     base_lr: float = 1e-3
@@ -216,8 +216,8 @@ class OptimizerConfig:
 class GaussianConfig:
     """`std` of the noise; `cached` and `cache_size` of its table; `mirrored` draws keys in pairs of opposite noise.
 
-    `seed` is that of the noise of a key; a run only repeats with `keys: COUNTER`, too.
-    `schedule` is how `std` goes, for BASIC_ES and ARS; the other algorithms adapt it themselves.
+    `seed` and a key determine the noise; for a run that repeats, also set `keys: COUNTER`.
+    `schedule` is the course of `std` in BASIC_ES and ARS; the other algorithms adapt `std` themselves.
     """
 
     std: float = 1.0
@@ -250,11 +250,11 @@ class CmaConfig:
     Attributes:
         population: Samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
         restarts: Whether to begin again elsewhere once the search has converged.
-        max_restarts: How often the population is doubled for that at most; 0 or more.
-        lower: Sides of the box that no sample leaves: none, one for all parameters, or one for each; other algorithms
-            refuse a box.
-        upper: The same for its upper sides.
-        integers: Numbers of the parameters, from 0, that are whole numbers; of CMA_ES and SEP_CMA_ES.
+        max_restarts: How many times restarts may double the population; 0 or more.
+        lower: Lower sides of the box that no sample leaves: none, one for all parameters, or one for each; other
+            algorithms refuse a box.
+        upper: Upper sides of the box, in the same form.
+        integers: Indices of the parameters, from 0, that are whole numbers; of CMA_ES and SEP_CMA_ES.
     """
 
     population: int = 0
@@ -274,8 +274,8 @@ class GaConfig:
     """Selection of the genetic algorithm.
 
     Attributes:
-        parents: How many of the best breed; 1 or more.
-        elites: How many of the present parents may continue being ones, with the reward they had; 0 or more.
+        parents: The number of best samples that become parents; 1 or more.
+        elites: How many of the present parents may stay parents, with the reward that they had; 0 or more.
     """
 
     parents: int = 20
@@ -291,10 +291,10 @@ class CemConfig:
     """Settings of the cross-entropy method.
 
     Attributes:
-        elite_share: Part of the samples from which it learns, above 0 to 1.
+        elite_share: Part of the samples that an update learns from, above 0 to 1.
         smoothing: Weight of the elites relative to the previous values, above 0 to 1.
-        extra_std: Deviation of noise that is added to the elites', declining to 0; 0 or more.
-        extra_updates: Within how many updates; 1 or more.
+        extra_std: Deviation of noise that is added to the elites' deviation, declining to 0; 0 or more.
+        extra_updates: The number of updates in which it declines to 0; 1 or more.
     """
 
     elite_share: float = 0.25
@@ -343,17 +343,17 @@ class UpdateConfig:
     """The use of rewards.
 
     Attributes:
-        shaping: From rewards to utilities.
+        shaping: The rule from rewards to utilities.
         top_k: With `shaping: TOP_K`, how many of the best directions count; 1 or more.
         weight_decay: This times the parameters is added to the gradient; 0 or more.
         max_age: Samples of models more than this many updates old are left out; 0 or more.
-        stale: How older samples count.
+        stale: The rule by which samples of older models count.
         stale_decay: With GROUPED and POOLED, a sample's weight is this to the power of its age; 0 to 1.
         min_samples: With fewer usable samples nothing is updated; 1 or more.
-        only_tokens: Whether rewards in a log count only where they came with a token.
-        reward_timeout_s: Seconds after which a sample that was served counts without its reward; 0: never.
-        censoring: What it counts with.
-        default_reward: With `censoring: DEFAULT`, this.
+        only_tokens: Whether rewards in a log count only if they came with a token.
+        reward_timeout_s: Seconds after which a served sample whose reward is missing counts without it; 0: never.
+        censoring: The rule for the reward of such a sample.
+        default_reward: Its reward with `censoring: DEFAULT`.
     """
 
     shaping: ShapingKind = ShapingKind.CENTERED_RANK
@@ -389,14 +389,14 @@ class GuardConfig:
         control_share: Part of the traffic that gets the present model without noise, 0 to below 1.
         holdout_share: Part of the traffic that gets the trusted model without noise, 0 to below 1; with 0.95 new models
             are a canary of 5 %.
-        rollback: Whether to go back to the trusted model when the present ones' rewards are worse; compares the arms of
-            `control_share` and `holdout_share`, both of which must be above 0.
+        rollback: Whether to return to the trusted model when the present models' rewards are worse. The comparison is
+            between the arms of `control_share` and `holdout_share`, both of which must be above 0.
         min_control: Rewards of both arms that make one difference; 2 or more.
-        level: The probability of ever going back from a model that is no worse, where the variance of rewards does not
-            grow strongly within a comparison; above 0 to 0.5.
-        margin: The present model is trusted once it is not worse than the trusted one by more than this, in standard
-            deviations of one reward: of clicks at a rate of 20 %, 0.1 tolerates a loss of 4 percentage points. What it
-            tolerates may add up, because the next comparison is with this model; above 0.
+        level: The probability of ever leaving a model that is no worse, if the variance of rewards does not grow
+            strongly within a comparison; above 0 to 0.5.
+        margin: The present model becomes the trusted one when it is not worse than that by more than this, in standard
+            deviations of one reward: of clicks at a rate of 20 %, 0.1 tolerates a loss of 4 percentage points. The
+            tolerated losses may add up, because the next comparison is with this model; above 0.
     """
 
     max_update_ratio: float = 0.0
@@ -478,7 +478,7 @@ class AsyncConfig:
 
     Attributes:
         model_warehouse: Directory with one subdirectory for each model.
-        model_md5: Read because the original's files have it; checksums are SHA-256 here.
+        model_md5: Accepted because files of the original EvoKit have it; parl-evokit's checksums are SHA-256.
         max_to_keep: Models kept; 1 or more.
         model_iter_id: The model to start from; 0 or more.
     """
@@ -500,7 +500,7 @@ class Config:
     Attributes:
         solver: Algorithm, optimizer, sampling, update.
         async_es: For asynchronous updates.
-        keys: Where samples get their keys.
+        keys: The source of the samples' keys.
         worker: With `keys: COUNTER`, the number of this process; 0 to 2**31 - 1.
 
     Raises:

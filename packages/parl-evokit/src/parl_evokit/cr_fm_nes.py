@@ -26,7 +26,7 @@ sigma**n.
 z is made from the sample's key, and v and D are in the solver, so a log of keys is all that an update needs. z is
 exact; what follows goes through BLAS, so results agree between machines to rounding.
 
-Differences from the paper: weights are computed for as many samples as came, if these are no fewer than the population
+Differences from the paper: weights are computed for all samples of an update, if these are at least a population
 (its rates of infeasible samples are left out: all have a reward); equal rewards share the mean of their ranks; c_1,
 which would be negative for fewer than 5 parameters, is 0 there; the first v is drawn from the seed.
 """

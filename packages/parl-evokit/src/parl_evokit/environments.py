@@ -1,4 +1,4 @@
-"""Environments of the command line: `cartpole`, built in, or a function of the user's.
+"""Environments of the command line: `cartpole`, which is built in, or a function of the user.
 
 An environment here is a function (agent, seed) -> return of one episode; the same seed begins the same episode.
 """
@@ -20,7 +20,7 @@ Episode = Callable[[Predictor, int], float]
 
 
 def cartpole() -> Episode:
-    """Return episodes of CartPole-v1 with the likelier action: 500 at best.
+    """Return episodes of CartPole-v1 with the likelier action; the best return is 500.
 
     Raises:
         EvolutionError: gymnasium is not installed.
@@ -44,7 +44,7 @@ def cartpole() -> Episode:
 
 
 class NamedEpisode:
-    """An `Episode` that travels to other processes by its name; each makes an environment of its own at its first one.
+    """An `Episode` that is sent to other processes by its name; each makes its own environment at its first episode.
 
     Args:
         name: `cartpole`, or package.module:function of a function that returns an `Episode`.
@@ -85,10 +85,10 @@ class NamedEpisode:
 
 
 def load_object(name: str) -> Any:
-    """Return what `package.module:name` means.
+    """Return the object that `package.module:name` refers to.
 
     Raises:
-        EvolutionError: It is not of this form, there is no such thing, or its module raised.
+        EvolutionError: The text is not of this form, there is no such object, or its module raised.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -102,10 +102,10 @@ def load_object(name: str) -> Any:
 
 @contextlib.contextmanager
 def users_code(name: str) -> Iterator[None]:
-    """Turn what the user's code of this name raises into an error of one line that says where.
+    """Turn exceptions of the user's code of this name into an error of one line that names the place.
 
     Raises:
-        EvolutionError: The code raised something else than that.
+        EvolutionError: The code raised an exception that is not an `EvolutionError`.
     """
     try:
         yield

@@ -70,7 +70,7 @@ class EvaluationFailed(EvolutionError):
 
     Attributes:
         summary: The exception in one line.
-        info: The record of the sample (`records.SamplingInfo`); None if a worker was being made ready.
+        info: The record of the sample (`records.SamplingInfo`); None if the worker was still being set up.
         sampled: The samples that had come back by then (`parallel.Sampled`), or None.
     """
 
@@ -139,11 +139,11 @@ class SecretError(EvolutionError, ValueError):
 
 
 class SolverError(EvolutionError):
-    """A call comes before another that it needs, or a solver's files are damaged or belong to another model."""
+    """A required earlier call is missing, or a solver's files are damaged or belong to another model."""
 
 
 class StorageError(EvolutionError):
-    """Files cannot be written: the disk is full, or a permission is missing. What was there before is still there."""
+    """Files cannot be written: the disk is full, or a permission is missing. The earlier files are unchanged."""
 
 
 class UpdateLocked(EvolutionError):

@@ -1,17 +1,17 @@
 """A genetic algorithm by truncation and mutation (Such et al. 2017, "Deep neuroevolution", arXiv 1712.06567).
 
-    child = parent + std * z          the sample's key says which parent, and is the seed of z
+    child = parent + std * z          the sample's key selects the parent, and is the seed of z
     the best `parents` of all children and of the `elites` become the next parents; the very best is the model
 
-So a log of keys is all that an update needs, as for the other algorithms, and a parent is itself written down as keys:
-where it began and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN`
-mutations chains begin anew at the parents of that moment, so that a state is loaded in bounded time.
+So a log of keys is all that an update needs, as for the other algorithms, and a parent is itself stored as keys: its
+start and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN`
+mutations, chains start again from the parents of that moment, so that a state is loaded in bounded time.
 
-Differences from the paper: as many children count as came, of which at most half become parents; children of older
-parents are set aside. The paper evaluates the best ten again thirty times to find the elite; here the model, which is
-the best elite, is one of the samples of each `ask`, without noise, and has the mean of all its rewards. An elite that
-kept the reward of its first, lucky evaluation would stay forever. There is no crossover, as in the paper.
-Own candidates (`inject`) are chosen among as children are; chains begin anew where one becomes a parent. After a
+Differences from the paper: all children of an update count, and at most half of them become parents; children of older
+parents are set aside. The paper evaluates the best ten again thirty times to find the elite. Here the model, which is
+the best elite, is one of the samples of each `ask`, without noise, and its reward is the mean of all its rewards. An
+elite that kept the reward of its first, lucky evaluation would stay forever. There is no crossover, as in the paper.
+The user's candidates (`inject`) are selected like children; chains start again where one becomes a parent. After a
 rollback the trusted model stays the model, and the best children of the round become parents beside it.
 """
 
@@ -78,7 +78,7 @@ class GA(Strategy):
         self._breed_from(self._origins)
 
     def inject(self, solutions: ArrayLike, rewards: ArrayLike) -> None:
-        """Have the next update also choose among candidates that were not asked for, as if they were children.
+        """Let the next update also select among candidates that do not come from `ask`, as if they were children.
 
         They are not saved with the search: call this in the process that updates, before `tell`.
 
@@ -131,7 +131,7 @@ class GA(Strategy):
     def ask(self, n: int) -> list[SamplingInfo]:
         """Draw new samples, see `Strategy.ask`; the first of several is the model itself where elites are kept.
 
-        Not so with `guard.rollback`, for which control traffic is the product's own affair.
+        With `guard.rollback` it is not, because the product itself assigns control traffic.
         """
         solver = self.config.solver
         elites = solver.sampling.ga_sampling.elites > 0 and not solver.guard.rollback

@@ -4,9 +4,9 @@
              ├─ control_share: the present model         ┐ rewards of the same hours,
              └─ holdout_share: the trusted model         ┘ compared at each update
                                                               │
-    worse, for sure ─► back to the trusted model      better, or no worse by more than a margin ─► trusted from now on
+    surely worse ─► back to the trusted model         better, or no worse by more than a margin ─► trusted from now on
 
-Both arms are served side by side, so that neither the hour nor the season counts. Each update adds the difference of
+Both arms are served side by side, so that neither the hour nor the season matters. Each update adds the difference of
 the arms' means with the weight 1 / (1/n + 1/m). The sum is compared with a boundary that holds at all times at once (a
 normal mixture; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic confidence sequences", equation 3.7;
 Waudby-Smith et al. 2024 for estimated variances), so looking at it after each update costs nothing:
@@ -16,10 +16,10 @@ Waudby-Smith et al. 2024 for estimated variances), so looking at it after each u
 
 with I the sum of the weights, s^2 the variance of the rewards so far, the last ones included, Q the sum of the weights
 times the variance of each update's own rewards, and E the sum of the squares by which the rewards have moved the sum.
-Q tends to s^2 I, and is ahead of it where rewards spread more and more: s^2 remembers the time before, also that of
-earlier comparisons. Where arms are unequal and rewards are skewed, I and s^2 alone are not
-enough: of clicks that one visitor in 500 makes, a single one in the arm of 5 % moves the sum as twenty do in the other
-arm, and s^2 hardly notices. With (2) and the true variance the boundary holds for arms of any one distribution, since
+Q tends to s^2 I, and exceeds it while the spread of rewards grows, because s^2 includes the time before and the earlier
+comparisons. I and s^2 alone are not enough if arms are unequal and rewards are skewed: of clicks that one visitor in
+500 makes, a single one in the arm of 5 % moves the sum as much as twenty in the other arm, and s^2 hardly
+changes. With (2) and the true variance the boundary holds for arms of any one distribution, since
 exp(x - x^2/6) <= 1 + x + x^2/3 for all x (Delyon 2009, "Exponential inequalities for sums of weakly dependent
 variables"). For ordinary rewards E tends to s^2 I, and V with it. Each comparison with another trusted model, the k-th,
 has a = level * 6 / (pi * k)^2, so that all of them together raise a false alarm with a probability of at most
@@ -52,8 +52,8 @@ class Control:
     """Rewards of one arm, as sums: those of several updates can be added up.
 
     Attributes:
-        count: How many.
-        total: Their sum.
+        count: The number of rewards.
+        total: The sum of the rewards.
         squares: The sum of their squares.
     """
 
@@ -100,7 +100,7 @@ class Comparison:
         total: The weighted sum of differences.
         squares: E of (2).
         spread: Squared differences from the mean within arms and updates.
-        freedom: Over how many degrees of freedom.
+        freedom: The degrees of freedom of `spread`.
         seen_present: Rewards of the present models that have been compared.
         seen_holdout: The same of the trusted one.
         varied: Q of (2).
@@ -154,7 +154,7 @@ class Comparison:
         return (self.total - width) / self.information, (self.total + width) / self.information
 
     def next(self) -> "Comparison":
-        """Return the comparison with the next trusted model; the variance is known already."""
+        """Return the comparison with the next trusted model; it keeps the variance of this one."""
         return Comparison(self.number + 1, spread=self.spread, freedom=self.freedom)
 
 
@@ -162,7 +162,7 @@ class Guard:
     """Remembers the trusted model, and decides whether the present one may stay.
 
     Args:
-        settings: What is allowed.
+        settings: The limits.
     """
 
     def __init__(self, settings: GuardConfig) -> None:
@@ -178,9 +178,9 @@ class Guard:
         return None if self._number is None or self._parameters is None else (self._number, self._parameters)
 
     def noting(self, present: Sequence[float], holdout: Sequence[float]) -> "Guard":
-        """Return a guard that also knows these rewards, of the present models and of the trusted one.
+        """Return a guard that also counts these rewards, of the present models and of the trusted one.
 
-        This one stays as it is: what an update that fails has read will be read again.
+        This guard does not change, because rewards that a failed update has read are read again.
         """
         if not self._settings.rollback or self._parameters is None:  # then there is nothing to compare
             return self
@@ -209,7 +209,7 @@ class Guard:
         )
 
     def updated(self, number: int, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> None:
-        """Note that a new model takes the place of this one, which is trusted if none is."""
+        """Note that a new model replaces this one, which becomes the trusted model if there is none."""
         if self._settings.rollback and self._parameters is None:
             self._number, self._parameters, self._state = number, parameters.copy(), dict(state)
 
@@ -229,7 +229,7 @@ class Guard:
         return parameters, state
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays for a file; nothing where no rule needs it."""
+        """Return everything as arrays for a file; nothing if no rule needs it."""
         if not self._settings.rollback:
             return {}
         c = self.comparison
@@ -247,9 +247,9 @@ class Guard:
         return arrays
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Take over what `state` gave, and return the rest of the arrays.
+        """Restore the arrays of `state`, and return the other arrays.
 
-        Of earlier forms, which compared hours with earlier ones or weighed differences otherwise, nothing is.
+        Nothing is restored of earlier forms, which compared hours with earlier ones or weighted differences otherwise.
         """
         own = within(_PREFIX, state)
         if "comparison" in own:
@@ -269,13 +269,13 @@ class Guard:
 
 
 def shortened(before: FlatVector, after: FlatVector, ratio: float, std: float | FlatVector = 0.0) -> FlatVector:
-    """Return `after`, or as far in its direction as `ratio` times the length of `before` reaches.
+    """Return `after`, or the point towards it at a distance of `ratio` times the length of `before` if it is farther.
 
     Args:
         before: Parameters `[n]`.
         after: The next ones `[n]`.
         ratio: 0 for no limit.
-        std: Of the noise: the typical length of a perturbation takes the place of a model's that is all zero.
+        std: The deviation of the noise: if `before` is all zero, the typical length of a perturbation is used instead.
     """
     if not ratio:
         return after

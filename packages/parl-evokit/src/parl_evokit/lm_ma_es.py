@@ -15,7 +15,7 @@ z is made from the sample's key and the directions are in the solver, so a log o
 is exact; what follows goes through BLAS, so results agree between machines to rounding.
 
 Differences from the paper: rates are at most 1/2, and with fewer than 5 parameters at most n / 10; weights are computed
-for as many samples as came, if these are no fewer than the population; equal rewards share the mean of their ranks;
+for all samples of an update, if these are no fewer than the population; equal rewards share the mean of their ranks;
 samples of older models are set aside.
 """
 

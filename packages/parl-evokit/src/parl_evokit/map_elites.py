@@ -9,8 +9,8 @@ hypervolume by leveraging interspecies correlation", GECCO 2018, equation 1):
     x = a + std * z + line_std * u * (b - a)       a, b elites of two cells drawn uniformly, z and u normal
 
 Candidates are plain arrays, evaluated by any means: by a pool of threads or processes, or by actors. `tell`
-takes any candidates, also those that were not asked for. Normal numbers are those of the noise specification, so equal
-calls give equal candidates on every machine; equal rewards leave a cell as it is.
+accepts any candidates, also those that do not come from `ask`. Normal numbers are those of the noise specification, so
+equal calls give equal candidates on every machine; equal rewards leave a cell as it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,12 +50,12 @@ class MapElites:
         mean0: Where to start, `[n]`.
         lower: Lower sides of the box of descriptors, `[k]`.
         upper: Upper sides, `[k]`.
-        cells: Into how many parts each side is cut, `[k]`.
-        std: Deviation of the noise of every new candidate; the paper on variation has 0.01.
-        line_std: Deviation of the step along the line to another elite; 0.2 there.
-        initial: How many candidates are drawn around `mean0` first.
-        initial_std: Their deviation.
-        seed: Of all normal numbers.
+        cells: The number of parts of each side, `[k]`.
+        std: Deviation of the noise of every new candidate; 0.01 in the paper on variation.
+        line_std: Deviation of the step along the line to another elite; 0.2 in that paper.
+        initial: The number of candidates that are drawn around `mean0` first.
+        initial_std: The deviation of these candidates.
+        seed: The seed of all normal numbers.
 
     Raises:
         EvolutionError: A setting is out of its range.
@@ -115,7 +115,7 @@ class MapElites:
         """Put candidates into the map.
 
         Args:
-            candidates: `[m, parameters]`, of `ask` or others.
+            candidates: Candidates of `ask` or others, `[m, parameters]`.
             rewards: Larger is better, `[m]`.
             descriptors: The descriptor of each candidate, `[m, k]`.
 
@@ -188,7 +188,7 @@ class MapElites:
         }
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` of a map of the same settings gave.
+        """Restore a state that `state` of a map with the same settings returned.
 
         Raises:
             LayoutMismatch: An array is missing or does not fit.

@@ -3,7 +3,7 @@
     history.jsonl ─┬─► exposition: text for a node exporter's folder, or `Metrics` in a process with prometheus_client
                    └─► page: one HTML file, drawn without any library
 
-Set up an alarm for stopped updates first: `evokit_last_update_timestamp_seconds` is when the newest model
+Set up an alarm for stopped updates first: `evokit_last_update_timestamp_seconds` is the time at which the newest model
 was written, whatever has happened since.
 """
 
@@ -126,7 +126,7 @@ class Metrics:
         }
 
     def observe(self, report: UpdateReport, contents: LogContents | None = None) -> None:
-        """Take over what `update_from_log` has returned."""
+        """Set the metrics from the result of `update_from_log`."""
         line = {**vars(report), "set_aside": vars(report.set_aside)}
         for name, series in _values([line]).items():
             metric = self._series[name]
@@ -147,7 +147,7 @@ def page(model_dir: Path, now: float, stale_after_s: float) -> str:
     Args:
         model_dir: Of the newest model.
         now: The present time in seconds since 1970.
-        stale_after_s: Without an update for so long, the page begins with an alarm.
+        stale_after_s: The page begins with an alarm if the last update is older than this, in seconds.
 
     Raises:
         SolverError: The history is damaged.

@@ -2,8 +2,9 @@
 
     log.sampled(info, context=, action=, propensity=) ─► log ─► read_decisions ─► evaluate(decisions, candidate)
 
-A decision is a context, the action that was taken, with which probability it was taken, and its reward. Let w be how
-much likelier the candidate takes that action, w = pi(a|x) / propensity, and q an estimate of the reward of an action:
+A decision is a context, the action that was taken, the probability of that action, and its reward. Let
+w = pi(a|x) / propensity be the ratio of the candidate's probability of that action to the logged one, and q an estimate
+of the reward of an action:
 
     IPS    mean of w * r                                              unbiased, wide where w is large
     SNIPS  sum of w * r / sum of w                                    narrower; biased by some 1/n
@@ -84,13 +85,13 @@ class Evaluation:
     """A candidate's estimated mean reward.
 
     Attributes:
-        decisions: How many there were.
-        logged: The mean reward of those who served.
+        decisions: The number of decisions.
+        logged: The mean reward of the models that served.
         ips: By inverse propensities.
         snips: The same, self-normalised.
         dr: Doubly robust.
-        effective: How many decisions of equal weight there are, (sum of w)^2 / sum of w^2: with few of them, say under
-            a hundred, none of the estimates is worth much.
+        effective: The equivalent number of decisions of equal weight, (sum of w)^2 / sum of w^2. Below about a hundred,
+            none of the estimates is reliable.
         largest_weight: The largest w.
     """
 
@@ -104,10 +105,10 @@ class Evaluation:
 
 
 def read_decisions(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Decisions:
-    """Return all decisions of logs that have a reward; of several rewards, what an update would make of them.
+    """Return all decisions of logs that have a reward; several rewards are combined as an update combines them.
 
-    Samples without noise that have no identity are left out, since nothing tells which reward is whose, and so are
-    records of other writers that `LogWriter` would refuse.
+    Samples without noise that have no identity are left out, because their rewards cannot be assigned. Records of other
+    writers that `LogWriter` would refuse are left out, too.
 
     Raises:
         LogError: A path does not exist, or cannot be read.
@@ -157,14 +158,14 @@ def evaluate(decisions: Decisions, candidate: Policy, *, level: float = 0.95) ->
     """Estimate what mean reward a candidate would have had.
 
     Args:
-        decisions: Of the log.
-        candidate: From contexts `[n, d]` to the probabilities of all actions `[n, k]`, each row adding up to 1. For a
-            model that ranks by scores, one-hot rows of its best action.
-        level: Of the intervals, above 0 to below 1.
+        decisions: The decisions of the log.
+        candidate: A function from contexts `[n, d]` to the probabilities of all actions `[n, k]`, each row adding up to
+            1. A model that ranks by scores returns one-hot rows of its best action.
+        level: The confidence level of the intervals, above 0 to below 1.
 
     Raises:
-        EvolutionError: There are fewer than two decisions, `level` is out of its range, or what the candidate returns
-            are not probabilities.
+        EvolutionError: There are fewer than two decisions, `level` is out of its range, or the candidate does not
+            return probabilities.
     """
     n = len(decisions.rewards)
     if n < 2:

@@ -2,9 +2,9 @@
 
     model_dir_N ─► episodes of perturbed models ─► log ─► update ─► model_dir_N+1 ─► ...
 
-What a service does with its users, `evokit online-sampling` does with episodes of an environment. The loop goes through
-the same log and directories as the commands, so that each round can be looked into or recomputed, and it goes on where
-it, or the commands, stopped.
+`evokit online-sampling` uses episodes of an environment as a service uses its visitors. The loop uses the same log and
+directories as the commands, so that each round can be inspected or recomputed, and it continues where it, or the
+commands, stopped.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Wr
     """Evaluate perturbed models, each in one episode; the halves of a mirrored pair get the same one.
 
     Args:
-        agent: With a solver.
-        episode: What a model is evaluated in.
-        count: How many samples.
-        write: Called with each sample and its reward, as soon as it is known.
-        workers: Processes that play side by side; 1 plays here.
+        agent: An agent with a solver.
+        episode: The episode that evaluates a model.
+        count: The number of samples.
+        write: Called with each sample and its reward, as soon as the reward is known.
+        workers: The number of processes that play side by side; 1 plays in this process.
 
     Returns:
         The rewards.
@@ -74,7 +74,7 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
 
     Args:
         log: A directory, to which a segment is added; with `raw` a file.
-        raw: Write the raw form: a new file, whole, instead of an old one.
+        raw: Write the raw form: one complete file that replaces an old one.
 
     Raises:
         LogError: The log cannot be written.
@@ -105,9 +105,9 @@ class Round:
 
     Attributes:
         number: 1 for the first.
-        model_iter_id: Of the model after it.
-        rewards: Of its samples.
-        report: Of its update; None where samples were too few yet (CMA waits for its population).
+        model_iter_id: The number of the model after it.
+        rewards: The rewards of its samples.
+        report: The report of its update; None while samples are too few (CMA waits for its population).
     """
 
     number: int
@@ -129,12 +129,12 @@ def online_rounds(
     """Run rounds, and yield each when its model is saved.
 
     Args:
-        agent: With a solver.
-        episode: What models are evaluated in.
+        agent: An agent with a solver.
+        episode: The episode that evaluates a model.
         log: Directory of the log.
-        warehouse: Where `model_dir_N` is written, N being the model's number.
-        rounds: How many.
-        episodes: Samples of a round.
+        warehouse: The directory for `model_dir_N`, where N is the model's number.
+        rounds: The number of rounds.
+        episodes: The number of samples of a round.
         workers: See `sample_episodes`.
     """
     for number in range(1, rounds + 1):
@@ -152,7 +152,7 @@ def online_rounds(
 
 
 def play(agent: ESAgent, episode: NamedEpisode, count: int) -> list[float]:
-    """Return the returns of the model without noise, in episodes that begin anywhere."""
+    """Return the returns of the model without noise, in episodes with random starts."""
     return [episode(agent, secrets.randbits(31)) for _ in range(count)]
 
 
@@ -171,14 +171,14 @@ def offline_update(
     Args:
         open_agent: Makes an agent with the model and the solver of `model_dir`.
         logs: See `ESAgent.update_from_log`.
-        model_dir: Of the present model.
-        updated_model_dir: Of the new one.
+        model_dir: The directory of the present model.
+        updated_model_dir: The directory of the new model.
         max_damage: See `ESAgent.update_from_log`.
         wait_s: How long to wait for another update of `updated_model_dir`, in seconds.
         waiting: See `update_lock`.
 
     Raises:
-        UpdateLocked: Another update of that directory continues.
+        UpdateLocked: Another update of that directory is still in progress.
         NothingToUpdate: Too few new samples; nothing was written.
         LogError: See `read_log`.
         StorageError: The new directory cannot be written; it is as it was.

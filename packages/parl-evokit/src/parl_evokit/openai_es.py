@@ -15,14 +15,15 @@ one around the present centre m, of noise e' = e + (c - m)/std, and counts by ho
     w  = min(CLIP, N(x; m, std) / N(x; c, std)) = min(CLIP, exp((|e|^2 - |e'|^2) / 2))                          (3)
     g  = -std * sum(w * (u - u_w) * e') / sum(w),    u_w = sum(w * u) / sum(w)                                  (4)
 
-u being the utilities, ranked over all samples together. For present samples w is 1 and (4) is the usual estimate.
-Ratios of densities grow and vanish with the number of parameters, so this is for few of them. Equal samples give equal
-bits here as well: sums are rounded once or run in the order of the keys, and exp is the correctly rounded one.
+where u are the utilities, ranked over all samples together. For present samples w is 1 and (4) is the usual estimate.
+Ratios of densities grow or vanish with the number of parameters, so this rule is for few parameters. Equal samples give
+equal bits here as well: sums are rounded once or run in the order of the keys, and exp is correctly rounded.
 
-With `stale: POOLED`, all samples of an update are ranked together, and (1) is as it is. That is right where late
-rewards are not like early ones: visitors who stay long are often content. Ranked among themselves, the early ones
-of a model have as many winners as the late ones, and each batch of late ones teaches little, or nothing if it is one
-sample. `stale: AUTO`, the default, decides at each update that has stale samples, and reports its choice:
+With `stale: POOLED`, all samples of an update are ranked together, and (1) is used unchanged. This is right if late
+rewards differ from early ones: for instance, visitors who stay long are often content. If the early and the late
+samples of a model were ranked separately, both would have as many winners, and a batch of late samples would add
+little, or nothing if it is one sample. `stale: AUTO`, the default, chooses at each update that has stale samples, and
+reports its choice:
 
     up to 100 parameters: IMPORTANCE if the weights (3) leave at least half of the samples, by sum(w)^2 / sum(w^2); else
                           POOLED
@@ -93,9 +94,9 @@ class ES(Strategy):
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
-        config: Settings; used are `optimizer`, `sampling` and `update`. Default: `ES.defaults`, Adam and a standard
-            deviation of 0.02 as in the paper's runs, and a learning rate of 0.03, with which four samples an update
-            are enough on a sphere (the paper's 0.01 is for thousands).
+        config: Settings; used are `optimizer`, `sampling` and `update`. Default: `ES.defaults`: Adam and a standard
+            deviation of 0.02 as in the paper's runs, and a learning rate of 0.03, at which four samples an update
+            are enough on a sphere (the paper's 0.01 is for thousands of samples).
         layout: Names and shapes of the vector's parts.
     """
 
@@ -259,7 +260,7 @@ class ARS(ES):
 
 
 def utilities_of(group: Group, update: UpdateConfig) -> shaping.Utilities:
-    """Return the utilities of a model's samples, as the settings say."""
+    """Return the utilities of a model's samples, by the rule of the settings."""
     if update.shaping is ShapingKind.TOP_K:
         return shaping.top_directions(group.rewards, group.keys, update.top_k)
     return SHAPINGS[update.shaping](group.rewards)
@@ -326,7 +327,7 @@ class Centres:
         self._centres: dict[int, FlatVector] = {}
 
     def remember(self, sampler: Sampler) -> None:
-        """Keep the centre of this model, before it becomes the one before."""
+        """Keep the centre of this model; called before the model changes."""
         self._centres[sampler.model_iter_id] = sampler.parameters
         self._centres = {
             number: centre
@@ -339,7 +340,7 @@ class Centres:
     ) -> tuple[NDArray[np.float64], float]:
         """Return the gradient of equation (4), and how many samples its weights leave.
 
-        Samples around an unknown centre count nothing.
+        Samples around an unknown centre are ignored.
 
         Args:
             groups: The samples by model.
@@ -378,7 +379,7 @@ class Centres:
         return {MODELS: np.array(list(self._centres), np.int64), CENTRES: rows}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what `state` returned; nothing where another rule was in force then."""
+        """Restore a state that `state` returned; one that was saved under another rule restores nothing."""
         models, rows = state.get(MODELS, np.zeros(0, np.int64)), state.get(CENTRES, np.zeros((0, self._size)))
         if rows.shape != (len(models), self._size):
             raise LayoutMismatch(f"{len(models)} centres of {self._size} parameters are needed, not {rows.shape}")

@@ -40,7 +40,7 @@ class Optimizer(ABC):
         base_lr: Learning rate, above 0.
 
     Attributes:
-        schedule: What the learning rate is multiplied with as steps go by.
+        schedule: The factor of the learning rate, by step.
 
     Raises:
         EvolutionError: A setting is out of its range.
@@ -64,7 +64,7 @@ class Optimizer(ABC):
         Args:
             parameters: `[size]`.
             gradient: `[size]`; left as it is, unless it is `out`.
-            out: Where the new parameters go, `[size]`; it may be `parameters` or `gradient`. Default: a new array.
+            out: The array for the new parameters, `[size]`; may be `parameters` or `gradient`. Default: a new array.
 
         Returns:
             `out`.
@@ -85,7 +85,7 @@ class Optimizer(ABC):
     def finite_step(
         self, parameters: FlatVector, gradient: FlatVector, norm: float, out: FlatVector | None = None
     ) -> FlatVector:
-        """Return what `step` does, if all of it is finite.
+        """Return the result of `step`, if all of it is finite.
 
         Args:
             parameters: Present ones.
@@ -94,7 +94,7 @@ class Optimizer(ABC):
             out: As for `step`.
 
         Raises:
-            StepDiverged: A parameter or a moment would not be finite; steps and moments are as before.
+            StepDiverged: A parameter or a moment would not be finite; steps and moments are unchanged.
         """
         longest = max(self._longest, norm)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -117,10 +117,10 @@ class Optimizer(ABC):
         return steps | {name: moment.copy() for name, moment in self._state.items()}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `state` of an optimizer of the same kind and size gave.
+        """Restore a state that `state` of an optimizer of the same kind and size returned.
 
         Raises:
-            LayoutMismatch: An array is missing, unknown or of another shape or type; nothing is taken over.
+            LayoutMismatch: An array is missing, unknown or of another shape or type; nothing is restored.
         """
         if set(state) != {"steps", *self.moments}:
             raise LayoutMismatch(f"{type(self).__name__}'s state is steps, {self.moments}; found {sorted(state)}")

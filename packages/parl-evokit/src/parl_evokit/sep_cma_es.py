@@ -6,8 +6,8 @@ with a diagonal covariance C and, as Ros and Hansen found, its learning rates ti
 Samples: x = m + sigma * sqrt(C) * z, z normal and made from the sample's key, so a log of keys is all that an update
 needs. The sums over z are exact; what follows them is float64 and repeats to the last bit on one platform.
 
-Differences from the paper: recombination weights are rounded to multiples of 2**-15; they are computed for as many
-samples as came, if these are no fewer than the population; samples of older models are set aside.
+Differences from the paper: recombination weights are rounded to multiples of 2**-15; they are computed for all samples
+of an update, if these are no fewer than the population; samples of older models are set aside.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Fitness shaping: from rewards to the weights of samples' noise.
 
-Every function returns `Utilities`: one integer per sample and the value of one such integer. Integers are what makes
-updates exact: sums of them do not depend on order. Means and deviations are taken with correctly rounded sums, which
-do not depend on it either. Rewards are maximised: larger reward, larger utility.
+Every function returns `Utilities`: one integer per sample, and the utility of the integer 1. Integers make updates
+exact, because their sums do not depend on order. Means and deviations use correctly rounded sums, which do not depend
+on order either. Rewards are maximised: a larger reward has a larger utility.
 """
 
 from collections.abc import Callable, Sequence

@@ -46,8 +46,8 @@ NEXT_KEY = "next_key"  # of counted keys, in the state
 class Strategy(ABC):
     """Base of all algorithms.
 
-    `kind` is the algorithm's name in settings. `defaults` are the settings of a search that is given none; those that
-    they leave out are the PARL 1.x manual's.
+    `kind` is the algorithm's name in settings. `defaults` are the settings of a search for which none are given. They
+    are completed by the defaults of the PARL 1.x manual.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
@@ -56,7 +56,7 @@ class Strategy(ABC):
 
     Raises:
         ConfigError: See `Config.load`; or the settings are another algorithm's.
-        LayoutMismatch: `mean0` is not what `layout` says, or not finite.
+        LayoutMismatch: `mean0` does not match `layout`, or is not finite.
     """
 
     kind: SolverKind
@@ -111,7 +111,7 @@ class Strategy(ABC):
 
     @property
     def sampler(self) -> Sampler:
-        """The present model; `tell` puts another in its place."""
+        """The present model; `tell` replaces it."""
         return self._sampler
 
     @property
@@ -121,16 +121,16 @@ class Strategy(ABC):
 
     @property
     def max_age(self) -> int:
-        """Most updates by which a sample's model may be older, for the sample to count."""
+        """The maximum age, in updates, of the models whose samples count."""
         return self._max_age
 
     @property
     def best(self) -> Best | None:
-        """The best that was injected, or that `tell` saw of a model that was present then; None before the first."""
+        """The best candidate that was injected, or told while its model was present; None before the first."""
         return self._best
 
     def ask(self, n: int) -> list[SamplingInfo]:
-        """Draw `n` new samples of the present model, in mirrored pairs unless the settings say otherwise.
+        """Draw `n` new samples of the present model, in mirrored pairs unless the settings exclude that.
 
         Raises:
             ValueError: `n` is below 0.
@@ -145,8 +145,8 @@ class Strategy(ABC):
         """Return the parameters of a sample of the present model.
 
         Args:
-            info: What `ask` gave since the last `tell`.
-            out: Where they go, `[n]`. Default: a new array.
+            info: A sample that `ask` returned since the last `tell`.
+            out: The array to write them to, `[n]`. Default: a new array.
 
         Raises:
             EvolutionError: The sample is of another model.
@@ -168,8 +168,8 @@ class Strategy(ABC):
         """Return the parameters of several samples of the present model, to be evaluated as a batch.
 
         Args:
-            infos: What `ask` gave since the last `tell`, `k` of them.
-            out: Where they go, `[k, n]`. Default: a new array.
+            infos: Samples that `ask` returned since the last `tell`, `k` of them.
+            out: The array to write them to, `[k, n]`. Default: a new array.
 
         Raises:
             EvolutionError: A sample is of another model.
@@ -183,7 +183,7 @@ class Strategy(ABC):
         return sampler.perturb_many(noise_keys(infos), _room((len(infos), self.layout.size), out))
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
-        """Update from samples, whichever of them have come back, in any order.
+        """Update from samples, from any number of those drawn, in any order.
 
         Args:
             infos: Samples of this model or of older ones.
@@ -200,11 +200,11 @@ class Strategy(ABC):
         return self.tell_samples(Samples.of(list(infos), rewards))
 
     def tell_samples(self, samples: Samples, aside: SetAside | None = None) -> UpdateReport:
-        """Update from samples in columns, as logs give them; see `tell`.
+        """Update from samples in columns, as logs contain them; see `tell`.
 
         Args:
-            samples: Of this model or of older ones.
-            aside: Of samples that were set aside before; the report has them too.
+            samples: Samples of this model or of older ones.
+            aside: Counts of samples that were set aside before; the report includes them.
         """
         before, intake = self._sampler, self.sorted(samples)
         if aside is not None:
@@ -251,7 +251,7 @@ class Strategy(ABC):
         return step
 
     def sorted(self, samples: Samples) -> Intake:
-        """Return samples as an update of the present model would take them."""
+        """Return samples in the form in which an update of the present model takes them."""
         present = self._sampler
         return sort_samples(
             samples,
@@ -362,13 +362,13 @@ class Strategy(ABC):
         return report
 
     def number_from(self, model_iter_id: int) -> None:
-        """Give the present model this number; before its first sample."""
+        """Set the number of the present model; call it before its first sample."""
         self._sampler = replace(self._sampler, model_iter_id=model_iter_id)
 
     def should_stop(self) -> str:
         """Return why the search should stop; empty if it should continue.
 
-        The last step was not taken, because its parameters or samples would not be finite; or the last 100
+        Reasons: the last step was not taken, because its parameters or samples would not be finite; or the last 100
         updates did not change the parameters.
         """
         if self._rejected:
@@ -390,7 +390,7 @@ class Strategy(ABC):
         return {"model_iter_id": np.array(self._sampler.model_iter_id, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what `state` returned; the parameters are those that this object was made with.
+        """Restore a state that `state` returned; the parameters stay those that this object was made with.
 
         Raises:
             SolverError: An array is missing.

@@ -4,11 +4,11 @@
     feedback:  56 characters ──► Tokens.redeem ──► info, or `InvalidToken` with the reason
 
 A token holds the sample, the model, an expiry and a keyed hash of them; without the secret a program can neither make
-nor change one. The service stores nothing about the issued tokens. That a token counts once is the update's part: it
-knows the samples that it has used (`reference/evokit/tokens.md` has the layout and test vectors for other languages).
+nor change one. The service stores nothing about the issued tokens. The update counts a token only once, because it
+records the samples that it has used. `reference/evokit/tokens.md` has the layout, and test vectors for other languages.
 
 Secrets are lines `evokit1-<64 hexadecimal digits>`, in a file of mode 0600 or in an environment variable. The first
-signs, all are accepted: rotation puts a new line on top and drops the last.
+secret signs, and tokens of all of them are accepted: rotation puts a new line on top and drops the last.
 """
 
 import base64
@@ -82,8 +82,8 @@ class Tokens:
     Safe to share among threads. `refused` counts what `redeem` refused in this process.
 
     Args:
-        secrets: One or more of 32 bytes; the first signs, all are accepted.
-        lifetime_s: How long a token is good, in seconds; 1 or more.
+        secrets: One or more of 32 bytes; the first signs, and tokens of all of them are accepted.
+        lifetime_s: The time for which a token is valid, in seconds; 1 or more.
         clock: The present time in seconds since 1970.
 
     Raises:
@@ -147,8 +147,8 @@ class Tokens:
             info: Of `add_noise`. A sample without noise that has no identity yet gets one.
 
         Raises:
-            InvalidKey: Its key is none.
-            RecordError: A number of it does not fit its field.
+            InvalidKey: The sample's key is not a valid key.
+            RecordError: A number of the sample does not fit its field.
         """
         if not isinstance(info, SamplingInfo):
             raise RecordError(f"a sample must be a SamplingInfo, not of type {type(info).__name__}")
@@ -169,7 +169,7 @@ class Tokens:
         """Return the sample of a token that was issued and has not expired.
 
         Raises:
-            InvalidToken: It was not, or has; `reason` says which. It is counted in `refused`.
+            InvalidToken: The token was not issued or has expired; `reason` is the cause, which `refused` counts.
         """
         try:
             return self._redeem(token)
@@ -226,7 +226,7 @@ def rotate_secret(path: str | PathLike[str], *, keep: int = 1) -> Path:
 
     Args:
         path: Of `create_secret`.
-        keep: How many of the secrets before stay, so that tokens that are in progress are accepted; 0 or more.
+        keep: How many of the earlier secrets stay, so that tokens issued with them are still accepted; 0 or more.
 
     Raises:
         SecretError: See `Tokens.load`, or the file cannot be written.

@@ -21,7 +21,7 @@ class Predictor(Protocol):
 class ModelAdapter(Protocol):
     """A model whose parameters can be put into one flat vector.
 
-    An adapter is bound to one vector at a time: what changes there changes the model, without a copy where the
+    An adapter is bound to one vector at a time: changes of the vector change the model, without a copy if the
     framework allows it.
     """
 
@@ -33,21 +33,21 @@ class ModelAdapter(Protocol):
         """Return a copy of the present parameters `[n]`."""
 
     def bind(self, flat: FlatVector) -> None:
-        """Use the numbers in `flat` `[n]` as parameters from now on, also those that are written there later."""
+        """Use the numbers in `flat` `[n]` as parameters from now on; later changes of `flat` change the parameters."""
 
     def refresh(self) -> None:
-        """Take over changed numbers of the bound vector, where the adapter had to copy them."""
+        """Apply changes of the bound vector, if the adapter had to copy it."""
 
     def predict(self, x: Any) -> Any:
         """Return the model's output for the input `x`."""
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """Return the outputs of a whole population, without changing what the model is bound to.
+        """Return the outputs of a whole population; the model stays bound to its vector.
 
         Args:
             flats: Parameters `[k, n]`.
-            x: The input of all, or with `each` an array whose first axis has one input for each, `[k, ...]`.
-            each: Which of both.
+            x: One input for all, or with `each` an array with one input for each, `[k, ...]`.
+            each: Whether `x` has one input for each.
 
         Returns:
             Outputs `[k, ...]`.
@@ -60,7 +60,7 @@ class ModelAdapter(Protocol):
         """Write the parameters, and nothing that names code, into an existing directory.
 
         Raises:
-            StorageError: They cannot be written; an `OSError` will do as well.
+            StorageError: They cannot be written; an adapter may raise an `OSError` instead.
         """
 
     def load(self, directory: Path) -> None:

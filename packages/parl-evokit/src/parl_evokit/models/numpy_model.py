@@ -33,13 +33,13 @@ class NumpyModel:
 
     Args:
         arrays: The parameters by name; they are copied as float32.
-        predict: Called with the arrays (views of the flat vector, so never to be kept) and the input. For use in other
-            processes it must be a function that they can import.
+        predict: Called with the arrays and the input. The arrays are views of the flat vector: do not keep them. For
+            use in other processes it must be a function that they can import.
         predict_many: Called like `predict`, with arrays that have one axis more, the population's, in front, and an
             input that broadcasts against it; None calls `predict` for one after the other.
 
     Attributes:
-        built_in: The name under which `models.find.built_in` makes this model; None for a user's own.
+        built_in: The name under which `models.find.built_in` makes this model; None for a model of the user.
     """
 
     built_in: str | None = None

@@ -1,8 +1,8 @@
 """Models in paddle: a layer whose parameters become views of the flat vector.
 
-Whether paddle takes memory of numpy's without a copy depends on its version, so it is tried out when the model is
-bound; where it does not, and for parameters on a GPU or in another precision, numbers are copied whenever the vector
-has changed. Buffers stay as they are and do not evolve.
+Some versions of paddle use numpy's memory without a copy; binding a model finds out. With other versions, and for
+parameters on a GPU or in another precision, numbers are copied whenever the vector has changed. Buffers stay as they
+are and do not evolve.
 """
 
 import copy

@@ -3,7 +3,7 @@
     model.json, model.pdiparams      what `paddle.static.save_inference_model(prefix, ...)` writes
     model, params                    the same pair by the names of the PARL 1.x manual
 
-The parameters live in a scope of paddle's own, to which the flat vector is copied whenever it has changed.
+The parameters are in a separate scope of paddle, to which the flat vector is copied whenever it has changed.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ class PaddleProgram:
     """A `ModelAdapter` for an inference program.
 
     Args:
-        directory: Where its two files are.
-        name: Their common name; default: the only pair that is there.
+        directory: The directory of its two files.
+        name: Their common name; default: the name of the only pair in the directory.
 
     Raises:
         SolverError: There is no such pair, or several, or it cannot be read.

@@ -5,7 +5,7 @@
         ▼                                             │
     worker: clone ── apply_noise ── evaluate ── reward┘
 
-Names are read from their modules when they are first used. `ActorPool` is the former name of `Pool`.
+Names are imported from their modules at their first use. `ActorPool` is the former name of `Pool`.
 """
 
 from __future__ import annotations
