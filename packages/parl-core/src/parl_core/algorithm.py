@@ -187,7 +187,7 @@ class Optimizer(LearningRate):
         raise NotImplementedError
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, of either backend.
+        """Restore a state that `get_state` returned, of either backend.
 
         Raises:
             WeightsMismatchError: names or shapes do not fit the model; nothing was changed.
@@ -486,7 +486,7 @@ class Algorithm:
         return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS}, others)
 
     def set_state(self, state: AlgorithmState) -> None:
-        """Continue from what `get_state` returned, also from that of the other backend.
+        """Restore a state that `get_state` returned, also from that of the other backend.
 
         Raises:
             WeightsMismatchError: names or shapes do not fit.

@@ -19,12 +19,12 @@ class CSVLogger(ClosedByWith):
         with CSVLogger("progress.csv") as table:
             table.log_dict({"step": 100, "return": 20.5})
 
-    The keys of the first row are the header. A file that exists is continued when it has the same columns, so that a
-    resumed run keeps its table; anything else in it is an error, and is left as it is. A last row without its line end,
-    which a program that was killed left unfinished, is replaced by the first row that is written.
+    The keys of the first row are the header. An existing file is continued if it has the same columns, so that a
+    resumed run keeps its table; a file with other content is an error and stays unchanged. A last row without a line
+    end, as a killed program leaves it, is replaced by the first row that is written.
 
     Args:
-        output_file: path of the file; missing directories are made.
+        output_file: path of the file; missing directories are created.
 
     Raises:
         OSError: the file cannot be opened.

@@ -75,7 +75,7 @@ class DivergedError(ParlError, ArithmeticError):
 
 
 class SpoiledBatchError(DivergedError, ValueError):
-    """A number of a batch or of observations is NaN or infinite, which spoils losses or actions: it is named."""
+    """A number of a batch or of observations is NaN or infinite and spoils losses or actions; the message names it."""
 
 
 class EnvironmentContractError(ParlError, TypeError):
@@ -83,25 +83,25 @@ class EnvironmentContractError(ParlError, TypeError):
 
 
 class DatasetError(ParlError, ValueError):
-    """Logged data cannot be learned from: a key is missing, lengths differ, a number is not finite, a file is bad."""
+    """Logged data is unusable: a key is missing, lengths differ, a number is not finite, or a file is damaged."""
 
 
 class LostActor(ParlError):
     """An actor of any system (`parl_core.actors`) ended while calls on it waited, or before they were made.
 
     Attributes:
-        from_outside: whether its work cannot have ended it: its host is gone, or it was stopped from outside.
+        from_outside: whether the cause lies outside the actor: its host is gone, or it was stopped from outside.
     """
 
     from_outside: bool = False
 
 
 class ActorProcessLost(LostActor, ConnectionError):
-    """The process of an actor ended while calls on it waited; the message says how."""
+    """The process of an actor ended while calls on it waited; the message describes its end."""
 
 
 class IncompatiblePackages(ParlError, ImportError):
-    """A package of this project and the installed parl-core do not fit, or the original PARL replaced parts of that."""
+    """A package of PARL does not fit the installed parl-core, or the original PARL has replaced parts of parl-core."""
 
 
 class BackendError(ParlError):
@@ -109,7 +109,7 @@ class BackendError(ParlError):
 
 
 class BackendNotInstalled(BackendError, ImportError):
-    """The package that holds the asked-for name is not installed; the message has the `pip install` line."""
+    """The package of the requested name is not installed; the message has the `pip install` line."""
 
 
 class UnknownBackend(BackendError, ValueError):

@@ -5,9 +5,9 @@
       └─ the backend's LazyLayer                parameters and forward(): a torch.nn.Module, a paddle.nn.Layer
            └─ the backend's Fc, Conv2d, …       derive from both; compute() is their tensor code
 
-`parl.layers.fc` and its kind are these classes. A layer draws a seed when it is made, and its initial weights from that
-seed when it learns its shapes. So a deepcopy made before the first batch starts from the same weights as the original,
-whichever runs first, and the framework's seed before the model is made decides them.
+`parl.layers.fc` and the like are these classes. A layer draws a seed when it is made, and its initial weights from that
+seed when its shapes become known. So a deepcopy made before the first batch starts from the same weights as the
+original, whichever runs first, and the framework's seed at the model's construction determines them.
 """
 
 import math
@@ -125,7 +125,7 @@ class LazyLayer:
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")
     BUFFERS: ClassVar[tuple[str, ...]] = ()
     TAKES_INDICES: ClassVar[bool] = False
-    """Inputs are whole numbers; other layers convert such to the dtype of their weights."""
+    """Inputs are whole numbers; other layers convert whole numbers to the dtype of their weights."""
     TRANSPOSED: ClassVar[bool] = False
     """The framework keeps the weight as `[in, out]`; the shared layout, which is PyTorch's, is `[out, in]`."""
 
@@ -219,9 +219,10 @@ class NoisyFc(Fc):
         weight + weight_sigma * f(e_out) f(e_in)^T,   bias + bias_sigma * f(e_out)                        (equation 9)
         f(x) = sign(x) * sqrt(|x|),   e_in and e_out drawn from N(0, 1)                              (equations 10, 11)
 
-    In training mode each forward pass draws anew, once for its batch; in evaluation mode there is no noise. Agents
-    explore by it: `sample` and `learn` draw, also of target networks, `predict` does not. Weight and bias start uniform
-    in [-1 / sqrt(inputs), 1 / sqrt(inputs)], their sigmas at `sigma / sqrt(inputs)` (section 3.2).
+    In training mode each forward pass draws new noise, once for its batch; in evaluation mode there is no noise. The
+    noise is the agent's exploration: `sample` and `learn` draw it, also for target networks; `predict` does not. Weight
+    and bias start uniform in [-1 / sqrt(inputs), 1 / sqrt(inputs)], their sigmas at `sigma / sqrt(inputs)` (section
+    3.2).
 
     Args:
         size: number of outputs.
@@ -269,7 +270,7 @@ class Conv2d(LazyLayer):
         stride: in pixels.
         padding: rows and columns of zeros on each side.
         dilation: distance between the filter's points.
-        groups: number of groups of channels that do not see each other; default 1.
+        groups: number of groups of channels that are convolved separately; default 1.
         bias_attr: False for a layer without bias.
         act: activation of the output.
         initial_weight: how the weight starts instead.
@@ -408,7 +409,7 @@ def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functi
         functional: the framework's module of functions.
 
     Raises:
-        HyperparameterError: there is none of that name.
+        HyperparameterError: no activation has that name.
     """
     if name is None:
         return None
@@ -434,7 +435,7 @@ def new_parameter(
     """Check the arguments of `create_parameter` and return the parameter's shape, dtype and initial values.
 
     Raises:
-        HyperparameterError: the shape, the dtype or the initial values mean nothing.
+        HyperparameterError: the shape, the dtype or the initial values are invalid.
     """
     if isinstance(shape, (str, int)):
         raise HyperparameterError(f"shape must list the sizes of all dimensions, such as [3] or [8, 4], got {shape!r}")

@@ -1,7 +1,7 @@
 """The contract of `parl.Model`: what both backends' model classes share.
 
-Tensor code (how a parameter becomes an array, how two sets of them are blended) is the backend's, in the methods below
-`Backend hooks`; names, checks and messages are here, once.
+Tensor code (the conversion of parameters to arrays, the blending of two sets of parameters) is in the backends, in the
+methods below `Backend hooks`. Names, checks and messages are here, once for both.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def _renamed(old: str) -> Callable[..., Any]:
 class Model:
     """A forward network: a policy, a value function, or both, given observations.
 
-    It is the framework's own module class (`torch.nn.Module`, `paddle.nn.Layer`) with PARL's methods. A subclass
-    creates its layers in `__init__` (calling `super().__init__()` is allowed and not needed) and defines `forward`, or
-    the methods that its algorithm names: `policy(obs)`, `value(obs)`.
+    A model is the framework's own module class (`torch.nn.Module`, `paddle.nn.Layer`) with PARL's methods. A subclass
+    creates its layers in `__init__` (calling `super().__init__()` is allowed and not needed). It defines `forward`, or
+    the methods that its algorithm calls: `policy(obs)`, `value(obs)`.
 
-    `copy.deepcopy(model)` duplicates it, also before lazily shaped layers (`parl.layers.fc(size=...)`) have seen their
-    first batch: original and duplicate then start from equal weights all the same.
+    `copy.deepcopy(model)` duplicates a model, also before lazily shaped layers (`parl.layers.fc(size=...)`) have
+    processed their first batch: the original and its duplicate start from equal weights in this case, too.
 
     Args:
-        model_id: a name of this instance; by default a fresh one, unique per instance.
+        model_id: the name of this instance; default: a new name, unique per instance.
     """
 
     _model_id: str
@@ -81,10 +81,10 @@ class Model:
 
     @property
     def parameter_names(self) -> list[str]:
-        """Names of the trainable parameters, say `['fc1.weight', 'fc1.bias']`, in the same order for all instances.
+        """Names of the trainable parameters, such as `['fc1.weight', 'fc1.bias']`, in one order for all instances.
 
         Raises:
-            ModelContractError: a lazily shaped layer has not seen a batch yet.
+            ModelContractError: a lazily shaped layer has not processed a batch yet.
         """
         self._require_shapes()
         return list(self._named_parameters())
@@ -117,7 +117,7 @@ class Model:
             name -> array; a copy, which later updates do not change.
 
         Raises:
-            ModelContractError: a lazily shaped layer has not seen a batch yet.
+            ModelContractError: a lazily shaped layer has not processed a batch yet.
         """
         self._require_shapes()
         weights = {name: self._array_of(tensor) for name, tensor in self._named_tensors().items()}
@@ -127,7 +127,7 @@ class Model:
         """Copy weights into this model; lazily shaped layers take their shapes from them.
 
         Args:
-            weights: what `get_weights` returned, or a list of arrays in that order.
+            weights: the result of `get_weights`, or a list of arrays in that order.
             portable: names and layouts are those of `get_weights(portable=True)`.
 
         Raises:
@@ -154,8 +154,8 @@ class Model:
 
         Args:
             target_model: a model of the same architecture, another object.
-            decay: how much of the target stays, in [0, 1]; 0 copies.
-            share_vars_parallel_executor: PARL 1.x's; without effect.
+            decay: the weight of the target's values, in [0, 1]; 0 copies the model.
+            share_vars_parallel_executor: an argument of PARL 1.x, without effect.
 
         Raises:
             HyperparameterError: `decay` lies outside [0, 1].
@@ -184,18 +184,18 @@ class Model:
         self._blend(targets, sources, decay)
 
     def implements(self, method: str) -> bool:
-        """Return whether the model's author wrote `method`, or put a layer there; inherited methods do not count."""
+        """Return whether the model itself defines `method` or has a layer of that name; inherited ones do not count."""
         if not callable(getattr(self, method, None)):
             return False
         own = getattr(type(self), method, None)
         return own is None or own is not getattr(self._plain_model(), method, None)
 
     def take_shapes_of(self, other: Model) -> None:
-        """Give lazily shaped layers the shapes that those of the same names have in another model."""
+        """Give lazily shaped layers the shapes of the layers of the same names in another model."""
         self._take_shapes({name: tuple(tensor.shape) for name, tensor in other._shaped_tensors().items()})
 
     def require_found_layers(self) -> None:
-        """Refuse layers that the framework does not find, and so would neither train nor save.
+        """Refuse layers that the framework does not find and would neither train nor save.
 
         Raises:
             ModelContractError: an attribute is a plain list, tuple, set or dictionary that holds such layers.
@@ -362,12 +362,12 @@ def check_weights(owner: str, expected: Mapping[str, tuple[int, ...]], given: Ma
     """Refuse weights that do not fit.
 
     Args:
-        owner: whose weights they are, for the message.
-        expected: shape of each array that has to be there.
+        owner: the owner of the weights, for the message.
+        expected: the shape of each required array.
         given: arrays or tensors by name.
 
     Raises:
-        WeightsMismatchError: it names the keys, or the key and both shapes.
+        WeightsMismatchError: they do not fit; the message names the keys, or the key and both shapes.
     """
     check_names(owner, expected, given)
     for name, shape in expected.items():
@@ -380,7 +380,7 @@ def check_names(owner: str, expected: Iterable[str], given: Iterable[str]) -> No
     """Refuse weights whose names are not those expected.
 
     Raises:
-        WeightsMismatchError: it lists the missing and the unknown names.
+        WeightsMismatchError: names differ; the message lists the missing and the unknown ones.
     """
     wanted, found = dict.fromkeys(expected), dict.fromkeys(given)
     missing = [name for name in wanted if name not in found]

@@ -186,7 +186,7 @@ class _Counting:
         return {"cur_step": self.cur_step}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self.cur_step = int(state["cur_step"])
 
 

@@ -207,7 +207,7 @@ class SavedStatistics:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, of environments with the same observations.
+        """Restore a state that `get_state` returned, of environments with the same observations.
 
         A wrapper that leaves rewards alone takes the statistics of observations alone.
 

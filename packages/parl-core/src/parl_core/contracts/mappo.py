@@ -76,7 +76,7 @@ class PopArt:
         return {"sums": self._sums.tolist()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._sums = np.array(state["sums"], np.float64)
 
 

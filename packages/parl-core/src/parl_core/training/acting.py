@@ -183,7 +183,7 @@ class Acting:
         return {"memory": self.state} if self.state else {}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         if self.state:
             self.state = {name: np.array(array) for name, array in saved["memory"].items()}
 

@@ -1,4 +1,4 @@
-"""The actors-and-learner loop: many actors play, one learner learns, and neither waits for the other without need.
+"""The actors-and-learner loop: many actors play, one learner learns, and neither waits unnecessarily for the other.
 
     actors ── fragments, each with the version of its weights ──> order ──> batch ──> experience.learn
        ^────────── weights, once a host and version ───────────── publish <──┘
@@ -13,11 +13,11 @@ This module does not depend on a framework, on where the actors run, or on what 
 
     lag/mean, lag/max         updates between the weights that acted and those that learned, of the report's samples
     lag/limit                 the setting max_lag
-    lag/dropped               fragments so far that were older than that and not learned from
+    lag/dropped               fragments so far that were older than that and were dropped
     actors/lost               actors so far that ended, or were ended because they hung, and were replaced
-    actors/failed             calls so far in which an environment raised, and was made anew
+    actors/failed             calls so far in which an environment raised and was made again
     actors/env                share of the actors' time that their environments took, from 0 to 1
-    actors/policy             ... that choosing actions and writing down what happened took
+    actors/policy             ... that choosing actions and recording steps took
     actors/idle               ... between fragments: sending one, taking weights, waiting for the next call
     learner/wait              share of the learner's time that it waited for samples; in GA3C, acting is part of it
     learner/receive           ... in which samples were joined to batches
@@ -25,7 +25,7 @@ This module does not depend on a framework, on where the actors run, or on what 
     learner/send              ... in which weights were stored and calls were sent
     learner/other             ... of callbacks, evaluations and checkpoints
 
-Shares are of the time since the report before. A learner that waits needs more or faster actors; idle actors need a
+Shares refer to the time since the previous report. A learner that waits needs more or faster actors; idle actors need a
 faster learner, or a larger max_lag.
 """
 
@@ -85,7 +85,7 @@ class LearnerMetrics:
 
     Args:
         max_lag: the setting.
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
     """
 
     def __init__(self, max_lag: int, clock: Callable[[], float]) -> None:
@@ -104,7 +104,7 @@ class LearnerMetrics:
             self._phases[name] += self._clock() - began
 
     def learned(self, version: int, fragments: Sequence[FragmentSteps]) -> None:
-        """Note that fragments were learned from, by weights that had seen `version` updates."""
+        """Note that fragments were learned from, by the weights after `version` updates."""
         for fragment in fragments:
             self._lags.append(version - fragment.version)
             self._seconds += np.array(fragment.seconds)
@@ -136,7 +136,7 @@ class LearnerMetrics:
         return {"lags": list(self._lags)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._lags = list(state["lags"])
 
     def _clear(self) -> None:
@@ -149,35 +149,35 @@ class LearnerMetrics:
 class ActorLearnerSettings:
     """Hyper-parameters of the loop; a step is one step of one environment.
 
-    Environments come in groups, each of which one actor steps together and one forward pass serves. With the same
-    groups, `deterministic=True` gives the same bits however many actors there are.
+    Environments come in groups. One actor steps a group together, with one forward pass. With the same groups,
+    `deterministic=True` gives the same bits for any number of actors.
 
     Attributes:
-        total_steps: that are learned from, over all environments; the last batch is always completed.
-        n_actors: actors, each with `groups / n_actors` groups.
-        groups: of environments; default: one per actor.
+        total_steps: steps that are learned from, over all environments; the last batch is always completed.
+        n_actors: number of actors, each with `groups / n_actors` groups.
+        groups: number of groups of environments; default: one per actor.
         envs_per_group: environments of one group.
         n_steps: steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
         batch_fragments: fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
-        max_lag: updates that the weights which acted may lie behind those that learn from it; 0 makes rounds, in which
-            actors and learner take turns, as on-policy algorithms want it. So `(max_lag + 1) * batch_fragments`
-            fragments are in progress or wait at most.
+        max_lag: updates by which the weights that acted may be older than those that learn. 0 makes rounds, in which
+            actors and learner take turns, as on-policy algorithms need. At most `(max_lag + 1) * batch_fragments`
+            fragments are in progress or wait.
         deterministic: learn from fragments in the order of their numbers and not of their arrival.
         inference: `"actors"`: each has a copy of the agent; `"learner"`: it chooses all actions (GA3C).
-        max_wait_s: of inference on the learner: how long one pass waits for more environments once one is ready. With
-            `deterministic`, passes wait for all.
-        gamma: discount of the next step, in [0, 1]; of advantages (A2C, PPO), IMPALA has its own.
-        gae_lambda: how far advantages look ahead, in [0, 1]; 1, A2C's, to the end of the fragment.
+        max_wait_s: with inference on the learner, seconds that one pass waits for more environments once one is ready.
+            With `deterministic`, passes wait for all.
+        gamma: discount of the next step, in [0, 1]; for advantages (A2C, PPO), IMPALA has its own.
+        gae_lambda: lambda of the advantages, in [0, 1]; with 1, as in A2C, they reach to the end of the fragment.
         epochs: passes over each batch, of PPO (10 by default); the others always take one.
         minibatch_size: samples of one gradient step, of PPO (64 by default).
         rates: numbers, or schedules of the steps learned from, such as `{"lr": linear(1e-3, 0.0, 1e6)}`. A2C, A3C and
             PPO have `lr` and `entropy_coef` (PPO `clip` and `target_kl`, too); IMPALA has `learning_rate` and
             `entropy_coeff`, which is negative for a bonus.
         report_every: steps between two reports to the callbacks, which get mean losses.
-        timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
-            its start included; a slower one is replaced. None: no limit. (In this process nothing can be ended.)
+        timeout_s: longest time for one answer of an actor, start included: a whole fragment, or a step with inference
+            on the learner. A slower actor is replaced. None: no limit. (In this process no actor can be ended.)
         max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
-            run ends with the last error; ten times as often where its host was lost or it was stopped from outside.
+            run ends with the last error; ten times as often if its host was lost or it was stopped from outside.
     """
 
     total_steps: int = 1_000_000
@@ -227,7 +227,7 @@ class ActorLearnerSettings:
 
     @property
     def resumes_exactly(self) -> bool:
-        """Return whether a resumed run equals the run that was never stopped; else it resumes loosely."""
+        """Return whether a resumed run equals a run that was never stopped; if not, it begins new episodes."""
         return self.deterministic or (self.max_lag == 0 and self.inference == "actors")
 
     def with_total_steps(self, total_steps: int) -> "ActorLearnerSettings":
@@ -277,24 +277,24 @@ def train_actor_learner(
         settings: hyper-parameters of the loop.
         actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.
         env_kwargs: passed to `gymnasium.make` or to the function.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: steps between evaluations, rounded up to whole updates.
-        callbacks: told of every report and evaluation, and once of the end, however it comes.
+        callbacks: called for every report and evaluation, and once at the end, however the loop ends.
         checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither. Where
             `settings.resumes_exactly` does not hold, a resumed run begins new episodes.
         seed: of the environments and of the actions that are drawn in actors.
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
 
     Returns:
-        how it ended.
+        how the loop ended.
 
     Raises:
         HyperparameterError: the settings do not suit the algorithm, the environment or the checkpoints.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
-        KeyboardInterrupt: after the callbacks were told.
-        Exception: what an environment raised more often than that, or the agent or a callback raised.
+        KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
+        Exception: one that an environment raised more often than that, or one of the agent or a callback.
     """
     require_kinds("train_actor_learner", agent, settings, ActorLearnerSettings)
     if actors is None:
@@ -411,7 +411,7 @@ def parts_of_loop(
     others: Mapping[str, Any],
     memory: Any = None,
 ) -> LoopParts:
-    """Return what a checkpoint of a loop over fragments holds."""
+    """Return the parts of a loop over fragments that a checkpoint contains."""
     if not settings.resumes_exactly:
         collector = LooseCollector(order, workers, version)
         return LoopParts(agent, memory=memory, others={**others, "collector": collector})

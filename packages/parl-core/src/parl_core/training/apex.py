@@ -328,23 +328,23 @@ def train_apex(
         actors: where actors are made, such as `open_actors("remote")` gives; the caller closes it. Default: here.
         env_kwargs: passed to `gymnasium.make` or to the function.
         memory: prioritised, for `envs_per_group` environments that take turns; default: what `make_memory` returns.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: steps between evaluations, rounded up to whole rounds.
-        callbacks: told of every report and evaluation, and once of the end, however it comes.
+        callbacks: called for every report and evaluation, and once at the end, however the loop ends.
         checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither. Where
             `settings.deterministic` does not hold, a resumed run begins new episodes.
         seed: of the environments, the actions that are drawn in actors, and the batches.
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
 
     Returns:
-        how it ended.
+        how the loop ended.
 
     Raises:
         HyperparameterError: the settings do not suit the algorithm, the environment or the checkpoints.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
-        KeyboardInterrupt: after the callbacks were told.
+        KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
         Exception: what an environment raised more often than that, or the agent or a callback raised.
     """
     require_kinds("train_apex", agent, settings, ApexSettings)

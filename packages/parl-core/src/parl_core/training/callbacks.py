@@ -68,7 +68,7 @@ class ConfirmedReturn(Callback):
         return list(self._latest)
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._latest.extend(state)
 
 
@@ -104,7 +104,7 @@ class NoImprovement(Callback):
         return {"best": self._best, "since": self._since}
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._best, self._since = state["best"], state["since"]
 
 
@@ -203,7 +203,7 @@ class KeepBest(Callback):
         return {"best": self._best, "weights": self._weights, "statistics": self._statistics}
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned; a best file that was removed counts no more."""
+        """Restore a state that `get_state` returned; a best file that was removed counts no more."""
         if self._run is not None and state["best"] != -math.inf:
             path = self._run.path / self._name
             if not path.exists():
@@ -248,7 +248,7 @@ class Progress(Callback):
     Args:
         out: where to; default: standard error.
         window: training episodes whose returns are averaged.
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class Progress(Callback):
         return {"returns": list(self._returns), "evaluated": self._evaluated, **place}
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._returns.extend(state["returns"])
         self._evaluated = state["evaluated"]
         self._step, self._total, self._seconds = state["step"], state["total"], state["seconds"]

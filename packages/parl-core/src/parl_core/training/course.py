@@ -9,10 +9,10 @@ with Course(total_steps, callbacks, evaluator, evaluate_every) as course:
         course.checkpoint_when_due()
 return course.ended                            # ── Ended ───────> callbacks, however the block was left
 
-A loop of your own has in this way all that the ready-made ones have around them.
+In this way your own loop gets everything that the ready-made loops have around them.
 
-A loop whose runs can be resumed says `course.watch(envs, seed)` before it resets its environments, and
-`course.keep(LoopParts(...))` when all its parts are there; of a resumed run they then continue where they were.
+A loop whose runs can be resumed calls `course.watch(envs, seed)` before it resets its environments, and
+`course.keep(LoopParts(...))` once all its parts exist; in a resumed run this restores their state.
 """
 
 import difflib
@@ -39,12 +39,12 @@ class Course:
 
     Args:
         total_steps: the budget.
-        callbacks: told of every update and evaluation, and once of the end.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        callbacks: called for every update and evaluation, and once at the end.
+        evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: steps between evaluations.
-        clock: seconds from an arbitrary zero.
-        unit: what is counted, for messages.
-        checkpoints: writes them, and has what a resumed run continues from; None for neither.
+        clock: returns seconds from an arbitrary zero.
+        unit: the unit of the steps, for messages.
+        checkpoints: writes checkpoints, and restores a resumed run; None for neither.
 
     Raises:
         HyperparameterError: the callbacks are no sequence of callbacks, or the evaluator is no function.
@@ -86,7 +86,7 @@ class Course:
         """Register the environments that the loop steps, before their first reset.
 
         Raises:
-            HyperparameterError: they cannot be saved as the checkpoints ask for.
+            HyperparameterError: they cannot be saved in the way that the checkpoints require.
         """
         if self._checkpoints is not None:
             self._checkpoints.watch(envs, seed)
@@ -115,7 +115,7 @@ class Course:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether budget remains and no callback asked to stop."""
+        """Return whether budget remains and no callback has returned a reason to stop."""
         return self.step < self._total and not self._reasons
 
     @property
@@ -124,7 +124,7 @@ class Course:
         return self._clock() - self._began
 
     def advance(self, steps: int) -> None:
-        """Count steps that were taken, and tell the callbacks that want to know."""
+        """Count the steps taken, and call `on_advance` of the callbacks that define it."""
         self.step += steps
         for callback in self._counting:
             self._listen(callback, "on_advance", callback.on_advance(self.step, self.seconds))
@@ -139,10 +139,10 @@ class Course:
         """Report an update to the callbacks, with the figures that the losses of the agent's algorithm named.
 
         Args:
-            losses: what it returned, by name.
-            episodes: those that ended since the last report.
-            schedules: scheduled values that were used, by name.
-            metrics: further numbers, by their whole names.
+            losses: the losses that it returned, by name.
+            episodes: the episodes that ended since the last report.
+            schedules: the scheduled values that were used, by name.
+            metrics: further numbers, by their full names.
 
         Raises:
             DivergedError: a loss is not finite.
@@ -161,7 +161,7 @@ class Course:
         return self._evaluator is not None and self.step >= self._next_evaluation
 
     def evaluate_when_due(self) -> None:
-        """Evaluate, if `evaluate_every` steps were taken since the last time, and tell the callbacks."""
+        """Evaluate and call the callbacks, if `evaluate_every` steps were taken since the last time."""
         if self._evaluator is None or not self.evaluation_is_due:
             return
         self._next_evaluation += self._evaluate_every
@@ -195,8 +195,8 @@ class Course:
     def checkpoint_at_the_end(self) -> None:
         """Write a last checkpoint; only a loop whose parts end before the course does has to call it.
 
-        Where a checkpoint begins new episodes there is none between two multiples of `every`, because the run would not
-        continue equally.
+        If checkpoints begin new episodes, none is written between two multiples of `every`, because a resumed run would
+        then differ from one that was not stopped.
 
         Raises:
             CheckpointError: it cannot be written.

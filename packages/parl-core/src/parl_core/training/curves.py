@@ -397,7 +397,7 @@ class LearningCurve(Callback):
         return {"steps": np.array(self._steps, np.int64), "returns": np.array(self._returns, np.float64)}
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._steps, self._returns = state["steps"].tolist(), state["returns"].tolist()
 
     def on_end(self, ended: Ended) -> None:

@@ -39,7 +39,7 @@ class EpisodeAgent(Protocol):
 
 @dataclass(frozen=True)
 class PlayedEpisode:
-    """The steps of one episode: `obs[t]`, what was done there, and the reward for it."""
+    """The steps of one episode: `obs[t]`, the action taken there, and its reward."""
 
     obs: Observations
     actions: npt.NDArray[Any]
@@ -64,8 +64,8 @@ def run_episode(
         env: a Gymnasium environment.
         act: chooses an action for an observation: `agent.sample` or `agent.predict`.
         seed: of the environment's reset; None continues with its generator.
-        valid: makes actions `[n, *act]` valid in the action space, such as `into_space` gives; by default the
-            environment gets them as they were chosen.
+        valid: makes actions `[n, *act]` valid in the action space, such as the result of `into_space`; by default the
+            environment gets the chosen actions unchanged.
     """
     env = with_named_parts(env)
     obs, _ = env.reset(seed=seed)
@@ -96,7 +96,7 @@ def train_by_episodes(
     Args:
         agent: acts and learns.
         env: a Gymnasium environment.
-        episodes: how many to learn from.
+        episodes: number of episodes to learn from.
         gamma: discount of the next step.
         log_every: episodes between log lines.
         test_every: episodes between test episodes, played with `predict`.

@@ -1,4 +1,4 @@
-"""Episodes played without exploration: evaluations, many at a time, with seeds of their own, and videos."""
+"""Episodes played without exploration: evaluations, many at a time, with separate seeds, and videos."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -50,20 +50,20 @@ def evaluate(
     max_steps: int = 100_000,
     stochastic: bool = False,
 ) -> Evaluation:
-    """Play episodes with the agent's deterministic actions, or as it explores.
+    """Play episodes with the agent's deterministic actions, or with exploration.
 
-    Every episode has a seed of its own, derived from `seed`, so the same agent gets the same returns again. The
-    agent always sees a batch of the same size, because a row's result may depend on it in the last bit.
+    Every episode has its own seed, derived from `seed`, so the same agent gets the same returns again. The agent's
+    batches always have the same size, because a row's result may depend on the size in the last bit.
 
     Args:
-        agent: chooses the actions, in evaluation mode; it is left in the mode it was in.
+        agent: chooses the actions, in evaluation mode; its previous mode is restored.
         env: a registered id, or a function that returns an environment; they are made in this process.
         episodes: how many, at least 1.
         seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
         env_kwargs: passed to `gymnasium.make` or to the function.
         at_once: how many environments are played side by side, at most.
-        max_steps: steps of one episode at most; one that has not ended by then counts with its return so far, and a
-            warning says so. An environment without a time limit would else never end.
+        max_steps: steps of one episode at most; a longer one counts with its return so far, with a warning. Without
+            this limit, an evaluation in an environment without a time limit might not end.
         stochastic: actions are drawn as in training, by the agent's `sample` with its own defaults (DQN's epsilon of
             0.1, DDPG's noise), from a stream that `seed` begins where the agent has `drawing_from`.
 
@@ -175,10 +175,10 @@ class EvaluateInActor(Callback):
             watching = EvaluateInActor(agent, make_agent, "CartPole-v1", system, every=5_000)
             train_on_policy(agent, envs, settings, callbacks=[watching])
 
-    One evaluation runs at a time: where the next one is due before, it begins when the actor is free, with the weights
-    of then. `on_evaluation` of other callbacks is called by this one, in the loop's own process, when the result is
-    there; it has the step at which the weights were copied. What keeps the agent of now, such as `KeepBest`, would keep
-    later weights than were evaluated: `best_weights` are those of the best evaluation.
+    One evaluation runs at a time: if the next one is due earlier, it begins when the actor is free, with the weights of
+    that time. When a result arrives, this callback calls `on_evaluation` of the other callbacks, in the loop's own
+    process, with the step at which the weights were copied. A callback that keeps the present agent, such as
+    `KeepBest`, would keep later weights than the evaluated ones; use `best_weights`, those of the best evaluation.
 
     In actors of this process (`open_actors()`) evaluations are played at once, and the loop waits for them.
 
@@ -190,12 +190,12 @@ class EvaluateInActor(Callback):
         every: steps of the loop between evaluations.
         episodes: of one evaluation.
         seed: of the episodes.
-        callbacks: told of evaluations; a reason to stop ends the loop.
+        callbacks: called for evaluations; a reason to stop ends the loop.
         max_steps: of one episode; see `evaluate`.
 
     Attributes:
-        evaluations: those that are over.
-        best_weights: of the best of them, as `agent.set_weights` takes them; None before.
+        evaluations: the finished evaluations.
+        best_weights: the weights of the best evaluation, for `agent.set_weights`; None before the first.
 
     Raises:
         HyperparameterError: a number is out of its range.
@@ -244,7 +244,7 @@ class EvaluateInActor(Callback):
         return {"next": self._next, "evaluations": [one.get_state() for one in self.evaluations]}
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned; `best_weights` are None until the next evaluation that is better."""
+        """Restore a state that `get_state` returned; `best_weights` are None until the next better evaluation."""
         self._next = int(state["next"])
         self.evaluations = [Evaluation.from_state(one) for one in state["evaluations"]]
 
@@ -277,7 +277,7 @@ class RecordVideo(Callback):
     The files are `videos/step-<step>/agent-episode-0.mp4` in the run's folder.
 
     Args:
-        run: whose folder takes the videos.
+        run: the run; the videos go to its folder.
         agent: plays.
         env: a registered id, or a function that returns an environment; either is given `render_mode="rgb_array"`.
         every: evaluations from one video to the next; the first one has a video.
@@ -332,5 +332,5 @@ class RecordVideo(Callback):
         return self._evaluations
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._evaluations = int(state)

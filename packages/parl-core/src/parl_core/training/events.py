@@ -184,7 +184,7 @@ class Callback:
         return None
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned; called once, before a resumed loop continues."""
+        """Restore a state that `get_state` returned; called once, before a resumed loop continues."""
 
 
 def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
@@ -258,7 +258,7 @@ class Figures:
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
 
 
@@ -307,7 +307,7 @@ class Losses:
         return {"sums": dict(self._sums), "count": self._count}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._sums, self._count = dict(state["sums"]), int(state["count"])
 
 
@@ -331,7 +331,7 @@ class EndedEpisodes:
         return [[episode.episode_return, episode.length] for episode in self._episodes]
 
     def set_state(self, state: Sequence[Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._episodes = [Episode(*episode) for episode in state]
 
 
@@ -346,7 +346,7 @@ class Latest:
         return self.value
 
     def set_state(self, state: int) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self.value = state
 
 
@@ -393,7 +393,7 @@ class RunningEpisodes:
         return {"returns": self._returns, "lengths": self._lengths}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._returns, self._lengths = state["returns"], state["lengths"]
 
 

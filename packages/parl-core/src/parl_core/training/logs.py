@@ -113,7 +113,7 @@ class TensorBoard(Callback):
         return self._step
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._resumed_at = self._step = int(state)
 
     def _write(self, event: Update | Evaluation) -> None:
@@ -168,7 +168,7 @@ class CsvTables(Callback):
         return state
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned; rows of later steps go."""
+        """Restore a state that `get_state` returned; rows of later steps go."""
         for name in self.NAMES:
             path = self._run.path / name
             if name not in state or not path.exists():
@@ -236,7 +236,7 @@ class JsonLines(Callback):
         return None if self._file is None else size_on_disk(self._run.path / self.NAME)
 
     def set_state(self, state: Any) -> None:
-        """Continue from what `get_state` returned; lines of later steps go."""
+        """Restore a state that `get_state` returned; lines of later steps go."""
         cut_back(self._run.path / self.NAME, state)
         self._goes_on = state is not None
 

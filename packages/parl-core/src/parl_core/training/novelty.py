@@ -1,6 +1,6 @@
 """Novelty as a second reward of the on-policy loop: random network distillation (Burda et al. 2018, arXiv:1810.12894).
 
-    rollout ──> novelty of what each step led to ──> returns over episodes' ends ──> advantage ─┐
+    rollout ──> novelty of the next observations ──> returns over episodes' ends ──> advantage ─┐
                      agent of RND <── observations, returns ──┘                                 ├──> agent.learn_rollout
     rollout ──> rewards of the environment ──────────────────────────────────────> advantage ───┘
 
@@ -35,20 +35,20 @@ class NoveltyReward:
         rnd = parl.Agent(parl.algorithms.RND(parl.networks.NoveltyNetwork()))
         train_on_policy(agent, envs, settings, novelty=NoveltyReward(rnd))
 
-    Observations are arrays of numbers, or dictionaries of such, which count as one vector. They
-    are normalised by running statistics and cut to [-clip, clip], novelty is divided by the running
-    deviation of its discounted sums, and its returns go on over ends of episodes (paper, sections 2.3 and 2.4). Where
-    an episode ended, the observation that counts is the next one's first.
+    Observations are arrays of numbers, or dictionaries of arrays, which count as one vector. They
+    are normalised by running statistics and cut to [-clip, clip]. Novelty is divided by the running
+    deviation of its discounted sums, and its returns continue over ends of episodes (paper, sections 2.3 and 2.4). At
+    the end of an episode, the observation after the step is the first one of the next episode.
 
     Args:
         agent: `parl.Agent` around RND.
         coef: weight of its advantage, at least 0; default 1 (paper).
         reward_coef: weight of the advantage of the environment's rewards, at least 0; default 2 (paper).
         gamma: discount of the next step's novelty, in [0, 1]; default 0.99 (paper).
-        gae_lambda: how far its advantages look ahead, in [0, 1]; default 0.95 (paper).
+        gae_lambda: lambda of the novelty's advantages, in [0, 1]; default 0.95 (paper).
         epochs: passes over each rollout; default 4 (paper).
         minibatch_size: rows of an update.
-        share: of the rows, how many an epoch learns from, in (0, 1]; the more environments, the fewer.
+        share: share of the rows that an epoch learns from, in (0, 1]; use less with more environments.
         clip: of normalised observations, above 0; default 5 (paper).
 
     Raises:
@@ -90,7 +90,7 @@ class NoveltyReward:
         Args:
             own: `[T, N]`, of the environment's rewards.
             rollout: `RolloutSteps`.
-            last_obs: `[N, ...]`, or a dictionary of such: what its last step led to.
+            last_obs: `[N, ...]`, or a dictionary of such: the observations after its last step.
 
         Raises:
             HyperparameterError: observations are tensors, or those of several agents.
@@ -144,7 +144,7 @@ class NoveltyReward:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned."""
+        """Restore a state that `get_state` returned."""
         self._agent.alg.set_state(AlgorithmState(dict(state["arrays"]), dict(state["counters"])))
         self._seen = None if state["seen"] is None else _from_state(state["seen"])
         self._returns = _from_state(state["returns"])

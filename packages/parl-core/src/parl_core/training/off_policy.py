@@ -4,15 +4,15 @@
          ─── observations ──>                              ^── TD errors (prioritised) ──┘
     callbacks <── Update, Evaluation, Ended ── train_off_policy
 
-The `next_obs` of a transition is what the step really led to: where an episode ended its last observation, not the next
+The `next_obs` of a transition is the observation after the step: at an episode's end its last observation, not the next
 one's first. Observations that are dictionaries are stored as records, one array in the memory:
 
     {"camera": [n, 3, 84, 84] uint8, "speed": [n] float32}  <──>  [n] records with the fields camera and speed
 
-Of a vector in `NormalizeVector` the memory holds observations and rewards as the environments gave them; a batch is
+With a vector in `NormalizeVector` the memory holds the environments' own observations and rewards; a batch is
 normalised when it is drawn.
 
-A memory made with `obs_dim=()` and the dtype of `storage_of(space)` holds, draws and saves such records like numbers.
+A memory made with `obs_dim=()` and the dtype of `storage_of(space)` stores, draws and saves such records like numbers.
 This module does not depend on a framework, on where the environments run, or on what is written to disk.
 """
 
@@ -94,7 +94,7 @@ _NORMALISING = (NormalizeObservation, NormalizeReward)
 
 
 def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and dtype in which observations of a space are stored; floating-point numbers as float32.
+    """Return the shape and dtype in which observations of a space are stored; floating-point numbers as float32.
 
     Raises:
         HyperparameterError: they are neither an array nor a dictionary of arrays.
@@ -130,7 +130,7 @@ def to_records(obs: Observations, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def from_records(array: NDArray[Any]) -> Observations:
-    """Return the opposite of `to_records`; the arrays of a dictionary look into the records."""
+    """Convert records back to observations (see `to_records`); the arrays of a dictionary are views of the records."""
     if array.dtype.names is None:
         return array
     return {name: from_records(array[name]) for name in array.dtype.names}
@@ -142,8 +142,8 @@ class TransitionCollector:
     Args:
         agent: chooses the actions.
         envs: a vector environment; it is reset here.
-        memory: takes the transitions.
-        rng: of random actions.
+        memory: the replay memory for the transitions.
+        rng: the generator of random actions.
         seed: the environments' seeds are derived from it; None takes them from the system.
 
     Raises:
@@ -174,11 +174,11 @@ class TransitionCollector:
         """Take one step in every environment.
 
         Args:
-            at_random: choose uniformly among all actions instead of asking the agent.
+            at_random: choose uniformly among all actions, without the agent.
             exploration: options of the agent's `sample`.
 
         Returns:
-            How many steps that were.
+            The number of steps.
 
         Raises:
             DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
@@ -236,7 +236,7 @@ class TransitionCollector:
         return {"obs": self._obs, **raw, **self._acting.get_state(), **self._running.get_state(), "ended": ended}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, with environments that were brought to where they were."""
+        """Restore a state that `get_state` returned; the environments must be in their state of that time."""
         self._obs = state["obs"]
         self._raw = state.get("raw", self._obs)
         self._acting.set_state(state)
@@ -293,11 +293,11 @@ def _normalizer_of(envs: Any) -> NormalizeVector | None:
 
 
 def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: bool = False) -> NDArray[Any]:
-    """Uniform actions as a policy counts them, one for each row of `obs`.
+    """Return uniform actions as a policy counts them, one for each row of `obs`.
 
     Args:
         space: the environment's action space.
-        obs: `[n, ...]`, or a dictionary of such; what it has under `action_mask` is heeded.
+        obs: `[n, ...]`, or a dictionary of such; its `action_mask` is respected.
         rng: draws them.
         unit_box: a box is [-1, 1] for the policy.
 
@@ -334,25 +334,25 @@ class OffPolicySettings:
     """Hyper-parameters of the loop; a step is one step of one environment.
 
     Attributes:
-        total_steps: over all environments.
+        total_steps: number of steps over all environments.
         learning_starts: steps with random actions before the first update.
         train_every: steps between two phases of learning.
-        gradient_steps: updates of one phase; `gradient_steps / train_every` updates a step, however many environments
-            there are.
-        batch_size: transitions of one update, of algorithms that learn from whole episodes (QMIX, VDN) episodes.
-        memory_size: transitions that are remembered.
+        gradient_steps: updates of one phase; `gradient_steps / train_every` updates a step for any number of
+            environments.
+        batch_size: transitions of one update; episodes for algorithms that learn from whole episodes (QMIX, VDN).
+        memory_size: number of transitions in the replay memory.
         n_step: rewards that are summed before bootstrapping, with the algorithm's gamma.
-        sequence_length: of models with a memory, steps of a sequence that are learned from; default 20. An update
+        sequence_length: for models with a memory, steps of a sequence that are learned from; default 20. An update
             learns from as many sequences as have at most `batch_size` such steps, and at least one. QMIX learns from
             whole episodes unless it is given.
-        burn_in: of models with a memory, steps before each sequence that bring its state up to date; default 10.
+        burn_in: for models with a memory, steps before each sequence that bring its state up to date; default 10.
         prioritized: draw transitions by their TD errors; its beta goes linearly to 1 over `total_steps`.
-        hindsight: of environments with goals (Gymnasium's GoalEnv), the share of drawn transitions that are learned
-            from as if they had been meant to reach what was reached later, in [0, 1]; None for none. 0.8 is usual.
+        hindsight: for environments with goals (Gymnasium's GoalEnv), the share of drawn transitions whose goal is
+            replaced by one that was reached later, in [0, 1]; None for none. 0.8 is usual.
         exploration: options of the agent's `sample`, such as `{"epsilon": linear(1.0, 0.05, 10_000)}` or
             `{"noise": 0.1}`; numbers, or schedules of the steps taken.
-        rates: learning rates by the names that the algorithm's `learn` has for them, such as
-            `{"learning_rate": linear(1e-3, 0.0, 50_000)}`; default: those it was made with.
+        rates: learning rates by the names of the arguments of the algorithm's `learn`, such as
+            `{"learning_rate": linear(1e-3, 0.0, 50_000)}`; default: the rates of its constructor.
         report_every: steps between two reports to the callbacks, which get mean losses.
     """
 
@@ -430,25 +430,25 @@ def train_off_policy(
         agent: acts and learns; `parl.Agent` around DQN, DDPG, TD3, SAC or OAC is one.
         envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
         settings: hyper-parameters of the loop.
-        memory: where transitions go, and what is there already is learned from, too; default: what `make_memory`
-            returns.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        memory: the replay memory; the transitions that it already has are learned from, too. Default: the result of
+            `make_memory`.
+        evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: environment steps between evaluations.
-        callbacks: told of every report and evaluation, and once of the end, however it comes.
+        callbacks: called for every report and evaluation, and once at the end, however the loop ends.
         checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the environments, random actions and batches. (The agent's own sampling has its own.)
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
 
     Returns:
-        how it ended.
+        how the loop ended.
 
     Raises:
         HyperparameterError: the environment's spaces do not suit, or the algorithm learns otherwise, or it has no such
             exploration or rates, or the memory was made for another number of environments.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss is not finite; callbacks that save have not saved since.
-        KeyboardInterrupt: after the callbacks were told.
-        Exception: what an environment, the agent or a callback raised, after the callbacks were told.
+        KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
+        Exception: one of an environment, the agent or a callback, raised after the callbacks were called.
     """
     require_kinds("train_off_policy", agent, settings, OffPolicySettings)
     require_vector(envs)
@@ -503,10 +503,10 @@ def make_memory(
     """Return a replay memory for the spaces of `envs`.
 
     Args:
-        agent: whose gamma n-step returns are discounted with.
+        agent: the agent; its gamma discounts n-step returns.
         envs: the vector environment.
-        settings: say its size and how it draws.
-        rng: draws from it.
+        settings: the memory's size and way of drawing.
+        rng: the generator that draws from it.
 
     Raises:
         HyperparameterError: it cannot hold such observations or actions.
@@ -716,16 +716,16 @@ def learn_from(
     *,
     whole: bool,
 ) -> tuple[Any, Batch | None]:
-    """Draw a batch, take one step, and return its result, the figures that are not read yet, and the batch.
+    """Draw a batch, take one step, and return its result, with the figures that are not read yet, and the batch.
 
     Args:
-        agent: learns.
-        memory: draws.
-        normalized: what the memory holds is normalised by it.
-        batch_size: transitions.
-        beta: of prioritised replay.
+        agent: the agent that learns.
+        memory: the memory that the batch is drawn from.
+        normalized: the vector environment that normalises the batch.
+        batch_size: number of transitions.
+        beta: beta of prioritised replay.
         rates: learning rates.
-        whole: the agent takes batches whole.
+        whole: whether the agent takes the batch as one object.
     """
     if isinstance(memory, (EpisodeReplayMemory, SequenceReplayMemory)):
         return _learn_sequences(agent, memory, batch_size, rates)

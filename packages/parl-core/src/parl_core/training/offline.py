@@ -94,22 +94,22 @@ def train_offline(
         agent: learns.
         dataset: what it learns from.
         settings: hyper-parameters of the loop.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: gradient steps between evaluations.
-        callbacks: told of reports and evaluations, and once of the end, however it comes.
+        callbacks: called for reports and evaluations, and once at the end, however the loop ends.
         checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the batches. (The algorithm's own draws are the backend's.)
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
 
     Returns:
-        how it ended.
+        how the loop ended.
 
     Raises:
         HyperparameterError: the batch is larger than the dataset, or the algorithm does not learn from logged data.
         DatasetError: a logged action is none of the algorithm's: of another kind or width, or out of range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a figure is not finite; callbacks that save have not saved since.
-        Exception: what the agent or a callback raised, after the callbacks were told.
+        Exception: one of the agent or a callback, raised after the callbacks were called.
     """
     require_kinds("train_offline", agent, settings, OfflineSettings)
     require_offline(agent)

@@ -247,7 +247,7 @@ class RolloutCollector:
         return {"obs": obs, **self._acting.get_state(), **self._running.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned, with environments that were brought to where they were."""
+        """Restore a state that `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"] if self._alg is None else map_nested(self._alg._tensor, state["obs"])
         self._acting.set_state(state)
         self._running.set_state(state)
@@ -493,24 +493,24 @@ def train_on_policy(
         agent: acts and learns; `parl.Agent` around PPO, A2C or PolicyGradient is one.
         envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
         settings: hyper-parameters of the loop.
-        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: environment steps between evaluations, rounded up to whole rollouts.
-        callbacks: told of every update and evaluation, and once of the end, however it comes.
+        callbacks: called for every update and evaluation, and once at the end, however the loop ends.
         checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
         novelty: a second reward, for what was not seen before.
-        clock: seconds from an arbitrary zero.
+        clock: returns seconds from an arbitrary zero.
 
     Returns:
-        how it ended.
+        how the loop ended.
 
     Raises:
         HyperparameterError: the algorithm does not learn on-policy, or was made with other targets than the settings
             say, or a schedule leaves its range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
-        KeyboardInterrupt: after the callbacks were told.
-        Exception: what an environment, the agent or a callback raised, after the callbacks were told.
+        KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.
+        Exception: one of an environment, the agent or a callback, raised after the callbacks were called.
     """
     require_kinds("train_on_policy", agent, settings, OnPolicySettings)
     require_vector(envs)

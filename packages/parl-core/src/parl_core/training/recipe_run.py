@@ -79,16 +79,16 @@ class RecipeRun:
         env: registered id of the environment.
         backend: `torch` or `paddle`.
         seed: of weights, environments and sampling.
-        steps: environment steps (of logged data: updates); None: the recipe's. The recipe's rollouts of more are
-            shortened; those of a size that was given, and the last of several, are completed.
+        steps: environment steps (with logged data: updates); None: the recipe's. The recipe's rollouts are shortened if
+            they have more steps; rollouts of a given size, and the last of several, are completed.
         goal: stop when two evaluations in a row reach it; None: the recipe's.
         checkpoint_every: steps between two checkpoints.
-        extended_to: environment steps at most since it was resumed with more; None: `steps`.
-        given: settings other than the recipe's, by the names of `parl_core.training.settings`, as JSON has them.
-        module: imported before the environment is made, because it registers it.
+        extended_to: the larger budget with which the run was resumed, in environment steps; None: `steps`.
+        given: settings that differ from the recipe's, by the names of `parl_core.training.settings`, as JSON.
+        module: a module that registers the environment; imported before the environment is made.
         data: logged transitions to learn from, a `.npz` file or `minari:NAME`; empty: the recorded ones of the two
             small tasks of `parl_core.training.results.logged`.
-        env_options: with which the environment is made.
+        env_options: options of the environment.
     """
 
     FILE: ClassVar[str] = "run.json"
@@ -110,11 +110,11 @@ class RecipeRun:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The hyper-parameters, with the steps and settings that were asked for.
+        """The hyper-parameters, with the requested steps and settings.
 
         Raises:
-            HyperparameterError: there are none, a setting is unknown, a value is none of it, or logged data are given
-                to an algorithm that learns in the environment.
+            HyperparameterError: there is no recipe, a setting is unknown, a value does not suit its setting, or logged
+                data are given to an algorithm that learns in the environment.
             ImportError: the module is missing.
         """
         recipe = preset(self.algorithm, self.env, self.module, self.env_options)
@@ -133,7 +133,7 @@ class RecipeRun:
 
     @property
     def total_steps(self) -> int:
-        """Environment steps (of logged data: updates) at most."""
+        """The maximum number of environment steps (with logged data: updates)."""
         return self.recipe.steps if self.extended_to is None else self.extended_to
 
     def extended(self, steps: int) -> "RecipeRun":
@@ -167,7 +167,7 @@ class RecipeRun:
         """Return the logged transitions to learn from.
 
         Raises:
-            HyperparameterError: none were given, and the task is none of those with recorded ones.
+            HyperparameterError: none were given, and there are no recorded ones for the task.
             DatasetError: the file cannot be read.
         """
         if self.data.startswith("minari:"):
@@ -182,7 +182,7 @@ class RecipeRun:
         )
 
     def made(self) -> tuple[Trained, Any, OfflineDataset | None]:
-        """Return the description, a new agent, and the logged data where it learns from such; nothing is written yet.
+        """Return the description, a new agent, and the logged data if it learns from such; write nothing.
 
         Raises:
             HyperparameterError: the settings do not suit, or there are fewer logged transitions than a batch has.
@@ -220,15 +220,15 @@ class RecipeRun:
 
         Args:
             run: a new one, or one of `Run.resume`.
-            actors: remote actors for the environments; 0: this process, and of IMPALA, A3C and ApeX their actors,
-                too. Default: none, of IMPALA, A3C and ApeX those of the settings. Where environments live changes no
-                results.
+            actors: number of remote actors for the environments; 0: this process, also for the actors of IMPALA, A3C
+                and ApeX. Default: none, for IMPALA, A3C and ApeX those of the settings. The place of the environments
+                does not change results.
             cluster: address of a running cluster for them; empty: a private one of this machine.
-            max_steps: stop there for now.
-            videos: record a video after every so many evaluations; None: none.
+            max_steps: stop at this step for now.
+            videos: the number of evaluations from one video to the next; None: no videos.
             fresh_episodes: see `Checkpoints`.
-            callbacks: told of everything besides the standard ones.
-            progress: show it on standard error.
+            callbacks: called in addition to the standard ones.
+            progress: whether to show progress on standard error.
 
         Raises:
             HyperparameterError: there is nothing left to do, or the settings do not suit.
@@ -358,7 +358,8 @@ class RecipeRun:
         """Read the description from a run's folder.
 
         Raises:
-            CheckpointError: there is none, it is none, a newer PARL wrote it, or the recipe is another one by now.
+            CheckpointError: there is no description, the file is not one, a newer PARL wrote it, or the recipe has
+                changed since.
         """
         path = folder / cls.FILE
         try:
@@ -393,7 +394,7 @@ class RecipeRun:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """Return all hyper-parameters as JSON has them; of a schedule its stages."""
+        """Return all hyper-parameters as JSON, a schedule as its stages."""
         own = self.recipe.as_json()
         return {**own.pop("loop"), **own}
 
@@ -453,7 +454,7 @@ def preset(algorithm: str, env: str, module: str = "", options: Mapping[str, Any
         options: of the environment.
 
     Raises:
-        HyperparameterError: there is none.
+        HyperparameterError: there is no recipe.
         ImportError: the module is missing.
     """
     if module:
@@ -526,12 +527,12 @@ def check_rendering(trained: Trained, mode: str) -> None:
     """Make the environment and render it once, to detect missing packages before a long run begins.
 
     Args:
-        trained: whose environment.
+        trained: the description of the agent; its environment is made.
         mode: `"human"` for a window, `"rgb_array"` for videos.
 
     Raises:
-        ImportError: a package is missing; the message is what to install.
-        HyperparameterError: the environment has no such pictures, or there is no display.
+        ImportError: a package is missing; the message names the package to install.
+        HyperparameterError: the environment does not support the mode, or there is no display.
     """
     if mode == "human" and sys.platform.startswith("linux"):
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("SDL_VIDEODRIVER")):

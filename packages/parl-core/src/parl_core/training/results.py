@@ -3,7 +3,7 @@
     recipe, seed ──> measure ──> Measured ──> record ──> <backend>-<seed>.json ──> verify ──> the same? inside?
 
 Protocol: the weights at the end of training play 100 episodes with the deterministic policy, on seeds that training and
-its evaluations never had. Recipes are tuned on seeds below 100 and reported, once, on `REPORT_SEEDS`.
+its evaluations do not use. Recipes are tuned on seeds below 100 and reported, once, on `REPORT_SEEDS`.
 """
 
 import json
@@ -74,7 +74,7 @@ _RESULT: dict[str, Any] = {  # what is read of a result
 def report_seeds(backend: str, cpu_minutes: float) -> tuple[int, ...]:
     """Return the seeds that a row reports, by the cost of one run.
 
-    Below 15 CPU minutes ten on torch and five on paddle, below two hours five and two, above three on torch alone.
+    Below 15 CPU minutes: ten on torch and five on paddle. Below two hours: five and two. Above: three on torch alone.
     """
     torch, paddle = (10, 5) if cpu_minutes < 15 else (5, 2) if cpu_minutes < 120 else (3, 0)
     return REPORT_SEEDS[: torch if backend == "torch" else paddle]
@@ -86,8 +86,8 @@ class Measured:
 
     Attributes:
         curve: evaluations while training, `[(step, mean return)]`.
-        returns: of the episodes after training.
-        steps: that were taken.
+        returns: the returns of the episodes after training.
+        steps: the steps taken.
     """
 
     curve: list[tuple[int, float]]
@@ -112,7 +112,7 @@ def measure(
         recipe: its numbers, with the steps of the run.
         seed: of weights, environments and sampling.
         episodes: of the evaluation after training.
-        progress: told at each evaluation which share of the steps is over.
+        progress: called at each evaluation with the share of the steps that is over.
     """
     steps = recipe.steps
     seed_everything(seed)
@@ -171,7 +171,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """Return the result of a run.
 
     Raises:
-        ValueError: the file is empty or broken, or something else; the message names it.
+        ValueError: the file is empty or broken, or not a result; the message names it.
     """
     try:
         result = json.loads(path.read_text())
@@ -190,12 +190,12 @@ class Verification:
     """A result and its repetition.
 
     Attributes:
-        recorded: what the record has: of a run its mean return, of a row the interquartile mean over its runs.
-        repeated: the same of the repetition.
-        interval: in which the repetition should lie: of a run the range of all runs of its row, of a row the 95 %
-            bootstrap interval of its interquartile mean.
-        same: all returns are equal.
-        differences: what is not as it was recorded: versions, processor, commit.
+        recorded: the recorded figure: a run's mean return, or the interquartile mean over the runs of a row.
+        repeated: the same figure of the repetition.
+        interval: the interval in which the repetition should lie: for a run the range of all runs of its row, for a row
+            the 95 % bootstrap interval of its interquartile mean.
+        same: whether all returns are equal.
+        differences: the differences from the record: versions, processor, commit.
     """
 
     recorded: float
@@ -223,11 +223,11 @@ def verify(path: Path, *, progress: Callable[[str, float], None] = lambda _, __:
 
     Args:
         path: of one run's result, or `<folder of a row>/<backend>` for all runs of the row.
-        progress: told of each run its name and the share of it that is over.
+        progress: called for each run with its name and the share of it that is over.
 
     Raises:
         CheckpointError: there is no such result, or its record is too old to be repeated.
-        HyperparameterError: its numbers are none of this version, or its environment or network is not to be had.
+        HyperparameterError: its settings do not suit this version, or its environment or network is not available.
     """
     one = path.suffix == ".json"
     backend = path.name.partition("-")[0]

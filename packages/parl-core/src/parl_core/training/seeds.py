@@ -2,10 +2,10 @@
 
     <folder>/seed-0/ …        one run each, as `parl train` makes it
     <folder>/curves.png       the interquartile mean over the runs, with its interval
-    <folder>/stop             made by Ctrl-C: the runs, wherever they are, end with checkpoints when they see it
+    <folder>/stop             made by Ctrl-C: the runs, wherever they are, end with checkpoints when it exists
 
-What they have done is seen in their logs, so that it is the same wherever they run; on a cluster of several hosts the
-folder must be one that all of them see.
+Progress is read from the runs' logs, so that the runs may be anywhere. On a cluster of several hosts, all hosts must
+have access to the folder.
 """
 
 import json
@@ -81,9 +81,9 @@ class FollowedRuns:
     """Follows the logs of runs, and reports their sums to callbacks: steps, ended episodes, evaluations.
 
     Args:
-        folders: of the runs; they need not be there yet.
-        total_steps: of all runs together.
-        callbacks: told; such as `Progress`.
+        folders: the folders of the runs; they need not exist yet.
+        total_steps: the steps of all runs together.
+        callbacks: the callbacks to call, such as `Progress`.
     """
 
     def __init__(self, folders: Sequence[Path], total_steps: int, callbacks: Sequence[Callback]) -> None:
@@ -164,17 +164,17 @@ def train_seeds(
     """Train a request with several seeds, and draw the runs together.
 
     Args:
-        asked: the request; its own seed does not count.
-        run: whose folder takes the runs.
-        seeds: one a run.
+        asked: the request; its own seed is ignored.
+        run: the run whose folder takes the runs.
+        seeds: one seed for each run.
         jobs: how many at the same time; default: the cores of this machine, or the number of seeds on a cluster.
         cluster: address of a running cluster for the runs; empty: processes of this machine.
         track: trackers of every run.
-        watcher: told of all runs together; default: progress on standard error.
+        watcher: called for all runs together; default: progress on standard error.
         how: arguments of `RecipeRun.train`.
 
     Raises:
-        ParlError: a run failed; the message names its seed, and the others have gone on.
+        ParlError: a run failed; the message names its seed, and the other runs have continued.
         KeyboardInterrupt: after the runs had time to end with checkpoints, which `run` has noted.
     """
     asked.write(run.path)
@@ -246,7 +246,7 @@ def _note_saved(run: Run, folders: Sequence[Path]) -> None:
 
 
 def seeds_of(folder: Path) -> list[int]:
-    """Return the seeds of a folder of `train_seeds`; none where it is another one."""
+    """Return the seeds of a folder of `train_seeds`; none for other folders."""
     try:
         return [int(seed) for seed in json.loads((folder / SEEDS_FILE).read_text())]
     except FileNotFoundError:
@@ -254,10 +254,10 @@ def seeds_of(folder: Path) -> list[int]:
 
 
 def summary_of(found: Comparison) -> dict[str, Any]:
-    """Return a comparison of one group as JSON has it.
+    """Return a comparison of one group in a form for JSON.
 
     Raises:
-        CheckpointError: it has no group.
+        CheckpointError: the comparison has no group.
     """
     if not found.groups:
         raise CheckpointError("there are no runs to sum up")

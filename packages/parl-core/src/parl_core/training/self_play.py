@@ -13,7 +13,7 @@
         pool.challenge(f"generation-{generation}", challenger, arena, games=200)
 
 Opponents drawn with equal chances make this fictitious self-play (Heinrich et al. 2015): in zero-sum games the average
-of all generations goes to an equilibrium, though the last of them need not. Games are of PettingZoo's AEC API, such as
+of all generations converges to an equilibrium, though the last one need not. Games have PettingZoo's AEC API, such as
 those of `parl_core.env.two_player`; PettingZoo itself is not needed.
 """
 
@@ -61,7 +61,7 @@ class Chooses(Protocol):
 
 
 def expected_score(rating: float, other: float) -> float:
-    """Return the score that Elo's model expects against a player of another rating, between 0 and 1.
+    """Return the score that Elo's model predicts against a player of another rating, between 0 and 1.
 
     A win counts 1 and a draw 1/2: `1 / (1 + 10 ** ((other - rating) / 400))`.
     """
@@ -69,7 +69,7 @@ def expected_score(rating: float, other: float) -> float:
 
 
 class Results(NamedTuple):
-    """The results of some games between two players, from the first one's side."""
+    """The results of some games between two players, from the first player's side."""
 
     wins: int = 0
     draws: int = 0
@@ -79,7 +79,7 @@ class Results(NamedTuple):
 
     @property
     def games(self) -> int:
-        """Return how many games were played."""
+        """Return the number of games."""
         return self.wins + self.draws + self.losses
 
     @property
@@ -88,13 +88,13 @@ class Results(NamedTuple):
         return (self.wins + 0.5 * self.draws) / self.games
 
     def plus(self, other: "Results") -> "Results":
-        """Return both together."""
+        """Return the sum of both."""
         return Results(
             self.wins + other.wins, self.draws + other.draws, self.losses + other.losses, self.reward + other.reward
         )
 
     def swapped(self) -> "Results":
-        """Return the same from the other's side, in a zero-sum game."""
+        """Return the results from the other player's side, in a zero-sum game."""
         return Results(self.losses, self.draws, self.wins, -self.reward)
 
 
@@ -102,14 +102,14 @@ def updated_ratings(rating: float, other: float, results: Results, k: float = 16
     """Return both players' ratings after some games.
 
     Elo's update `rating += k * (score - expected score)`, and the opposite for the other player, is repeated once a
-    game with the mean score of all of them, so that the order of wins and losses does not matter, and many games bring
-    ratings to where the expected score is the mean score, and not beyond.
+    game with the mean score of all games. So the order of wins and losses does not matter, and with many games the
+    ratings approach the point at which the expected score is the mean score, and do not pass it.
 
     Args:
         rating: of the first player.
         other: of the second.
         results: from the first one's side.
-        k: how many points one game can bring at most, above 0; 16 is for masters in chess, 32 for beginners.
+        k: the largest change by one game, in points, above 0; 16 is usual for masters in chess, 32 for beginners.
     """
     for _ in range(results.games):
         change = k * (results.score - expected_score(rating, other))
@@ -122,10 +122,10 @@ class Player:
     """A member of a pool.
 
     Attributes:
-        name: its own in the pool.
-        policy: what plays, frozen.
-        rating: Elo's.
-        games: that it was rated by.
+        name: its name, unique in the pool.
+        policy: its frozen policy.
+        rating: its Elo rating.
+        games: the number of games that it was rated by.
     """
 
     name: str
@@ -137,18 +137,18 @@ class Player:
 class OpponentPool:
     """Frozen opponents with ratings.
 
-    Matchmaking decides how likely each of them is drawn. `"uniform"`: all alike. `"rating"`: in proportion to
-    `exp(-(difference / spread)**2 / 2)`, so that most opponents are about as strong as the newest. `"hardest"`: in
-    proportion to the score that they are expected to have against the newest, which is prioritised fictitious self-play
-    (Vinyals et al. 2019, by ratings instead of counted wins).
+    Matchmaking determines the probability of each opponent. `"uniform"`: equal probabilities. `"rating"`: in proportion
+    to `exp(-(difference / spread)**2 / 2)`, so that most opponents are about as strong as the newest. `"hardest"`: in
+    proportion to their expected score against the newest, which is prioritised fictitious self-play (Vinyals et al.
+    2019, by ratings instead of counted wins).
 
     Args:
         matchmaking: one of `MATCHMAKING`.
-        initial_rating: of the first player; the others begin with that of the newest before them.
-        k: of Elo's update, see `updated_ratings`.
-        spread: of `"rating"`, in points.
-        capacity: how many players are kept; when there are more, the one with the lowest rating leaves, though never
-            the newest. None: all.
+        initial_rating: rating of the first player; the others start with the rating of the newest before them.
+        k: factor of Elo's update, see `updated_ratings`.
+        spread: spread of `"rating"`, in points.
+        capacity: the number of players that are kept; beyond it, the player with the lowest rating is removed, but
+            never the newest. None: all.
 
     Raises:
         HyperparameterError: a number is out of its range, or the matchmaking is unknown.
@@ -191,9 +191,9 @@ class OpponentPool:
         """Add a player.
 
         Args:
-            name: its own.
-            policy: what plays; nothing may change it afterwards.
-            rating: default: that of the newest player, or the initial one.
+            name: its name, unique in the pool.
+            policy: its policy, which must not change afterwards.
+            rating: its rating; default: that of the newest player, or the initial one.
 
         Raises:
             HyperparameterError: there is a player of that name.
@@ -206,10 +206,10 @@ class OpponentPool:
         return player
 
     def chances(self, rating: float | None = None) -> NDArray[np.float64]:
-        """Return how likely each player is drawn, in their order; they sum to 1.
+        """Return the probabilities with which the players are drawn, in their order; they sum to 1.
 
         Args:
-            rating: of the player that opponents are wanted for; default: the newest one's.
+            rating: rating of the player that needs an opponent; default: the newest player's.
 
         Raises:
             HyperparameterError: the pool is empty.
@@ -255,21 +255,21 @@ class OpponentPool:
     def challenge(
         self, name: str, policy: Any, arena: "Arena", games: int = 200, seed: int | None = None
     ) -> dict[str, Results]:
-        """Add a player, and let it play against each existing one.
+        """Add a player, and play games between it and each existing player.
 
         Args:
-            name: its own.
+            name: its name, unique in the pool.
             policy: as in `add`.
-            arena: plays.
-            games: against each, with both seats; even.
-            seed: of the games.
+            arena: plays the games.
+            games: number of games against each, half of them in each seat; even.
+            seed: seed of the games.
 
         Returns:
             results by the other's name, from the new player's side.
 
         Raises:
             HyperparameterError: as in `add`, or the number is odd.
-            Exception: what a game or a policy raised; the pool is as before.
+            Exception: one that a game or a policy raised; the pool is unchanged.
         """
         self._require_new(name)
         others = self.players
@@ -289,7 +289,7 @@ class OpponentPool:
         return {"players": [_player_state(player) for player in self.players]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `get_state` returned.
+        """Restore a state that `get_state` returned.
 
         Raises:
             CheckpointError: the bytes of a policy are damaged.
@@ -338,10 +338,10 @@ class Arena(ClosedByWith):
     Args:
         make_game: returns a game of two players, of PettingZoo's AEC API.
         actors: where games are played; None: in this process. The caller closes it.
-        workers: how many actors; default: the slots of `actors`, or 1 where it does not know them.
-        games_per_call: how many games an actor plays in one call.
-        timeout_s: longest time for such a call; None has no limit.
-        max_losses: how many actors may be lost, after which the last loss is raised.
+        workers: number of actors; default: the slots of `actors`, or 1 if these are unknown.
+        games_per_call: number of games that an actor plays in one call.
+        timeout_s: longest time for such a call, in seconds; None: no limit.
+        max_losses: number of actors that may be lost before the last loss is raised.
 
     Raises:
         HyperparameterError: a number is out of its range.
@@ -380,8 +380,8 @@ class Arena(ClosedByWith):
 
         Raises:
             HyperparameterError: a number of games is odd or below 2.
-            LostActor: more actors were lost than may be.
-            Exception: what a game or a policy raised.
+            LostActor: more actors were lost than `max_losses` allows.
+            Exception: one that a game or a policy raised.
         """
         for match in matches:
             if check_int("games", match.games) % 2:
@@ -485,16 +485,16 @@ class _Table:
 class AgainstOpponents(gymnasium.Env[Any, Any]):
     """One seat of a turn-based game; opponents have the other seats.
 
-    An opponent is drawn for every episode and every other seat. Rewards are what the seat got since its turn before.
+    An opponent is drawn for every episode and every other seat. A reward is the seat's sum since its previous turn.
 
     Args:
         make_game: returns a game of PettingZoo's AEC API.
-        opponents: what plays in the other seats, at least one.
-        chances: of each opponent, which sum to 1; default: equal ones.
-        seat: of the learner, counted in `possible_agents`; default: drawn for every episode.
+        opponents: the policies of the other seats, at least one.
+        chances: probability of each opponent; they sum to 1. Default: equal ones.
+        seat: the learner's index in `possible_agents`; default: drawn for every episode.
 
     Raises:
-        HyperparameterError: there is no opponent, the chances are no such numbers, or there is no such seat.
+        HyperparameterError: there is no opponent, the chances are not probabilities, or the seat does not exist.
     """
 
     def __init__(

@@ -4,8 +4,8 @@
     recipe = with_settings("PPO", recipe, {"lr": 3e-4, "network.width": 256})
 
 The names are those of the loop's settings, the algorithm's arguments, the options of `parl.networks.for_spaces` (after
-`network.`) and the recipe's own fields; types and texts are theirs, too. Where the loop and the algorithm have a
-setting of the same meaning, the one that counts is listed: what a loop passes to every update overrides an argument.
+`network.`) and the recipe's own fields, with their types and texts. If the loop and the algorithm have a setting of the
+same meaning, the effective one is listed: a value that a loop passes to every update overrides an argument.
 """
 
 import ast
@@ -82,21 +82,21 @@ _ELSEWHERE = {
     "ars": "in the package parl-evokit, with the other evolution strategies",
     "es": "in the package parl-evokit, with the other evolution strategies",
 }
-"""What other libraries call algorithms, and what that is here."""
+"""Names of algorithms in other libraries, and the names here."""
 _OF_A_RECIPE = {"num_envs": int, "normalize": bool, "reward_scale": float, "evaluate_every": int | None}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One number, text or flag that a run can be given.
+    """One setting of a run: a number, a text or a flag.
 
     Attributes:
-        name: as `--set` takes it.
-        value: of the recipe; None where that leaves it to the algorithm or the network.
+        name: the name for `--set`.
+        value: the recipe's value; None if the recipe leaves it to the algorithm or the network.
         kinds: types of its values: `bool`, `int`, `float`, `str`, `NoneType`, `list` (sizes) and `"schedule"`.
-        choices: texts that it takes; empty: any, where `str` is among the kinds.
+        choices: the texts that it accepts; empty: any text, if `str` is among the kinds.
         text: its meaning.
-        paths: where it stands in a recipe.
+        paths: its places in a recipe.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Setting:
         return " or ".join([*named, *self.choices, *(["schedule"] if "schedule" in self.kinds else [])])
 
     def checked(self, value: Any) -> Any:
-        """Return a value as the recipe has it.
+        """Return a value in the recipe's form.
 
         Raises:
             HyperparameterError: it is of another type.
@@ -156,7 +156,7 @@ def contract_of(algorithm: str) -> type[Algorithm]:
     """Return the contract of an algorithm, which both backends' classes derive from.
 
     Raises:
-        HyperparameterError: there is none of this name.
+        HyperparameterError: no algorithm has this name.
     """
     if algorithm not in _contracts():
         raise HyperparameterError(f"there is no algorithm {algorithm!r}")
@@ -164,10 +164,10 @@ def contract_of(algorithm: str) -> type[Algorithm]:
 
 
 def algorithm_named(name: str, known: Sequence[str]) -> str:
-    """Return the algorithm that a user means: case, `-` and `_` do not count.
+    """Return the name of an algorithm from a user's spelling: case, `-` and `_` do not count.
 
     Raises:
-        HyperparameterError: there is none; the message has the nearest.
+        HyperparameterError: there is no such algorithm; the message has the nearest names.
     """
 
     def folded(one: str) -> str:
@@ -185,11 +185,11 @@ def algorithm_named(name: str, known: Sequence[str]) -> str:
 
 
 def settings_of(algorithm: str, recipe: Recipe) -> dict[str, Setting]:
-    """Return everything that a run of an algorithm can be given, by name, with the recipe's values.
+    """Return all settings of a run of an algorithm, by name, with the recipe's values.
 
     Args:
         algorithm: name of its class.
-        recipe: whose values.
+        recipe: the recipe with the values.
 
     Raises:
         HyperparameterError: there is no such algorithm.
@@ -225,13 +225,13 @@ def with_settings(algorithm: str, recipe: Recipe, values: Mapping[str, Any]) -> 
 
     Args:
         algorithm: name of its class.
-        recipe: what is changed.
-        values: by the names of `settings_of`, or their last parts where these say which is meant; texts are read by
-            `read_setting`. `network.width` and `network.depth` change the hidden layers' size and number. A setting
-            of `prioritized` or `novelty` turns these on.
+        recipe: the recipe to start from.
+        values: new values by the names of `settings_of`, or by the last parts of these names if they are unambiguous;
+            texts are read by `read_setting`. `network.width` and `network.depth` change the hidden layers' size and
+            number. A setting of `prioritized` or `novelty` turns these on.
 
     Raises:
-        HyperparameterError: there is no such setting (the message has the nearest), or a value is none of it.
+        HyperparameterError: there is no such setting (the message has the nearest), or a value does not suit it.
     """
     recipe, values = _switched(algorithm, recipe, values)
     known = settings_of(algorithm, recipe)
@@ -333,11 +333,11 @@ def _changed(part: Any, changes: Mapping[str, Any]) -> Any:
 def read_setting(text: str) -> Any:
     """Return the value that a text stands for: a number, true or false, none, sizes such as 256,256, or a schedule.
 
-    Schedules are written as `parl_core.schedules` has them: `linear(1e-3, 0, 100000)`, or `linear(1e-3, 0)` for one
+    Schedules are written like calls of `parl_core.schedules`: `linear(1e-3, 0, 100000)`, or `linear(1e-3, 0)` for one
     over the whole run; `piecewise([(0, 1e-3), (5000, 1e-4)])`.
 
     Raises:
-        HyperparameterError: it begins like a schedule and is none.
+        HyperparameterError: the text begins like a schedule but is not one.
     """
     text = text.strip()
     if text.lower() in ("true", "yes", "on", "false", "no", "off"):
@@ -360,7 +360,7 @@ def read_setting(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as `--set` and TOML take it."""
+    """Return a value as text for `--set` and TOML."""
     if isinstance(value, Mapping) and "schedule" in value:
         value = read_schedule(value)
     if callable(value):
@@ -383,8 +383,8 @@ def as_text(value: Any) -> str:
 def toml_lines(values: Mapping[str, Any]) -> list[str]:
     """Return settings as the lines of a TOML table that `--config` reads.
 
-    A name that has settings of its own (`prioritized` beside `prioritized.alpha`) is left out, because TOML has either
-    a value or a table of a name; its settings turn it on.
+    A name that has settings of its own (`prioritized` beside `prioritized.alpha`) is left out, because a name in TOML
+    is either a value or a table; its settings turn it on.
     """
     parts = {name.rpartition(".")[0] for name in values}
     return [f"{name} = {_toml_value(value)}" for name, value in values.items() if name not in parts]
