@@ -1,4 +1,4 @@
-"""Agents and environments as the loops see them: protocols, actions made valid, numbers that must be finite.
+"""The loops' view of agents and environments: protocols, actions made valid, numbers that must be finite.
 
 Each protocol is as small as the loop that uses it; `parl.Agent` around the algorithms of either backend fulfils them.
 Everything is batched numpy. A reward or an observation that is infinite or NaN ends a loop, before anything is learned
@@ -88,7 +88,7 @@ class OffPolicyAgent(Protocol):
 
     @property
     def alg(self) -> Any:
-        """The algorithm: its `gamma`, and `FIGURES`, the names of what `learn` returns."""
+        """The algorithm: its `gamma`, and `FIGURES`, the names of the results of `learn`."""
 
     def sample(self, obs: Any, **exploration: Any) -> Any:
         """Return actions `[n, *act]` to explore with for `[n, *obs]`."""
@@ -109,7 +109,7 @@ class OffPolicyAgent(Protocol):
 
 
 def begun(state: Mapping[str, NDArray[Any]], rows: Any) -> dict[str, NDArray[Any]]:
-    """Return a state `[n, ...]` by name with some rows before the first step of an episode; of none, none."""
+    """Return a state `[n, ...]` by name with some rows reset to the start of an episode; an empty state stays empty."""
     changed = {name: array.copy() for name, array in state.items()}
     for array in changed.values():
         array[rows] = 0.0
@@ -117,15 +117,15 @@ def begun(state: Mapping[str, NDArray[Any]], rows: Any) -> dict[str, NDArray[Any
 
 
 def paired(obs: Any, state: Mapping[str, Any] | None) -> Any:
-    """Return observations as `Acting.value` takes them: alone, or with the state before them where there is one."""
+    """Return observations in the form for `Acting.value`: alone, or with the state before them if there is one."""
     return {"obs": obs, "state": dict(state)} if state else obs
 
 
 class Acting:
     """An agent that acts in several environments side by side, with the state of its memory in each.
 
-    Loops act by the methods here, which are the agent's own where its model has no memory. Of one with a memory
-    (`parl_core.recurrent`) they take the state, keep the one after the step, and return the rest.
+    Loops call the methods here. For a model without a memory they are the agent's own. For one with a memory
+    (`parl_core.recurrent`) they pass the state, keep the state after the step, and return the other results.
 
     Args:
         agent: acts.
@@ -166,16 +166,16 @@ class Acting:
         self.state = begun(self.state, rows)
 
     def seen(self, obs: Any, row: int | None = None) -> Any:
-        """Return observations as `value` takes them, with the state before them where there is one.
+        """Return observations in the form for `value`, with the state before them if there is one.
 
         Args:
-            obs: of all environments `[rows, ...]`, or of one.
-            row: which one; None: all.
+            obs: observations of all environments `[rows, ...]`, or of one.
+            row: index of the environment; None: all.
         """
         return paired(obs, self.state if row is None else {name: array[row] for name, array in self.state.items()})
 
     def value(self, seen: Any) -> Any:
-        """Return the values `[n]` of what `seen` returned, or of several such, stacked."""
+        """Return the values `[n]` for a result of `seen`, or for several results, stacked."""
         return self._agent.value(**seen) if self.state else self._agent.value(seen)
 
     def get_state(self) -> dict[str, Any]:
@@ -189,24 +189,24 @@ class Acting:
 
 
 def into_space(space: Any, *, unit_box: bool = False, one_by_one: bool = False) -> Callable[[Any], Any]:
-    """Return what makes a policy's actions `[n, *act]`, or one action `[*act]`, valid in `space`.
+    """Return a function that makes a policy's actions `[n, *act]`, or one action `[*act]`, valid in `space`.
 
-    Of a space in several parts (`Dict`, `Tuple`) the result has the same parts, each `[n, *part]`. A Gaussian policy
-    draws outside of a box: its actions are clipped. A policy counts actions from 0: where a discrete space starts at
-    other numbers, those are added. What is learned from is the action as it was drawn.
+    For a space in several parts (`Dict`, `Tuple`) the result has the same parts, each `[n, *part]`. A Gaussian policy
+    draws outside of a box: its actions are clipped. A policy counts actions from 0: if a discrete space starts at
+    other numbers, those are added. Agents learn from the actions as they were drawn.
 
     Args:
         space: the environment's action space.
-        unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`), and go in a straight line to the bounds
-            of a box; where a dimension has none, they stay what they are.
-        one_by_one: of a space in several parts return a list, one action per environment.
+        unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`) and are mapped linearly to the bounds of
+            a box; in a dimension without bounds they stay unchanged.
+        one_by_one: for a space in several parts, return a list with one action per environment.
 
     Raises:
         HyperparameterError: the space has several parts, and no policy chooses in one of them.
 
-    The function raises HyperparameterError where whole numbers meet a box of others or the other way round, and where
-    an action has another shape than the space's or is none of its choices. It raises DivergedError where a number of a
-    valid action is NaN or infinite.
+    The function raises HyperparameterError if whole numbers are given for a box of other numbers or the other way
+    round, and if an action has a shape that differs from the space's, or is none of its choices. It raises
+    DivergedError if a number of a valid action is NaN or infinite.
     """
     if isinstance(space, gymnasium.spaces.Box):
         return _into_box(space, unit_box)
@@ -246,16 +246,16 @@ def _into_parts(space: Any, unit_box: bool) -> Callable[[Any], Any]:
 
 
 def acts_in_unit_box(agent: object) -> bool:
-    """Return whether the agent's algorithm says that its continuous actions lie in [-1, 1]."""
+    """Return whether the continuous actions of the agent's algorithm lie in [-1, 1]."""
     return bool(getattr(getattr(agent, "alg", None), "ACTS_IN_UNIT_BOX", False))
 
 
 def tensors_into_space(space: Any, algorithm: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
-    """Return what `into_space` does for environments that take tensors of a framework, and give such.
+    """Return the counterpart of `into_space` for environments that take and return tensors of a framework.
 
     Args:
         space: the environment's action space.
-        algorithm: whose tensors they are.
+        algorithm: the algorithm that the tensors come from.
         unit_box: see `into_space`.
 
     Raises:
@@ -355,9 +355,9 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
 
 
 def first_reset(envs: Any, seed: int | None) -> Any:
-    """Return the first observations of a vector environment, each of its environments with a seed of its own.
+    """Return the first observations of a vector environment, each of its environments with a separate seed.
 
-    A warning says so where the environments tell the possible actions in a way that the loops do not look at.
+    It warns if the environments give the possible actions in a way that the loops ignore.
     """
     obs, infos = _reset_with(envs, spawn_seeds(seed, envs.num_envs))
     warn_of_unseen_masks(envs.single_observation_space, getattr(envs, "metadata", None) or {}, infos)
@@ -365,12 +365,12 @@ def first_reset(envs: Any, seed: int | None) -> Any:
 
 
 def warn_of_unseen_masks(space: Any, metadata: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
-    """Warn where environments tell the possible actions in a way that the loops do not look at.
+    """Warn if environments give the possible actions in a way that the loops ignore.
 
     Args:
-        space: of one observation; a mask there is looked at.
-        metadata: of the environments, with `action_masks` where they have a method of that name.
-        infos: of a reset.
+        space: the space of one observation; a mask in it is used.
+        metadata: the environments' metadata, with `action_masks` if they have a method of that name.
+        infos: the infos of a reset.
     """
     has_method = "action_masks" in metadata
     has_mask = isinstance(space, gymnasium.spaces.Dict) and "action_mask" in space.spaces
@@ -402,8 +402,8 @@ def _reset_with(envs: Any, seeds: Sequence[int]) -> tuple[Any, Mapping[str, Any]
 def tell_dimensions(agent: object, space: Any) -> None:
     """Set the number of dimensions of one observation on an agent that has none set.
 
-    `parl.Agent` guesses where `obs_ndim` is None, and would take a batch of whole numbers (`Discrete`) or of matrices
-    for one observation.
+    If `obs_ndim` is None, `parl.Agent` guesses, and would treat a batch of whole numbers (`Discrete`) or of matrices as
+    one observation.
     """
     if getattr(agent, "obs_ndim", 0) is None:
         agent.obs_ndim = dimensions_of(space)  # type: ignore[attr-defined]  # it has one, as the line before has seen
@@ -429,7 +429,7 @@ def check_rewards(reward: NDArray[Any], when: str) -> None:
 def check_observations(
     obs: Observations, when: str, leading: int = 1, *, environments: Sequence[int] | None = None
 ) -> None:
-    """Refuse observations of N environments that are not finite; networks may hide them and their weights rot.
+    """Refuse observations of N environments that are not finite; networks may hide them while their weights degrade.
 
     Args:
         obs: arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of such.
@@ -450,11 +450,11 @@ def check_observations(
 
 
 def check_masks(obs: Observations, goes_on: NDArray[np.bool_], when: str) -> None:
-    """Refuse observations of N environments whose `action_mask` leaves no action, but where an episode terminated.
+    """Refuse observations of N environments whose `action_mask` allows no action, except after a termination.
 
     Args:
-        obs: what a step led to, dictionaries that may have a mask `[N, act_dim]`.
-        goes_on: bool `[N]`: the next action is chosen there, or its value is learned from.
+        obs: the observations after a step, dictionaries that may have a mask `[N, act_dim]`.
+        goes_on: bool `[N]`: the next action is chosen from the observation, or its value is learned from.
         when: ends the first part of the message.
 
     Raises:

@@ -3,9 +3,9 @@
     actors ── fragments, with a TD error of each step ──> replay memory ── batches ──> agent.learn
        ^────────── weights, once a host and round ──────────── publish <──┘  ^── TD errors ──┘
 
-D. Horgan et al.: Distributed Prioritized Experience Replay, ICLR 2018 (arXiv:1803.00933). What an actor needs for the
-first priority of a step, its Q values, it has from acting, so the learner passes no transition through the network
-before it is drawn. The memory is the learner's own: `benchmarks/apex` has measured that an actor in between costs more
+D. Horgan et al.: Distributed Prioritized Experience Replay, ICLR 2018 (arXiv:1803.00933). An actor computes the first
+priority of a step from the Q values of acting, so the learner passes no transition through the network before it is
+drawn. The memory is in the learner's process: `benchmarks/apex` has measured that a separate actor for it costs more
 than it saves.
 
 Differences from the paper: the number of updates follows from the steps taken (`train_every`), so that runs are
@@ -70,20 +70,20 @@ class ApexSettings:
         groups: of environments that one actor steps together; default: one per actor.
         envs_per_group: environments of one group.
         n_steps: steps of every environment in one fragment, after which an actor takes the newest weights.
-        max_lag: rounds, of as many fragments as there are groups, that the actors may be ahead of the learner, besides
-            the one that they make while it learns.
-        deterministic: remember fragments in the order of their groups and not of their arrival: the same bits for any
-            number of actors, and a resumed run that equals the one that was never stopped.
+        max_lag: rounds (one fragment of every group) by which the actors may be ahead of the learner, in addition to
+            the round that they make while it learns.
+        deterministic: store fragments in the order of their groups and not of their arrival. This gives the same bits
+            for any number of actors, and a resumed run that equals one that was never stopped.
         learning_starts: steps before the first update.
         train_every: steps between two phases of learning.
         gradient_steps: updates of one phase.
         batch_size: transitions of one update; default 512 (paper).
-        memory_size: transitions that are remembered.
+        memory_size: number of transitions in the replay memory.
         n_step: rewards that are summed before bootstrapping, with the algorithm's gamma; default 3 (paper).
-        prioritized: how transitions are drawn; default alpha 0.6 and beta 0.4 (paper).
+        prioritized: settings of the prioritised draws; default alpha 0.6 and beta 0.4 (paper).
         epsilon: probability of random actions of the first environment, in (0, 1); default 0.4 (paper).
         epsilon_power: that of the last environment is `epsilon ** (1 + epsilon_power)`, at least 0; default 7 (paper).
-        rates: learning rates by the names that the algorithm's `learn` has for them: numbers, or schedules of the
+        rates: learning rates by the names of the arguments of the algorithm's `learn`: numbers, or schedules of the
             steps taken.
         report_every: steps between two reports to the callbacks, which get mean losses.
         timeout_s: as in `ActorLearnerSettings`.
@@ -168,8 +168,8 @@ def first_errors(
         reward: `[n, T]`, of n environments over T steps.
         terminated: `[n, T]`.
         truncated: `[n, T]`.
-        chosen: `[n, T]`, Q of what was chosen.
-        next_best: `[n, T]`, the largest Q of what the step led to; of an episode that was cut, its last observation.
+        chosen: `[n, T]`, Q of the chosen actions.
+        next_best: `[n, T]`, the largest Q of the observation after the step; if the episode was cut, its last one.
         steps: the n of n-step.
         gamma: discount of a step.
     """

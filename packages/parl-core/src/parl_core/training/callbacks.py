@@ -76,8 +76,8 @@ class NoImprovement(Callback):
     """Stops when the best evaluation is too long ago, because learning has finished or stalled.
 
     Args:
-        evaluations: how many in a row may bring no improvement, at least 1.
-        by: a mean return counts as better when it is more than this above the best, at least 0.
+        evaluations: number of evaluations in a row that may bring no improvement, at least 1.
+        by: an improvement is a mean return that exceeds the best by more than this; at least 0.
     """
 
     needs_evaluations = True
@@ -121,9 +121,9 @@ class TimeBudget(Callback):
 class StepBudget(Callback):
     """Stops at a step, or right after it, without touching schedules that go over the whole budget.
 
-    Loops count a step of all environments at once, `train_on_policy` a rollout.
+    Loops count a step of all environments at once; `train_on_policy` counts a rollout.
 
-    A run that is to be trained in portions stops here, and `Run.resume` continues with it later.
+    Use it to train a run in portions: `Run.resume` continues the run later.
     """
 
     def __init__(self, steps: int) -> None:
@@ -148,14 +148,15 @@ class SavableAgent(Protocol):
 class KeepBest(Callback):
     """Keeps the agent of the best evaluation, and restores it when training is over.
 
-    Of equally good evaluations the latest counts, because its agent has seen the most. When an error or Ctrl-C ends
-    the loop, the agent in memory stays as it is; the file is whole and holds the best so far.
+    Of equally good evaluations the latest counts, because its agent has learned from the most experience. When an error
+    or Ctrl-C ends the loop, the agent in memory does not change; the file is complete and has the best agent so far.
 
     Args:
-        agent: whose weights.
-        run: where `name` is saved after every improvement, optimizer and all; None keeps the weights in memory only.
-        name: of the file in the run's folder.
-        normalization: the environment whose running statistics belong to the agent; they are kept and put back with it.
+        agent: the agent to keep.
+        run: the run in whose folder `name` is saved after every improvement, with the optimizer; None keeps the weights
+            in memory only.
+        name: name of the file in the run's folder.
+        normalization: the environment whose running statistics belong to the agent; they are kept and restored with it.
     """
 
     needs_evaluations = True
@@ -203,7 +204,7 @@ class KeepBest(Callback):
         return {"best": self._best, "weights": self._weights, "statistics": self._statistics}
 
     def set_state(self, state: Any) -> None:
-        """Restore a state that `get_state` returned; a best file that was removed counts no more."""
+        """Restore a state that `get_state` returned; a best file that has been removed no longer counts."""
         if self._run is not None and state["best"] != -math.inf:
             path = self._run.path / self._name
             if not path.exists():
@@ -216,13 +217,13 @@ class KeepBest(Callback):
 class KeepLatest(Callback):
     """Saves the agent after every evaluation, and at the end of training.
 
-    It is for looking at and for use; continuing needs a checkpoint (`parl_core.training.checkpoints`). Put it before
-    `KeepBest`, which puts the best weights back at the end. An agent that an error has left is not saved.
+    The file is for inspection and for use; a run continues from a checkpoint (`parl_core.training.checkpoints`). Put
+    this callback before `KeepBest`, which restores the best weights at the end. After an error the agent is not saved.
 
     Args:
-        agent: whose weights.
-        run: whose folder takes the file.
-        name: of the file.
+        agent: the agent to save.
+        run: the run whose folder takes the file.
+        name: name of the file.
         normalization: the environment whose running statistics belong to the agent.
     """
 
@@ -246,8 +247,8 @@ class Progress(Callback):
     """Shows steps, the mean return of the latest training episodes, the latest evaluation, the speed and the time left.
 
     Args:
-        out: where to; default: standard error.
-        window: training episodes whose returns are averaged.
+        out: the stream to write to; default: standard error.
+        window: number of training episodes whose returns are averaged.
         clock: returns seconds from an arbitrary zero.
     """
 
@@ -383,20 +384,22 @@ def standard_callbacks(
     normalization: Any = None,
     progress: bool = True,
 ) -> list[Callback]:
-    """Progress on the terminal, TensorBoard, CSV, JSON lines, a learning curve, best and latest weights, when to stop.
+    """Return the standard callbacks: progress, logs, a learning curve, best and latest weights, and limits.
+
+    Logs are TensorBoard's, CSV tables and JSON lines.
 
     Args:
-        run: whose folder takes all files.
-        agent: whose best weights are kept in `best.ckpt`, and put back at the end; the latest are in `last.ckpt`.
-        title: of the learning curve.
+        run: the run whose folder takes all files.
+        agent: its best weights are kept in `best.ckpt` and restored at the end; the latest are in `last.ckpt`.
+        title: title of the learning curve.
         goal: mean return of an evaluation that counts as solved; None trains until the budget is used up.
-        confirmations: evaluations in a row that have to reach the goal.
-        max_seconds: time budget; None for none.
-        max_steps: stop there although the loop's own budget continues, for a run in portions; None for not.
-        patience: stop after so many evaluations without improvement; None for never.
-        steps: what the loop counts, for the learning curve, such as `"gradient steps"` of an offline one.
+        confirmations: number of evaluations in a row that have to reach the goal.
+        max_seconds: time budget in seconds; None for none.
+        max_steps: stop at this step, before the end of the loop's own budget, for a run in portions; None: do not.
+        patience: stop after this number of evaluations without improvement; None for never.
+        steps: the unit of the loop's steps, for the learning curve, such as `"gradient steps"` of an offline loop.
         normalization: the environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.
-        progress: show it on standard error.
+        progress: whether to show progress on standard error.
     """
     callbacks: list[Callback] = [
         _TellInterrupted(run),

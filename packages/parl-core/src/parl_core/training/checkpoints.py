@@ -7,11 +7,11 @@ A run that was stopped, in whatever way, and resumed with the same program has t
 bit as the run that was never stopped, on the same machine with the same versions (a GPU's and several remote machines'
 own limits stay). The environments of a checkpoint are one of:
 
-    exact    every environment's episode is recorded and taken up again (`parl_core.env._recorded`); a checkpoint
-             changes nothing about the run. For what `make_vector_env` gives, also inside of `NormalizeVector`.
+    exact    every environment's episode is recorded and continued (`parl_core.env._recorded`); a checkpoint does not
+             change the run. For vectors of `make_vector_env`, also inside of `NormalizeVector`.
     reset    at every checkpoint all environments are reset, with seeds that follow from the run's seed and the step,
              and the episodes that were running are cut: a run that was stopped and one that was not do the same. For
-             vectors of others, which cannot be asked for their state, and for environments that are not repeatable.
+             other vectors, which do not give their state, and for environments that are not repeatable.
 
 `parl_core.checkpoint` describes the files.
 """
@@ -84,10 +84,10 @@ class LoopParts:
     """The parts of a loop that a checkpoint holds.
 
     Attributes:
-        agent: learns.
-        collector: steps the environments; None where there are none.
+        agent: the agent that learns.
+        collector: steps the environments; None if there are none.
         memory: a replay memory; None if there is none.
-        others: by name: generators, and whatever has `get_state` and `set_state`.
+        others: other parts by name: generators, and objects with `get_state` and `set_state`.
     """
 
     agent: SavedAgent
@@ -100,11 +100,11 @@ class Checkpoints:
     """Decides when a loop writes a checkpoint, and restores a resumed run from its newest one.
 
     Args:
-        run: whose folder has them, in `checkpoints/`; `Run.resume(...)` continues.
-        every: steps (of an offline loop: updates) between two of them; at the end there is one more.
-        keep: how many stay.
+        run: the run; its folder has the checkpoints in `checkpoints/`, and `Run.resume(...)` continues it.
+        every: steps (in an offline loop: updates) between two checkpoints; another one is written at the end.
+        keep: number of checkpoints that are kept.
         environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.checkpoints`.
-        fresh_episodes: resume with new episodes, where the old ones cannot be taken up again.
+        fresh_episodes: resume with new episodes if the old ones cannot be continued.
 
     Raises:
         HyperparameterError: a number is out of its range.
@@ -130,10 +130,10 @@ class Checkpoints:
         self._written: int | None = None
 
     def watch(self, envs: Any, seed: int | None) -> None:
-        """Record the episodes of a vector of environments from its first reset on, where that can be.
+        """Record the episodes of a vector of environments from its first reset on, if that is possible.
 
         Raises:
-            HyperparameterError: they cannot be saved as was asked for.
+            HyperparameterError: they cannot be saved in the required way.
         """
         self._environments = SavedEnvironments(envs, self._rule, seed)
 
@@ -141,7 +141,7 @@ class Checkpoints:
         """Record that a resumed loop starts new episodes, and the reason.
 
         Raises:
-            HyperparameterError: exactness was asked for.
+            HyperparameterError: the rule is `"exact"`.
         """
         if self._rule == "exact":
             raise HyperparameterError(f'environments="exact" is not possible here: {why}')
@@ -150,7 +150,7 @@ class Checkpoints:
         """Register the parts of a loop, and restore them if the run is a resumed one.
 
         Returns:
-            What the loop itself had given to `save`; None where the run begins.
+            The loop's own state that was passed to `save`; None in a new run.
 
         Raises:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
@@ -175,7 +175,7 @@ class Checkpoints:
         return self._restore(parts, checkpoint, journal)
 
     def set_agent(self, agent: SavedAgent) -> None:
-        """Let the next checkpoints hold another agent, where a program makes a new one in the middle of its run.
+        """Use another agent for the next checkpoints, if a program makes a new agent in the middle of its run.
 
         Raises:
             CheckpointError: no parts were registered; call `keep` first.
@@ -195,7 +195,7 @@ class Checkpoints:
 
     @property
     def interrupted(self) -> bool:
-        """Return whether Ctrl-C was pressed in a round that was to end first."""
+        """Return whether Ctrl-C was pressed in a round that had to end first."""
         return self._run.interruption.waits_for_round and self._run.interruption.happened
 
     @property
@@ -204,14 +204,14 @@ class Checkpoints:
         return self._environments is None or self._environments.exact
 
     def save(self, step: int, loop: Callable[[], Mapping[str, Any]]) -> None:
-        """Write a checkpoint, unless that of this step is there.
+        """Write a checkpoint, unless the one of this step exists.
 
         Args:
-            step: taken so far.
-            loop: gives what the loop itself has to be told by `keep` of the resumed run.
+            step: steps taken so far.
+            loop: returns the loop's own state, which `keep` returns in the resumed run.
 
         Raises:
-            CheckpointError: it cannot be written; the message says which one is left, and what to do.
+            CheckpointError: it cannot be written; the message names the newest existing one and a remedy.
         """
         parts = self._parts
         if parts is None or step == self._written:
@@ -374,15 +374,15 @@ def _restore_part(part: Any, state: Any) -> None:
 
 
 class SavedEnvironments:
-    """Saves and restores one vector of environments. Make it before the first reset, from which on it records.
+    """Saves and restores one vector of environments. Make it before the first reset, because it records from then on.
 
     Args:
         envs: a vector environment, with any wrappers.
-        rule: `"exact"`, `"reset"`, or `"auto"`: exact where that can be.
-        seed: of the run; the seeds of resets follow from it.
+        rule: `"exact"`, `"reset"`, or `"auto"`: exact if possible.
+        seed: seed of the run; the seeds of resets follow from it.
 
     Raises:
-        HyperparameterError: the rule is unknown, or `"exact"` and the environments cannot be asked for their state.
+        HyperparameterError: the rule is unknown, or it is `"exact"` and the environments do not give their state.
     """
 
     def __init__(self, envs: Any, rule: EnvironmentRule, seed: int | None) -> None:
@@ -429,13 +429,13 @@ class SavedEnvironments:
 
         Args:
             state: of `get_state`.
-            fresh_episodes: leave the episodes; only what wrappers keep beyond them is restored.
+            fresh_episodes: do not restore the episodes, only the state of wrappers that outlasts them.
 
         Returns:
             Whether the environments are in the middle of the saved episodes; else they have to be reset.
 
         Raises:
-            CheckpointError: an environment did not come to where it was.
+            CheckpointError: an environment did not reach its saved position.
         """
         self._root = int(state["root"])
         exact = bool(state["exact"]) and self.exact and not fresh_episodes

@@ -3,8 +3,8 @@
     runs/ppo-a/                        a run: a line
     runs/ppo-b/seed-0, seed-1, …       a group: the interquartile mean with a band of its 95 % interval
 
-A run is any folder with the `metrics.jsonl` of `standard_callbacks`, by `parl train` or a program of your own. Where
-the runs of a group were evaluated at different steps, each is interpolated between its own. Matplotlib draws without a
+A run is any folder with the `metrics.jsonl` of `standard_callbacks`, by `parl train` or your own program. If the runs
+of a group were evaluated at different steps, each is interpolated between its own steps. Matplotlib draws without a
 display.
 """
 
@@ -48,11 +48,11 @@ class RunCurve:
         path: of its folder.
         steps: of training, at each evaluation; of a run without evaluations, at each report of ended episodes.
         returns: mean return there.
-        returns_of: of what: `evaluations`; `training`, whose episodes explore; empty without any.
-        seconds: of the whole run, as far as it is logged.
-        ended: why it ended; empty: it has not, or was killed.
+        returns_of: origin of the returns: `evaluations`, or `training`, whose episodes explore; empty without returns.
+        seconds: duration of the whole run, as far as it is logged.
+        ended: the reason of its end; empty: it has not ended, or was killed.
         stop: the kind of end, a name of `Stop` in small letters.
-        asked: what `run.json` or `settings.json` says of it; empty where there is neither.
+        asked: the content of `run.json` or `settings.json`; empty if neither exists.
         taken: steps of training, as far as they are logged.
     """
 
@@ -81,7 +81,7 @@ def read_run(folder: Path) -> RunCurve:
     """Read a run's curve.
 
     Raises:
-        CheckpointError: the folder is none of a run, or its log is damaged.
+        CheckpointError: the folder does not belong to a run, or its log is damaged.
     """
     path = folder / JsonLines.NAME
     found: dict[str, list[tuple[float, float]]] = {"evaluation/return": [], "train/return": []}
@@ -203,9 +203,9 @@ class Comparison:
         return cls(tuple(RunGroup(name, runs) for name, runs in groups.items()))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row a run: group, run, seed, steps, best and last return and what they are of, seconds, and end.
+        """Return a row for each run: group, run, seed, steps, best and last return, their origin, seconds, and end.
 
-        Returns, and what they are of, are None where there are none.
+        Returns and their origin are None if there are none.
         """
         return [
             {
@@ -373,7 +373,7 @@ class LearningCurve(Callback):
         title: of the picture.
         goal: mean return that is drawn as a line; None draws none.
         name: file name of the picture; its suffix is the format.
-        steps: what the loop counts, such as `"gradient steps"` of an offline one.
+        steps: the unit of the loop's steps, such as `"gradient steps"` of an offline loop.
     """
 
     def __init__(
@@ -430,8 +430,8 @@ def draw_curve(
         evaluations: in order.
         goal: drawn as a line where given.
         window: training episodes that are averaged.
-        xlabel: what `steps` count.
-        label: what the dots are.
+        xlabel: the unit of `steps`.
+        label: the meaning of the dots.
     """
     from matplotlib.figure import Figure
 

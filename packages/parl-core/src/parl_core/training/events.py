@@ -51,14 +51,14 @@ class Episode:
 
 @dataclass(frozen=True)
 class Update:
-    """A report of an update, and of what happened since the one before.
+    """A report of an update, and of the time since the previous update.
 
     Attributes:
         step: environment steps so far, over all environments.
         total_steps: the loop's budget of environment steps.
         seconds: since the loop began, evaluations included.
-        episodes: those that ended since the update before.
-        losses: what the agent's update returned, by name.
+        episodes: the episodes that ended since the previous update.
+        losses: the losses that the agent's update returned, by name.
         schedules: scheduled values that were used, by name, such as `lr`.
         metrics: further numbers by their whole names (`group/name`), such as `lag/mean`.
     """
@@ -152,8 +152,8 @@ class Callback:
     """An observer of a loop; a subclass overrides the methods that it needs.
 
     `on_advance`, `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends
-    after all callbacks were told. One that remembers something across events gives it to checkpoints with `get_state`
-    and takes it back with `set_state`. One that does nothing without evaluations sets `needs_evaluations`: a loop
+    after all callbacks were called. A callback with state across events saves it in checkpoints with `get_state` and
+    restores it with `set_state`. A callback that does nothing without evaluations sets `needs_evaluations`: a loop
     without an evaluator then warns.
     """
 
@@ -180,7 +180,7 @@ class Callback:
         """Handle a resumed run before its first step, after `set_state`; a reason means that the run had ended."""
 
     def get_state(self) -> Any:
-        """Return the state for a checkpoint (see `parl_core.checkpoint`); asked for before each one is written."""
+        """Return the state for a checkpoint (see `parl_core.checkpoint`); called before each checkpoint is written."""
         return None
 
     def set_state(self, state: Any) -> None:
@@ -206,9 +206,10 @@ class Figures:
     """Sums of the named scalars that an algorithm's `learn` returns.
 
     Args:
-        names: of the parts of the result, in order: the algorithm's `FIGURES`.
-        read: turns a result that is still on the device into floats, and refuses what is not finite; it is asked for
-            all results at once, after 100 updates at most, so that no update waits. None: results are floats.
+        names: names of the parts of the result, in order: the algorithm's `FIGURES`.
+        read: turns results that are still on the device into floats, and refuses numbers that are not finite. It is
+            called for all results at once, after 100 updates at most, so that no update waits. None: results are
+            floats.
     """
 
     UNREAD = 100
@@ -246,7 +247,7 @@ class Figures:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def take_means(self) -> dict[str, float]:
-        """Return the mean of each since the last time."""
+        """Return the mean of each figure since the last call."""
         self.settle()
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
@@ -266,8 +267,8 @@ class Losses:
     """Sums of losses that are given with their names.
 
     Args:
-        read: turns the result of an update into its losses by name, and refuses what is not finite; it is asked for all
-            results at once, after 100 updates at most, so that no update waits for a device.
+        read: turns the result of an update into its losses by name, and refuses numbers that are not finite. It is
+            called for all results at once, after 100 updates at most, so that no update waits for a device.
     """
 
     def __init__(self, read: Callable[[Any], Mapping[str, float]]) -> None:
@@ -312,7 +313,7 @@ class Losses:
 
 
 class EndedEpisodes:
-    """Episodes that ended since the report before."""
+    """Episodes that ended since the previous report."""
 
     def __init__(self) -> None:
         self._episodes: list[Episode] = []
@@ -336,7 +337,7 @@ class EndedEpisodes:
 
 
 class Latest:
-    """A number that a loop remembers from one round to another."""
+    """A number that a loop keeps from one round to the next."""
 
     def __init__(self, value: int) -> None:
         self.value = value

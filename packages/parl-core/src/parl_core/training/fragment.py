@@ -3,8 +3,8 @@
     FragmentWriter ── step by step ──> FragmentSteps ──> BatchMemory.join ──> FragmentBatch
 
 An array `x[i, t]` belongs to step t of the group's environment i, so that the rows of one environment follow each other
-when fragments are joined. Every fragment carries the version of the weights that chose its actions. The memory of a
-batch is used again for the next one.
+when fragments are joined. Every fragment carries the version of the weights that chose its actions. The next batch
+reuses the memory of a batch.
 """
 
 import warnings
@@ -35,7 +35,7 @@ class ActorSeconds(NamedTuple):
 
     Attributes:
         env: in the environments' own code.
-        policy: in choosing actions and writing down what happened.
+        policy: in choosing actions and recording steps.
         idle: between fragments: sending one, taking weights, waiting for the next call.
     """
 
@@ -49,22 +49,23 @@ class FragmentSteps:
     """`T` steps of the `n` environments of a group.
 
     Attributes:
-        task: which fragment it is.
-        version: updates that the weights had seen which chose the actions; where several did, the oldest.
-        obs: `[n, T, *obs]`, or a dictionary of such: what the action was chosen from.
+        task: the task of the fragment.
+        version: number of updates of the weights that chose the actions; with several versions, the oldest.
+        obs: `[n, T, *obs]`, or a dictionary of such: the observations that the actions were chosen from.
         action: `[n, T, *act]`, as the policy drew it, before it was made valid in the action space.
         reward: `[n, T]`.
         terminated: `[n, T]`.
         truncated: `[n, T]`.
-        policy: what else the policy said of each step, by name, `[n, T, ...]`.
-        last_obs: `[n, *obs]`, what the last step led to; None where learning does not need it.
+        policy: the policy's other outputs for each step, by name, `[n, T, ...]`.
+        last_obs: `[n, *obs]`, the observations after the last step; None if learning does not need them.
         final_rows: int64 `[k]`, `i * T + t` of the steps whose episodes were truncated and did not terminate.
-        final_obs: `[k, *obs]`, the last observations of these episodes; None where there are none.
-        episodes: those that ended.
-        seconds: where the actor's time went.
-        state: of a model with a memory, that before the first step, `[n, ...]` by name; empty without, like the others.
-        last_state: that before `last_obs`.
-        final_state: that before `final_obs`, `[k, ...]`.
+        final_obs: `[k, *obs]`, the last observations of these episodes; None if there are none.
+        episodes: the episodes that ended.
+        seconds: the actor's time by activity.
+        state: the state of a model with a memory before the first step, `[n, ...]` by name. This and the following are
+            empty without a memory.
+        last_state: the state before `last_obs`.
+        final_state: the state before `final_obs`, `[k, ...]`.
     """
 
     task: Task
@@ -104,7 +105,7 @@ class FragmentWriter:
     """Records the steps of a group one after another.
 
     Args:
-        task: which fragment is begun.
+        task: the task of the fragment.
         n_steps: its length T.
     """
 
@@ -139,13 +140,13 @@ class FragmentWriter:
         """Record one step of all environments.
 
         Args:
-            version: of the weights that chose the actions.
-            obs: `[n, *obs]`, what they were chosen from.
+            version: the version of the weights that chose the actions.
+            obs: `[n, *obs]`, the observations that the actions were chosen from.
             action: `[n, *act]`.
-            policy: what else the policy said, `[n, ...]` each.
-            step: what the environments answered.
-            before: the state of a model with a memory, before the step, `[n, ...]` by name; else empty.
-            after: that after the step, also where an episode ended.
+            policy: the policy's other outputs, `[n, ...]` each.
+            step: the result of the environments' step.
+            before: the state of a model with a memory before the step, `[n, ...]` by name; else empty.
+            after: the state after the step, also where an episode ended.
         """
         t = self.length
         if not t:
@@ -173,8 +174,8 @@ class FragmentWriter:
         """Return the fragment, after `n_steps` steps.
 
         Args:
-            last_obs: `[n, *obs]`, what the last step led to.
-            last_state: the state of a model with a memory before that; else empty.
+            last_obs: `[n, *obs]`, the observations after the last step.
+            last_state: the state of a model with a memory before `last_obs`; else empty.
         """
         assert self.is_full, "a fragment is finished when it is full"
         assert self.version is not None
@@ -257,9 +258,9 @@ class FragmentBatch:
         last_obs: `[N, *obs]`, or None.
         final_rows: int64 `[k]`, rows of truncated steps.
         final_obs: `[k, *obs]`, or None.
-        versions: int64 `[fragments]`, of the weights that acted.
-        episodes: those that ended.
-        state: as in `FragmentSteps`, `[N, ...]` by name, like the others.
+        versions: int64 `[fragments]`, versions of the weights that acted.
+        episodes: the episodes that ended.
+        state: as in `FragmentSteps`, `[N, ...]` by name, like the following.
         last_state: `[N, ...]`.
         final_state: `[k, ...]`.
     """

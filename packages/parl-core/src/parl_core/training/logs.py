@@ -3,10 +3,10 @@
     callbacks = [*standard_callbacks(run, agent), WandB(run, project="cartpole")]
 
 All have the same figures under the same names, which `docs/reference/metrics.md` lists with their meanings. Logs of a
-resumed run continue where they were at the checkpoint: what a killed program wrote after its last checkpoint is written
-once more by the resumed run, so it is cut off first.
+resumed run continue at the checkpoint: lines that a killed program wrote after its last checkpoint are cut off first,
+because the resumed run writes them again.
 
-A tracker is imported when a run uses it, and set up as its own documentation says (`WANDB_MODE=offline`,
+A tracker is imported when a run uses it, and configured as described in its own documentation (`WANDB_MODE=offline`,
 `MLFLOW_TRACKING_URI=…`). It gets the settings of the run as its configuration, and at the end the best agent.
 """
 
@@ -133,7 +133,7 @@ class TensorBoard(Callback):
 class CsvTables(Callback):
     """Writes one row per update to `updates.csv` and one per evaluation to `evaluations.csv`, each at once.
 
-    A number that is missing leaves its cell empty; one that comes later than the first row gets a column then, with
+    The cell of a missing number is empty. A number that first appears after the first row gets a column then, with
     empty cells above.
 
     Args:
@@ -202,8 +202,8 @@ class JsonLines(Callback):
 
         {"event": "update", "step": 2048, "seconds": 1.7, "train/return": 21.4, "loss/policy_loss": -0.01}
 
-    A figure that is not finite is `null`; one that there is none of is left out. The last line of a run that ended by
-    itself has `"event": "end"` and the reason.
+    A figure that is not finite is `null`; a missing figure is left out. The last line of a run that ended by itself has
+    `"event": "end"` and the reason.
 
     Args:
         run: the file goes to its folder.
@@ -399,7 +399,7 @@ class MLflow(Callback):
         run: its name is the record's.
         experiment: of the record.
         config: settings, its parameters.
-        tracking_uri: of the store; default: as `MLFLOW_TRACKING_URI` says.
+        tracking_uri: address of the store; default: that of `MLFLOW_TRACKING_URI`.
 
     Raises:
         ImportError: mlflow is not installed.

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Behaviour = Callable[[np.random.Generator], Callable[[Any], Any]]
-"""Is asked at the beginning of each episode for what chooses its actions, given an observation."""
+"""A function that returns, at the beginning of each episode, the function from observations to actions."""
 
 
 class OfflineAgent(Protocol):
@@ -49,8 +49,8 @@ class OfflineAgent(Protocol):
 
     @property
     def alg(self) -> Any:
-        """The algorithm; where it has them, `draw_batch(dataset, n, rng)` makes batches and `whole_log(dataset)` one of
-        all rows, to be checked.
+        """The algorithm. If it has them, `draw_batch(dataset, n, rng)` makes batches, and `whole_log(dataset)` makes a
+        batch of all rows, to be checked.
         """
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,8 +91,8 @@ def train_offline(
     """Train an agent on logged data until the budget is used up or a callback stops it.
 
     Args:
-        agent: learns.
-        dataset: what it learns from.
+        agent: the agent that learns.
+        dataset: the data that it learns from.
         settings: hyper-parameters of the loop.
         evaluator: plays episodes with the present agent; None: no evaluations.
         evaluate_every: gradient steps between evaluations.
@@ -106,7 +106,7 @@ def train_offline(
 
     Raises:
         HyperparameterError: the batch is larger than the dataset, or the algorithm does not learn from logged data.
-        DatasetError: a logged action is none of the algorithm's: of another kind or width, or out of range.
+        DatasetError: a logged action does not suit the algorithm: its kind or width differs, or it is out of range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a figure is not finite; callbacks that save have not saved since.
         Exception: one of the agent or a callback, raised after the callbacks were called.
@@ -155,14 +155,14 @@ def evaluate_with_target_return(
     env_kwargs: Mapping[str, Any] | None = None,
     max_steps: int = 100_000,
 ) -> Evaluation:
-    """Play episodes, all side by side, each asked to reach `target_return`.
+    """Play episodes, all side by side, each with the target return `target_return`.
 
     Args:
-        agent: `parl.Agent` around a `DecisionTransformer`; it is left in the mode it was in.
-        env: a registered id, or a function that returns an environment with a `Box` of actions, to whose bounds those
-            of the agent, in [-1, 1], are mapped; or with a `Discrete` space, of which it takes the action whose number
-            is the largest, and remembers it as a one-hot row, as it was trained.
-        target_return: what to ask for, as the environment counts.
+        agent: `parl.Agent` around a `DecisionTransformer`; its previous mode is restored.
+        env: a registered id, or a function that returns an environment. In a `Box` of actions, the agent's actions in
+            [-1, 1] are mapped to the bounds. In a `Discrete` space, the action with the largest number is taken, and
+            given to the model as a one-hot row, as in training.
+        target_return: the return to reach, in the environment's units.
         episodes: how many, at least 1.
         seed: the episodes' seeds are derived from it.
         env_kwargs: passed to `gymnasium.make` or to the function.
@@ -269,9 +269,9 @@ def record_episodes(
 
     Args:
         env: a registered id, or a function that returns an environment; observations are arrays.
-        behaviour: called with a generator when an episode begins; returns the function from observation `[*obs]` to
-            action, an int or an array `[*act]`, of a space in parts the row of numbers that policies choose. One that
-            always acts alike returns the same function every time.
+        behaviour: called with a generator when an episode begins; returns a function from observation `[*obs]` to
+            action: an int or an array `[*act]`, or for a space in parts the row of numbers that policies choose. A
+            policy that does not vary returns the same function every time.
         episodes: how many, at least 1.
         seed: all other seeds follow from it.
         unit_box: continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
@@ -280,7 +280,7 @@ def record_episodes(
         env_kwargs: passed to `gymnasium.make` or to the function.
 
     Raises:
-        HyperparameterError: a number is out of its range, or an action is none of the environment's.
+        HyperparameterError: a number is out of its range, or an action is invalid in the environment.
         DatasetError: an observation, action or reward is not finite.
     """
     check_int("episodes", episodes)

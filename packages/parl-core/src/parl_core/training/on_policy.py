@@ -4,12 +4,12 @@
          ─── observations ──>                                              │
     callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
 
-A vector may give tensors of a framework, as simulators on a GPU do: observations and actions then stay tensors from the
-environments to the update, and only numbers of which there is one per step come to the host, once a rollout.
+A vector may return tensors of a framework, as simulators on a GPU do. Observations and actions then stay tensors from
+the environments to the update, and only numbers that exist once per step come to the host, once a rollout.
 
-An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` to agent k, whose
-episode ends where it leaves, and whose rows after that are part of nothing. `next_value[t, i]` is the value of the
-observation that step really led to: after a truncation that of the episode's last observation, not that of the next
+An array `x[t, i]` of a rollout belongs to step t of environment i; with several agents `x[t, i, k]` belongs to agent k,
+whose episode ends where it leaves, and whose later rows are ignored. `next_value[t, i]` is the value of the
+observation after the step: after a truncation that of the episode's last observation, not that of the next
 episode's first one. This module does not depend on a framework, on where the environments run, or on what is written
 to disk.
 """
@@ -74,19 +74,19 @@ class RolloutSteps:
     """`T` steps of `N` environments; with several agents `[T, N]` is `[T, N, agents]` below, except for observations.
 
     Attributes:
-        obs: `[T, N, *obs]`, or a dictionary of such: what the action was chosen from; tensors where the environments
-            give tensors.
-        action: `[T, N, *act]`, as the policy drew it, before it was made valid in the action space; likewise.
+        obs: `[T, N, *obs]`, or a dictionary of such: the observations that actions were chosen from; tensors if the
+            environments return tensors.
+        action: `[T, N, *act]`, as the policy drew it, before it was made valid in the action space; tensors likewise.
         log_prob: `[T, N]`, of the action under the policy that drew it.
         reward: `[T, N]`.
         value: `[T, N]`, of `obs`.
         next_value: `[T, N]`, of the observation that the step led to.
-        terminated: `[T, N]`: the episode ended by itself; nothing follows.
+        terminated: `[T, N]`: the episode ended by itself.
         truncated: `[T, N]`: the episode was cut, by a time limit for instance; `next_value` stands for the rest.
-        episodes: those that ended within the rollout.
-        state: of a model with a memory, that before the first step of each sequence, `[sequences of one environment, N,
-            ...]` by name; empty without.
-        active: with several agents, where each of them acted; else None.
+        episodes: the episodes that ended within the rollout.
+        state: the state of a model with a memory before the first step of each sequence, `[sequences of one
+            environment, N, ...]` by name; empty without a memory.
+        active: with several agents, whether each of them acted; else None.
     """
 
     obs: Observations
@@ -107,15 +107,15 @@ class RolloutCollector:
 
     Args:
         agent: chooses the actions.
-        envs: a vector environment, such as `make_vector_env` gives; any autoreset mode will do.
+        envs: a vector environment, such as that of `make_vector_env`; any autoreset mode is accepted.
         n_steps: steps of every environment in one rollout.
         seed: the environments' seeds are derived from it; None takes them from the system.
         sequence_length: steps of the sequences that a model with a memory learns from; None: a whole rollout.
 
     Raises:
         TypeError: the agent has no `explore`.
-        HyperparameterError: the environments do not say when they reset, or observe what is neither an array nor a
-            dictionary of arrays, or are not of several agents where the algorithm is for such.
+        HyperparameterError: the environments do not state their autoreset mode, their observations are neither arrays
+            nor dictionaries of arrays, or they have one agent where the algorithm is for several.
         ModelContractError: the agent's policy has another number of outputs than the action space has choices.
     """
 
@@ -399,23 +399,23 @@ class OnPolicySettings:
     Attributes:
         total_steps: environment steps, over all environments; the last rollout is always completed.
         n_steps: steps of every environment in one rollout.
-        epochs: passes over each rollout, by default 10 of PPO; A2C, PolicyGradient and COMA always take one.
-        minibatch_size: samples of one gradient step, by default 64 of PPO, the whole rollout of MAPPO and IPPO; need
+        epochs: passes over each rollout, by default 10 for PPO; A2C, PolicyGradient and COMA always take one.
+        minibatch_size: samples of one gradient step, by default 64 for PPO, the whole rollout for MAPPO and IPPO; need
             not divide the rollout.
         gamma: discount of the next step, in [0, 1].
-        gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout. Default: of COMA its
-            `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).
+        gae_lambda: lambda of the advantages, in [0, 1]; 0 looks one step ahead, 1 to the end of the rollout. Default:
+            for COMA its `td_lambda`, else 0.95 (Schulman et al. 2017, table 3).
         lr: learning rate, or its initial value.
         clip: clip range of PPO, or its initial value.
         decay: whether learning rate and clip range go linearly to 0 over `total_steps`; one that is a schedule follows
-            that alone.
+            its schedule alone.
         entropy_coef: weight of the entropy bonus, at least 0.
-        target_kl: where given, passes over a rollout end early when the policy has moved this far; of PPO.
-        sequence_length: of models with a memory, steps of the sequences that are learned from, each from the state that
-            acted; it divides `n_steps`. Default: a whole rollout.
-        bootstrap_truncated: where a time limit ended an episode, the value of its last observation stands for the
-            rest, as for tasks that go on (Pardo et al. 2018, arXiv:1712.00378). False: the limit is an end like any
-            other, as for tasks of which it is a part.
+        target_kl: for PPO: passes over a rollout end early when the policy has moved this far; None: no limit.
+        sequence_length: for models with a memory, steps of the sequences that are learned from, each from the state
+            that acted; it divides `n_steps`. Default: a whole rollout.
+        bootstrap_truncated: if a time limit ended an episode, the value of its last observation stands for the rest, as
+            for tasks that continue (Pardo et al. 2018, arXiv:1712.00378). False: the limit is a termination, as for
+            tasks of which it is a part.
     """
 
     total_steps: int = 1_000_000
@@ -460,10 +460,10 @@ class OnPolicySettings:
         return replace(self, total_steps=total_steps)
 
     def scheduled(self, step: int) -> dict[str, float]:
-        """Learning rate, clip range and entropy coefficient after `step` environment steps, as far as they are given.
+        """Return those given of learning rate, clip range and entropy coefficient after `step` environment steps.
 
         Raises:
-            HyperparameterError: a schedule gives what is not a number of at least 0.
+            HyperparameterError: a schedule does not return a number of at least 0.
         """
         left = max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
         values = {"lr": (self.lr, left), "clip": (self.clip, left), "entropy_coef": (self.entropy_coef, 1.0)}
@@ -498,15 +498,15 @@ def train_on_policy(
         callbacks: called for every update and evaluation, and once at the end, however the loop ends.
         checkpoints: writes checkpoints, and lets a resumed run continue from its newest one; None for neither.
         seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
-        novelty: a second reward, for what was not seen before.
+        novelty: a second reward, for observations that are new.
         clock: returns seconds from an arbitrary zero.
 
     Returns:
         how the loop ended.
 
     Raises:
-        HyperparameterError: the algorithm does not learn on-policy, or was made with other targets than the settings
-            say, or a schedule leaves its range.
+        HyperparameterError: the algorithm does not learn on-policy, its targets differ from those of the settings, or a
+            schedule leaves its range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the callbacks were called.

@@ -1,4 +1,4 @@
-"""Recipes: hyper-parameters that are known to work, one for an algorithm and an environment, with their sources.
+"""Recipes: tried hyper-parameters, one recipe for an algorithm and an environment, with their sources.
 
 `parl train`, the examples and `benchmarks/learning` read them here and nowhere else:
 
@@ -66,7 +66,7 @@ NETWORKS: Mapping[str, str] = MappingProxyType(
         "MADDPG": "TeamActorCritic",
     }
 )
-"""Which of `parl.networks` an algorithm trains where its recipe names no other."""
+"""The class of `parl.networks` that an algorithm trains if its recipe names no other."""
 
 
 @dataclass(frozen=True)
@@ -106,20 +106,20 @@ class Recipe:
     Attributes:
         loop: settings of the loop, with the steps of a run.
         algorithm: arguments of the algorithm's constructor.
-        sizes: of the network: `hidden`, sizes of the hidden layers, and what else its class takes.
+        sizes: arguments of the network: `hidden`, the sizes of the hidden layers, and others of its class.
         network: a class of `parl.networks`, or `module:function`, called with the number of actions and `sizes`; empty:
             that of `NETWORKS`.
         environment: `module:function` that makes the environment from its id; empty: `gymnasium.make`.
         num_envs: environments that are stepped together.
-        normalize: observations and rewards are divided by running statistics; of images and dictionaries, rewards
+        normalize: observations and rewards are normalised by running statistics; with images and dictionaries, rewards
             alone.
-        novelty: of on-policy loops, options of `parl_core.training.novelty.make_novelty`, by which what is new is
-            rewarded as well; None: it is not.
-        log: which logged data of `parl_core.training.results.logged` are learned from.
-        reward_scale: what the rewards of logged data are multiplied with.
-        goal: mean return of an evaluation that counts as solved; None when there is no agreed one.
+        novelty: for on-policy loops, options of a reward for novelty (`parl_core.training.novelty.make_novelty`);
+            without them there is none.
+        log: the logged data of `parl_core.training.results.logged` that are learned from.
+        reward_scale: factor of the rewards of logged data.
+        goal: mean return of an evaluation that counts as solved; None if there is no agreed one.
         evaluate_every: steps between two evaluations; None: the loop's default.
-        source: where the numbers come from.
+        source: source of the numbers.
         deviations: of the recipe from its source or from the paper.
     """
 
@@ -164,7 +164,7 @@ class Recipe:
         return replace(self, loop=loop, algorithm=stretch(self.algorithm))
 
     def as_json(self) -> dict[str, Any]:
-        """Return all numbers as JSON has them, schedules as their stages."""
+        """Return all numbers in a form for JSON, schedules as their stages."""
         return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
 
     @classmethod
@@ -172,7 +172,7 @@ class Recipe:
         """Return the recipe that `as_json` has written.
 
         Raises:
-            HyperparameterError: it is none, or has a setting that this version does not know.
+            HyperparameterError: it is not a recipe, or has a setting that this version does not have.
         """
         try:
             read = {name: read_plain(value) for name, value in values.items()}
@@ -182,7 +182,7 @@ class Recipe:
 
 
 def plain(value: Any) -> Any:
-    """Return a setting as JSON has it: schedules as their stages, settings of loops by name.
+    """Return a setting in a form for JSON: schedules as their stages, settings of loops by name.
 
     Raises:
         HyperparameterError: it is a function that is not a schedule of `parl_core.schedules`.
@@ -223,11 +223,11 @@ def find_recipe(algorithm: str, env: str, kind: Callable[[], str] = lambda: "dis
 
     Args:
         algorithm: name of its class.
-        env: registered id; without a version, as Gymnasium takes it, that of which there is a recipe.
-        kind: says of which kind the environment is; asked only where that decides.
+        env: registered id; an id without a version, as in Gymnasium, means the version that has a recipe.
+        kind: returns the kind of the environment; called only if the recipe depends on it.
 
     Raises:
-        HyperparameterError: there is none for this algorithm, or this kind of environment.
+        HyperparameterError: there is no recipe for this algorithm, or for this kind of environment.
     """
     of_a_version = (key for name, key in RECIPES if name == algorithm and key.rpartition("-v")[0] == env)
     for key in (env, *of_a_version, "*"):

@@ -10,7 +10,7 @@ Ctrl-C cannot get lost: an interruption that was swallowed is raised again until
     SIGINT again ──> the process ends at once, by that signal, and cleans nothing up
 
 Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
-printed; a `KeyboardInterrupt` that falls there is gone, and may leave a module half imported.
+printed. A `KeyboardInterrupt` that is raised there is lost, and may leave a module half imported.
 
 The settings of your own program are its command line, and are stored in the folder of its run:
 
@@ -25,8 +25,8 @@ The settings of your own program are its command line, and are stored in the fol
         train_off_policy(..., checkpoints=Checkpoints(run))
 
 `--resume RUN` takes the settings of that run, which further flags change. `run_again` runs the program once more in a
-fresh process, to see that what was saved is enough to go on. `parl train` has runs that describe themselves wholly: see
-`parl_core.training.recipe_run`.
+fresh process, to check that the saved files are enough to continue. The runs of `parl train` contain their complete
+description: see `parl_core.training.recipe_run`.
 """
 
 import argparse
@@ -74,13 +74,13 @@ INTERRUPTED_EXIT_CODE = 130
 class Interruption:
     """Handles Ctrl-C between `begin` and `end`, unless the program has its own handler.
 
-    It is not in other threads than the main one, and not where the program has a handler of its own or ignores SIGINT.
+    It does nothing in threads other than the main one, or if the program has its own handler or ignores SIGINT.
     """
 
     def __init__(self) -> None:
         self.happened = False
         self.waits_for_round = False
-        """Whether the loop looks at the end of each round if there was an interruption, and ends then."""
+        """Whether the loop checks at the end of each round for an interruption, and then ends."""
         self._alarm_before: Any = None
         self._watching = False
 
@@ -166,18 +166,18 @@ class RunLock:
 class Run:
     """One run's folder, as a context manager that turns Ctrl-C into a message about what was saved.
 
-    Any other error that leaves the block gets the same as a note.
+    Any other error that leaves the block gets the message as a note.
 
-    Nothing that exists is overwritten or deleted: a name that is taken gets a number behind it.
+    Existing files are not overwritten or deleted: if a name is taken, a number is appended.
 
-    `Run.at` takes a folder of exactly that name, and `Run.resume` goes on in one that exists. While one program writes
-    into a folder no other one can continue with it.
+    `Run.at` takes a folder of exactly that name, and `Run.resume` continues in an existing one. While a program writes
+    into a folder, no other program can continue the run.
 
     Args:
         name: first part of the folder's name; no path separators.
-        root: where the folders of all runs lie; `~` is the user's home.
+        root: folder of all runs; `~` is the user's home.
         started: date and time in the name; default: now.
-        out: where messages go; default: standard error.
+        out: stream for messages; default: standard error.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Run:
         """Return a new run in exactly this folder.
 
         Raises:
-            RunExistsError: the folder is there already.
+            RunExistsError: the folder exists already.
         """
         path = Path(folder).expanduser()
         run = cls(path.name, path.parent, out=out)
@@ -245,7 +245,7 @@ class Run:
 
         Args:
             path: the file or folder.
-            what: what it holds, such as `"agent with evaluated return 497.3"`; replaces an earlier note of the path.
+            what: its content, such as `"agent with evaluated return 497.3"`; replaces an earlier note of the path.
         """
         self._saved[path] = what
 
@@ -360,13 +360,13 @@ def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
     """Return a new run of a program, or the one that its settings resume; `settings.json` in its folder has them.
 
     The settings are a dataclass as `parse_settings` makes it. Two of its fields are known here, and may be missing:
-    `runs`, the folder in which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to go
-    on with (empty: none).
+    `runs`, the folder in which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to
+    continue (empty: none).
 
     Args:
-        name: of the program: first part of the new folder's name.
+        name: name of the program: first part of the new folder's name.
         settings: numbers, texts and flags.
-        out: where messages go; default: standard error.
+        out: stream for messages; default: standard error.
 
     Raises:
         CheckpointError: there is no run of this program to resume.
@@ -389,7 +389,7 @@ def read_settings(folder: str | Path) -> dict[str, Any]:
     """Return the settings of a run that `open_run` made, by name, without `resume`.
 
     Raises:
-        CheckpointError: the folder is none of such a run.
+        CheckpointError: the folder does not belong to such a run.
     """
     return _read(Path(folder).expanduser())[1]
 
@@ -407,7 +407,7 @@ class _ProgramRun(Run):
 
     @property
     def path(self) -> Path:
-        """The folder; made when it is asked for first, with the settings in it."""
+        """The folder; made at first use, with the settings in it."""
         new = self._path is None
         path = super().path
         if new:
@@ -452,7 +452,7 @@ def parse_settings(
         description: shown by `--help`; default: the class's docstring.
 
     Raises:
-        SystemExit: `--help` was asked for, or an argument is wrong; argparse has said what.
+        SystemExit: `--help` was given, or an argument is wrong; argparse has printed the reason.
     """
     parser = argparse.ArgumentParser(
         description=description or settings.__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -508,7 +508,7 @@ def run_again(*arguments: str | os.PathLike[str]) -> str:
     Its standard error is shown. Ctrl-C ends both programs, and only this one reports it.
 
     Args:
-        arguments: put behind those that this program was started with, such as `"--restore", path`.
+        arguments: appended to the arguments of this program, such as `"--restore", path`.
 
     Raises:
         subprocess.CalledProcessError: it failed.

@@ -1,6 +1,6 @@
 """Trained agents and the environments they were made for: `agent.json`, and the standard preprocessing by kind.
 
-`agent.json` lies beside the weights and has what else must be known to use an agent again. `StandardEnv` gives an
+`agent.json` is beside the weights and has everything else that is needed to use an agent again. `StandardEnv` gives an
 environment the preprocessing that agents of its kind are usually trained with:
 
     kind         observations              actions        from an id
@@ -8,10 +8,10 @@ environment the preprocessing that agents of its kind are usually trained with:
     CONTINUOUS   a vector of numbers       numbers        HalfCheetah-v5
     ATARI        four frames [4, 84, 84]   choices        ALE/Pong-v5, PongNoFrameskip-v4
 
-Environments of several agents (`mpe2:simple_spread_v3`, see `parl_core.env.joint`) are made as they are, with joint
+Environments of several agents (`mpe2:simple_spread_v3`, see `parl_core.env.joint`) get no preprocessing and have joint
 observations; the networks of the algorithms for them are those of `parl.networks.for_team`.
 
-Networks and hyper-parameters differ between kinds: a program keeps a table by kind and asks for its row with `pick`.
+Networks and hyper-parameters differ between kinds: a program keeps a table by kind and selects a row with `pick`.
 """
 
 import dataclasses
@@ -126,15 +126,15 @@ def make_flat_env(env_id: str, render_mode: str | None = None, options: Mapping[
 
 
 def model_kind(algorithm: str) -> Kind | None:
-    """Return which of `for_spaces`'s networks an algorithm trains; None where it has one of its own."""
+    """Return the kind of `for_spaces` whose network an algorithm trains; None if it has a network of its own."""
     return "policy" if algorithm == "PolicyGradient" else KINDS.get(NETWORKS.get(algorithm, ""))
 
 
 def import_named(module: str) -> None:
-    """Import a user's module, such as one that registers environments; the working directory counts as a path.
+    """Import a user's module, such as one that registers environments; the working directory is searched, too.
 
     Raises:
-        ImportError: there is none of this name, or it cannot be imported.
+        ImportError: there is no module of this name, or it cannot be imported.
     """
     _search_here()
     import_module(module)
@@ -153,7 +153,7 @@ def make_standard_env(
     training: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make an environment as the command's agents see it; it can be called in actors.
+    """Make an environment with the preprocessing of `parl train`; the function can be called in actors.
 
     Args:
         env_id: of a registered environment; an Atari game gets the usual preprocessing.
@@ -208,8 +208,8 @@ class Trained:
             DecisionTransformer those of its network.
         module: imported before the environment is made, because it registers it.
         normalized: observations are normalised by statistics that are saved with the weights.
-        target_return: what a DecisionTransformer is asked for.
-        env_options: with which the environment is made.
+        target_return: the target return of a DecisionTransformer.
+        env_options: options of the environment.
     """
 
     FILE: ClassVar[str] = "best.ckpt"
@@ -236,8 +236,8 @@ class Trained:
         """Make the agent on the current backend, with fresh weights; its model is that of `parl.networks.for_spaces`.
 
         Raises:
-            HyperparameterError: the environment's actions are not such as the algorithm chooses, or the backend has no
-                such algorithm.
+            HyperparameterError: the algorithm cannot choose the environment's actions, or the backend does not have the
+                algorithm.
         """
         backend = backends.current()
         if self.algorithm not in backend.algorithms.__all__:
@@ -259,23 +259,23 @@ class Trained:
 
     @staticmethod
     def require_weights(path: Path) -> None:
-        """Refuse a run's file of weights that is not there, and say when it is written.
+        """Refuse a run whose file of weights is missing.
 
         Raises:
-            CheckpointError: it is not there.
+            CheckpointError: the file is missing; the message explains when it is written.
         """
         if not path.exists():
             raise CheckpointError(f"{path} does not exist yet: it is written at the first evaluation, or at the end")
 
     def load(self, path: Path, render_mode: str | None = None) -> tuple[Any, Callable[[], Any]]:
-        """Return the trained agent, and what makes environments as it sees them.
+        """Return the trained agent, and a function that makes environments with its preprocessing.
 
         Args:
-            path: of its weights.
-            render_mode: of the environments, as in `gymnasium.make`.
+            path: path of its weights.
+            render_mode: render mode of the environments, as in `gymnasium.make`.
 
         Raises:
-            CheckpointError: they are not there, or not such an agent's.
+            CheckpointError: the weights are missing, or belong to another agent.
         """
         agent = self.make_agent()
         self.require_weights(path)

@@ -1,11 +1,11 @@
 """Search for settings: trials of Optuna in processes side by side, pruned, resumable, the best as a TOML file.
 
-    <folder>/study.log        what has been tried, in Optuna's journal; a second call continues with it
+    <folder>/study.log        the trials so far, in Optuna's journal; a second call continues with them
     <folder>/trial-0/ …       one run each, as `parl train` makes it
     <folder>/best.toml        the best settings, for `parl train --config`
 
-A trial's evaluations are read from its log while it runs. One that is worse than the median of the others at the same
-step is pruned: a file in its folder tells it to stop at its next evaluation.
+A trial's evaluations are read from its log while it runs. A trial that is worse than the median of the others at the
+same step is pruned: a file in its folder makes it stop at its next evaluation.
 """
 
 import json
@@ -60,7 +60,7 @@ def read_range(text: str) -> Range:
     Numbers are drawn on a logarithmic scale where both bounds are above 0 and a factor of ten or more apart.
 
     Raises:
-        HyperparameterError: it describes none.
+        HyperparameterError: it does not describe a range.
     """
     if "|" in text:
         return Range(choices=tuple(read_setting(one) for one in text.split("|")))
@@ -80,7 +80,7 @@ def default_ranges(algorithm: str, asked: RecipeRun) -> dict[str, Range]:
 
     Args:
         algorithm: name of its class.
-        asked: whose settings are the middle of the ranges.
+        asked: the request whose settings are the middle of the ranges.
     """
     found: dict[str, Range] = {}
     known = settings_of(algorithm, asked.recipe)
@@ -140,12 +140,12 @@ class Tuned:
     """The end of a search.
 
     Attributes:
-        trials: that have ended, those of earlier calls included; not those that were interrupted.
-        pruned: how many of them were stopped early.
-        failed: how many raised.
-        best: the settings of the best one.
-        value: its score: the mean of the last three evaluations.
-        file: the TOML that has them.
+        trials: number of ended trials, including those of earlier calls and excluding interrupted ones.
+        pruned: number of trials that were stopped early.
+        failed: number of trials that raised.
+        best: settings of the best trial.
+        value: its score: the mean of its last three evaluations.
+        file: the TOML file with these settings.
     """
 
     trials: int
@@ -175,20 +175,20 @@ def tune(
     """Search for settings, or continue a search.
 
     Args:
-        asked: algorithm, environment, budget of a trial, and settings that stay.
-        folder: of the search; one that is there continues.
-        ranges: what is searched, by the names of settings.
-        trials: how many more.
-        workers: trials at the same time; default: the cores of this machine, on a cluster as many as trials.
-        cluster: address of a running cluster for the trials; all its hosts must see `folder`.
+        asked: algorithm, environment, budget of a trial, and fixed settings.
+        folder: folder of the search; an existing search is continued.
+        ranges: ranges to search, by the names of settings.
+        trials: number of further trials.
+        workers: trials at the same time; default: the cores of this machine, on a cluster the number of trials.
+        cluster: address of a running cluster for the trials; all its hosts must have access to `folder`.
         prune: stop trials that are worse than the median of the others.
-        told: gets a line a trial.
+        told: called with a line for each trial.
 
     Raises:
         ImportError: optuna is not installed.
         HyperparameterError: a setting is unknown, nothing is searched, or the folder has the search of another request.
         ParlError: every trial failed.
-        KeyboardInterrupt: it was interrupted; a note says what was found, and how to go on.
+        KeyboardInterrupt: it was interrupted; a note has the best settings so far, and the way to continue.
     """
     try:
         import optuna
@@ -347,8 +347,8 @@ def toml_of(asked: RecipeRun, found: Mapping[str, Any], remark: str) -> str:
 
     Args:
         asked: the request.
-        found: settings that win over its own.
-        remark: stands above, as a comment.
+        found: settings that override its own.
+        remark: a comment for the top of the file.
     """
     lines = [f"# {remark}", f"algorithm = {json.dumps(asked.algorithm)}", f"env = {json.dumps(asked.env)}"]
     lines += [] if asked.steps is None else [f"steps = {asked.steps}"]
