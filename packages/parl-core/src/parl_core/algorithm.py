@@ -1,7 +1,7 @@
 """The contract of `parl.Algorithm`: how the parameters of a model are updated, and of the optimizers that do it.
 
-Both backends share what is here: weights, the state that a saved agent holds, the rule that turns a network's output
-into actions, and a look at what a model returns before the first update. Tensor code is the backend's.
+Both backends share this module: weights, the state of a saved agent, the rule that turns a network's output into
+actions, and the check of a model's outputs before the first update. Tensor code is in the backends.
 """
 
 from __future__ import annotations
@@ -260,10 +260,10 @@ class Algorithm:
         model: the network to train.
         hyperparas: PARL 1.x's dictionary of settings, kept as `self.hyperparas`; new code uses arguments.
         device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when there is one, else the CPU) or a name
-            the framework knows, such as `"cpu"` or `"cuda:1"`.
+            of the framework, such as `"cpu"` or `"cuda:1"`.
         compile: compile losses and their gradients (`torch.compile`; on CUDA with graphs): the first updates take many
-            seconds, later ones less than before. Off by default; where no C++ compiler is found a warning says so and
-            nothing is compiled; paddle refuses it.
+            seconds, later ones less than before. Off by default. Without a C++ compiler there is a warning, and nothing
+            is compiled; paddle refuses the option.
         compute_dtype: `"bfloat16"` lets the networks multiply in half the bits, which pays for convolutions where the
             processor or GPU can do it; weights, losses, optimizer and what agents return stay float32. Default:
             float32. Paddle refuses it.
@@ -316,7 +316,7 @@ class Algorithm:
     """True if losses take actions as int64 `[n]`; `learn` takes whole numbers of any dtype, `[n]` or `[n, 1]`."""
 
     LOSSES_HIDE_NAN: ClassVar[bool] = False
-    """Whether a loss may be finite though observations are NaN, so that those of programs are looked at before."""
+    """Whether a loss may be finite although observations are NaN, so that programs check observations first."""
 
     remembers: bool = False
     """True if the model has a memory (`parl_core.recurrent`)."""
@@ -390,7 +390,7 @@ class Algorithm:
 
         Args:
             output: the result of `predict`, as numpy arrays with one row an observation.
-            rng: where given, explore with it; where not, act greedily.
+            rng: the generator of exploration; None acts greedily.
             options: settings of exploration that the algorithm documents.
 
         Returns:
@@ -411,9 +411,9 @@ class Algorithm:
     def settle_shapes(self, obs: Any, action: Any) -> None:  # noqa: ARG002  # of the interface
         """Run lazily shaped layers that acting does not run, such as critics, on a first batch; targets get the shapes.
 
-        The loops call it before they begin, so that a checkpoint can be written before the first update and changes
-        nothing. Nothing is learned or drawn by it. Here it gives targets the shapes of the model; algorithms that
-        have more to run do it first.
+        The loops call it before they begin, so that a checkpoint can be written before the first update without an
+        effect on the run. It does not learn or draw. Here it gives targets the shapes of the model; algorithms with
+        further layers run those first.
 
         Args:
             obs: `[n, ...]`, or a dictionary of such.

@@ -46,7 +46,7 @@ __all__ = ["AGENT_FILE", "VERSION", "Checkpoint", "CheckpointStore", "Journal", 
 _ARRAY, _BYTES = "$array", "$bytes"
 
 VERSION = 1
-"""The version of the layout, raised when older readers fail on it. A reader knows this one and all before it."""
+"""The version of the layout, raised when older readers fail on it. A reader supports this one and all before it."""
 
 AGENT_FILE = "agent.safetensors"
 """Name of the agent's file in a checkpoint's folder."""
@@ -122,7 +122,7 @@ class CheckpointStore:
 
         Raises:
             OSError: it could not be written; the checkpoints before are untouched.
-            CheckpointError: the state holds what a checkpoint cannot.
+            CheckpointError: the state contains a value that a checkpoint cannot hold.
         """
         tree, arrays = to_tree(state)
         text = json.dumps(tree).encode()

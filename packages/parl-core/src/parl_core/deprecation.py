@@ -52,7 +52,7 @@ def found_or_successor(owner: object, name: str, removed: Mapping[str, str]) -> 
     """Look up an attribute that was not found: what `__getattr__` of a class with removed attributes returns.
 
     Raises:
-        AttributeError: it is missing; if it was removed, the message says what to use instead.
+        AttributeError: it is missing; if it was removed, the message names its successor.
     """
     if name in removed:
         kind = type(owner).__name__
@@ -67,18 +67,18 @@ R = TypeVar("R")
 def deprecated(
     deprecated_in: str, removed_in: str, replace_function: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Mark a function or method as one to move away from: calls warn where they are made, and its docstring says so.
+    """Mark a function or method as deprecated: calls warn, with the caller's line, and its docstring gets a note.
 
         @deprecated(deprecated_in="1.2", removed_in="1.3", replace_function="get_weights")
         def get_params(self): ...
 
     Args:
-        deprecated_in: the version from which on it should not be used.
-        removed_in: the version that will not have it.
-        replace_function: what to use instead, if there is something.
+        deprecated_in: the first version in which it is deprecated.
+        removed_in: the first version without it.
+        replace_function: its successor, if there is one.
 
     Raises:
-        TypeError: it is put on something that is not called like a function, such as a class or a property.
+        TypeError: the decorated object is not called like a function, such as a class or a property.
     """
     advice = f"; use `{replace_function}` instead" if replace_function else ""
     fate = f"deprecated since version {deprecated_in} and will be removed in {removed_in}{advice}"

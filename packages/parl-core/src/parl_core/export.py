@@ -3,9 +3,9 @@
     agent, environment ──> file under another name ──> a fresh process runs it ──> the same actions? ──> its name
                       └──> 1,000 observations, actions of the agent ───────────────────┘
 
-A file takes observations as the environment gives them and gives actions as its `step` takes them: flattening, running
-normalisation, masks and bounds are inside. Of a model with a memory it takes and gives the state, too, and is compared
-over sequences. The formats of a framework are written by the backend's own `export` module.
+A file takes the environment's own observations and returns actions for its `step`: flattening, running normalisation,
+masks and bounds are inside. For a model with a memory it also takes and returns the state, and is compared over
+sequences. The backend's own `export` module writes the formats of its framework.
 """
 
 import os
@@ -133,7 +133,7 @@ assert not foreign, foreign
 
 
 class ExportError(ParlError):
-    """An exported file does not act as the agent does, or could not be run; no file remains."""
+    """The actions of an exported file differ from the agent's, or it could not be run; no file remains."""
 
 
 class Format(NamedTuple):

@@ -94,7 +94,7 @@ class _Network(NamedTuple):
 
     @property
     def hidden(self) -> tuple[int, ...] | None:
-        """The sizes of the hidden layers of each chain; None where images are seen."""
+        """The sizes of the hidden layers of each chain; None for observations with images."""
         if any(layer.weight.ndim == 4 for chain in self.chains.values() for layer in chain):
             return None
         if "shared" in self.options:
@@ -116,7 +116,7 @@ def restore(agent: Any, path: str | os.PathLike[str], model: Any = None) -> None
 
     Args:
         agent: a `parl.Agent`.
-        path: what PARL 2.x's `agent.save` wrote.
+        path: a file of PARL 2.x's `agent.save`.
         model: the part of the agent's model that was saved, such as `agent.alg.model.actor_model`, as given to PARL
             2.x's `agent.save(path, model)`; default the agent's model.
 
@@ -165,7 +165,7 @@ def import_run(
         file: a zip file of Stable-Baselines3 (DQN, PPO, A2C, SAC, TD3, DDPG), or a checkpoint of PARL 2.x.
         env: id of the environment that the agent acts in.
         folder: of the run; a new one, or an empty one.
-        algorithm: name of the class; needed for PARL 2.x, whose files do not say it.
+        algorithm: name of the class; needed for PARL 2.x, whose files do not contain it.
         activation: after each hidden layer of a model of PARL 2.x; default tanh of PPO, A2C and PolicyGradient, relu of
             the others, as its examples have.
         normalization: a file of Stable-Baselines3's `VecNormalize.save`, by which observations were normalised.

@@ -234,7 +234,7 @@ def get_dir() -> str | None:
 
 
 def close() -> None:
-    """Close `log.log` and forget the directory; messages go to the console only from here on."""
+    """Close `log.log` and reset the directory; from then on, messages only go to the console."""
     _run.close()
 
 

@@ -16,7 +16,7 @@ actions to their bounds are inside. `parl export RUN --to numpy` and `parl_core.
 A file is laid out as safetensors: the length of a JSON header (8 bytes, little-endian), the header, and the arrays. The
 header's `__metadata__` has `parl`, a JSON object, and `crc32` of the table of arrays, of that text and of the arrays:
 
-    format, version     "parl-policy", 1; of policies that remember 2
+    format, version     "parl-policy", 1; with a memory 2
     written_by          such as "parl-core 0.1.0"
     algorithm           name of the algorithm that was trained, for messages
     observation         {"shape", "dtype"}, or {"dict": {name: ...}}, or {"tuple": [...]}

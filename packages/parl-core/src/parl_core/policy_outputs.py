@@ -50,8 +50,8 @@ def action_mapping(model_output_act: ArrayLike, low_bound: ArrayLike, high_bound
 
     Args:
         model_output_act: `[..., *act]` in [-1, 1].
-        low_bound: what -1 means; a number, or one for each dimension.
-        high_bound: what 1 means.
+        low_bound: the action that -1 stands for; a number, or one for each dimension.
+        high_bound: the action that 1 stands for.
 
     Returns:
         Actions of the same shape, never outside of the bounds.

@@ -1,4 +1,4 @@
-"""Models with a memory: the protocol that loops, agents and algorithms share, and the layers that remember.
+"""Models with a memory: the protocol that loops, agents and algorithms share, and the layers with a memory.
 
     observation ──> model.remember(obs, state, begins) ──> features ──> the model's heads: policy, value
                          state ──┘           └──> state after the last step
@@ -34,7 +34,7 @@ from parl_core.layers import Orthogonal
 __all__ = ["GRU", "LSTM", "CausalTransformer", "Memory", "MemoryKind", "State", "has_memory", "zeros_of"]
 
 MemoryKind = Literal["gru", "lstm", "transformer"]
-"""The layers that remember."""
+"""The layers with a memory."""
 
 State = Mapping[str, Any]
 """Arrays or tensors by name, `[rows, ...]`, or of one environment `[...]`."""
@@ -56,7 +56,7 @@ def _by_rows(rows: int, size: int) -> list[int]:
 
 
 class Memory(Layer):
-    """A layer that remembers: features of the steps so far, of rows of features and a state.
+    """A layer with a memory: it turns rows of features and a state into features of the steps so far.
 
     Attributes:
         shapes: of each array of the state, of one environment.
@@ -192,7 +192,7 @@ class CausalTransformer(Memory):
     Args:
         size: of features and outputs, a multiple of `heads`.
         act: activation of the wide layer of each block.
-        reach: steps before the present one that a block sees.
+        reach: steps before the present one that a block attends to.
         blocks: how many.
         heads: of attention.
 

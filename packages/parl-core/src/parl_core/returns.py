@@ -241,7 +241,7 @@ def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
 
 
 def calc_gae(rewards: ArrayLike, values: ArrayLike, next_value: ArrayLike, gamma: float, lam: float) -> Floats:
-    """Generalized advantages of steps within one episode; `gae` also knows ends of episodes.
+    """Generalized advantages of steps within one episode; `gae` also handles ends of episodes.
 
     Args:
         rewards: `[T]`.

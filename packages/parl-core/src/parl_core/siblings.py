@@ -25,7 +25,7 @@ def require_core(package: str, bounds: str) -> None:
         bounds: The versions of parl-core that it works with: `>=0.1,<0.2`.
 
     Raises:
-        IncompatiblePackages: It is not; the message says what to install.
+        IncompatiblePackages: It is not; the message names the package to install.
     """
     facade = Path(__file__).parents[1] / "parl"
     if (facade / "core" / "__init__.py").exists():  # which ours has not

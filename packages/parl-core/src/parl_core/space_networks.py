@@ -3,7 +3,7 @@
     observation space ── parts_of ──> SpaceEncoder ─┐
     action space ─────── kind_of ───> heads ────────┴─ Body ──> a model of `parl_core.networks`
 
-Vectors need no encoder: of them the model is the one that is made by hand, with the same names and first weights.
+Vectors need no encoder: for them the model equals one that is made by hand, with the same names and first weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ Kind = Literal[
     "batch-normalised",
     "implicit",
 ]
-"""Which algorithms a network is for:
+"""The algorithms and action spaces of each kind of network:
 
     kind             algorithms              action spaces
     actor-critic     PPO, A2C, A3C, IMPALA   all (IMPALA: Discrete, or numbers alone)
@@ -118,18 +118,18 @@ def for_spaces(
         model = parl.networks.for_spaces(env.observation_space, env.action_space, "actor-critic")
         agent = parl.Agent(parl.algorithms.PPO(model))
 
-    The model knows the kind of its actions and the dimensions of its observations (`action_kind`, `obs_ndim`), so
-    neither the algorithm's `nvec` and `continuous_action` nor the agent's `obs_ndim` need be given.
+    The model has the kind of its actions and the dimensions of its observations as attributes (`action_kind`,
+    `obs_ndim`), so the algorithm's `nvec` and `continuous_action` and the agent's `obs_ndim` can be omitted.
 
     Args:
         observation_space: any nesting of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple. The entry
             `action_mask` of a Dict is the mask of actions where these are choices, and no feature.
-        action_space: as the kind's table says; MultiBinary counts as choices of two.
-        kind: what the algorithm needs.
-        hidden: sizes of the hidden layers; default (64, 64) of actor-critics and policies, (128, 128) of action values,
-            (256, 256) of the others; none where actor-critics and action values see one image and nothing else, or
-            remember.
-        activation: function behind each hidden layer; default tanh of actor-critics and policies, else relu.
+        action_space: one that the table of kinds lists for the kind; MultiBinary counts as choices of two.
+        kind: the kind that the algorithm needs.
+        hidden: sizes of the hidden layers; default (64, 64) for actor-critics and policies, (128, 128) for action
+            values, (256, 256) for the others; none for actor-critics and action values that observe only one image or
+            have a memory.
+        activation: function behind each hidden layer; default tanh for actor-critics and policies, else relu.
         normalisation: "layer" for layer normalisation before each activation.
         blocks: "simba" for residual blocks, as many as `hidden` has sizes, which are equal.
         shared: one trunk for policy and value of an actor-critic; default: where there are images.
@@ -139,17 +139,17 @@ def for_spaces(
         dropout: of "ensemble", the share of units that a critic's training pass leaves out; it has layer normalisation
             then, as DroQ needs it (0.01). None: plain critics.
         atoms: how many, of the kind "categorical".
-        noisy: of "q", "quantile" and "categorical", the sigma of noise on the weights of the hidden layers and the
+        noisy: for "q", "quantile" and "categorical", the sigma of noise on the weights of the hidden layers and the
             head, by which they explore without epsilon; 0.5 in Fortunato et al. 2018. Encoders, memories and SimBa's
-            blocks have none.
-        memory: of "actor-critic" and "q", the layer that remembers earlier steps: "gru", "lstm", or "transformer" for
-            attention to the last steps; it is behind the encoder and the `hidden` layers, of which there are none by
-            default, and in front of the heads. `parl_core.recurrent` says what such a model takes and gives.
+            blocks have no noise.
+        memory: for "actor-critic" and "q", the layer with a memory of earlier steps: "gru", "lstm", or "transformer"
+            for attention to the last steps. It is behind the encoder and the `hidden` layers (by default there are
+            none), and in front of the heads. `parl_core.recurrent` describes the inputs and outputs of such a model.
         memory_size: units of the memory, and of the layer in front of it.
-        memory_options: further arguments of the memory: `reach` (steps that it sees, 16), `blocks` (1) and `heads` (2)
-            of the transformer.
-        channels: where images have their channels; by default that is seen from their shape.
-        networks: those of which backend; default the current one's.
+        memory_options: further arguments of the memory: `reach` (steps that it attends to, 16), `blocks` (1) and
+            `heads` (2) of the transformer.
+        channels: the axis of an image's channels; by default it follows from the shape.
+        networks: the backend's networks; default those of the current backend.
 
     Raises:
         HyperparameterError: a space has a part of which no network is made, the kind does not act in the action space,

@@ -1,4 +1,4 @@
-"""Spaces as policies see them: observations are arrays or dictionaries of arrays, actions are rows of numbers.
+"""Spaces in the form for policies: observations are arrays or dictionaries of arrays, actions are rows of numbers.
 
     observation space       observations [n, ...]
     Box, Discrete, Multi…   an array
@@ -12,7 +12,7 @@
     Dict, Tuple             the choices of all parts side by side, then the numbers of all parts: int64 where there are
                             choices alone, else float
 
-`split_action` takes such rows apart again.
+`split_action` splits such rows into the parts of the space.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def require_one_agent(who: str, space: Any) -> None:
     """Refuse joint observations of agents that choose; numbers of several may be the action of one.
 
     Raises:
-        HyperparameterError: it names the algorithms for several agents.
+        HyperparameterError: they are joint; the message names the algorithms for several agents.
     """
     if has_agents(space) and "action_mask" in space.spaces:
         raise HyperparameterError(
@@ -74,7 +74,7 @@ def require_several_agents(who: str, space: Any) -> None:
     """Refuse observations of one agent.
 
     Raises:
-        HyperparameterError: it says how several become one environment, and what learns from one.
+        HyperparameterError: they are; the message explains how to join several agents, and names algorithms for one.
     """
     if not has_agents(space):
         raise HyperparameterError(
@@ -232,7 +232,7 @@ class NamedPartsVector(VectorWrapper):
 
 
 def with_named_parts(env: Any) -> Any:
-    """Return an environment, or a vector of them, whose observations have no tuples; mostly that is the given one."""
+    """Return an environment, or a vector of them, whose observations have no tuples; usually it is the given one."""
     is_vector = hasattr(env, "single_observation_space")
     space = env.single_observation_space if is_vector else env.observation_space
     if not _has_tuple(space):

@@ -123,7 +123,7 @@ class TimeStat:
 
 
 class RunningMeanStd:
-    """Mean and variance of everything seen so far, in float64, without keeping it.
+    """Mean and variance of all samples so far, in float64; the samples are not kept.
 
     T. F. Chan, G. H. Golub, R. J. LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances
     (1979), equation 2.1; for one sample at a time it is Welford's method. Objects of several actors can be merged.
@@ -161,7 +161,7 @@ class RunningMeanStd:
             self._combine(samples.mean(axis=0), samples.var(axis=0), len(samples))
 
     def merge(self, other: "RunningMeanStd") -> None:
-        """Add what another object has seen. The two starts of weight epsilon both count."""
+        """Add the samples of another object. The starts of both objects, of weight epsilon, count."""
         self._combine(other.mean, other.var, other.count)
 
     def state_dict(self) -> dict[str, Any]:
@@ -327,8 +327,8 @@ def bootstrap_difference(
 ) -> Interval:
     """Percentile bootstrap interval of the difference of two interquartile means, ours less theirs.
 
-    Both are drawn anew independently of each other, so that more variance makes the interval wider. For a one-sided
-    test of "not below by more than a margin" at 95 %, ask whether the lower bound of the 90 % interval reaches -margin.
+    Both are resampled independently of each other, so that more variance makes the interval wider. For a one-sided test
+    of "not below by more than a margin" at 95 %, check whether the lower bound of the 90 % interval reaches -margin.
 
     Args:
         ours: `[seeds]`.
@@ -363,9 +363,9 @@ class Improvement(NamedTuple):
 def probability_of_improvement(
     ours: Scores, theirs: Scores, confidence: float = 0.95, resamples: int = 2_000, seed: int = 0
 ) -> Improvement:
-    """Return how likely a run of one algorithm scores above a run of another (Agarwal et al. 2021, section 4.3).
+    """Return the probability that a run scores above a run of another algorithm (Agarwal et al. 2021, section 4.3).
 
-    It says how sure an improvement is, not how large: 0.5 is no difference. For each task it is the Mann-Whitney
+    It measures how certain an improvement is, not how large: 0.5 is no difference. For each task it is the Mann-Whitney
     statistic of both algorithms' seeds, divided by the number of pairs.
 
     Args:

@@ -143,7 +143,7 @@ def add_image(tag: str, img_tensor: Any, global_step: int | None = None, datafor
 def add_hparams(
     hparam_dict: Mapping[str, Any], metric_dict: Mapping[str, float], global_step: int | None = None
 ) -> None:
-    """Add the settings of the run and what came out, for tensorboard's HPARAMS page.
+    """Add the settings and the results of the run, for tensorboard's HPARAMS page.
 
     Args:
         hparam_dict: settings: numbers, texts, truth values; anything else is written as its `str`.
@@ -168,7 +168,7 @@ def get_dir() -> str | None:
 
 
 def flush() -> None:
-    """Wait until the disk has what was added so far."""
+    """Wait until everything added so far is on disk."""
     _file.flush()
 
 

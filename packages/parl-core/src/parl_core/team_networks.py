@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 Groups = Literal["shared", "independent"] | Sequence[int]
-"""Which agents share their weights: see above."""
+"""The groups of agents that share their weights: see above."""
 
 TeamMemory = Literal["gru", "lstm"]
 
@@ -361,7 +361,7 @@ class VDNMixer(_TeamNetwork):
     """The sum of all agents' values (Sunehag et al. 2017, arXiv:1706.05296, equation 3).
 
     Args:
-        agents: how many; the sum need not know it.
+        agents: number of agents; the sum does not depend on it.
 
     Attributes:
         n_agents: how many.
@@ -457,7 +457,7 @@ class CentralActorCritic(_TeamNetwork, _Policy):
         hidden: sizes of the hidden layers (tanh, orthogonal) of policies and critics.
         continuous: policies are Gaussians, with standard deviations that all agents share, 1 at the start.
         groups: which agents share their weights.
-        central: critics see the global state; else what their agents see alone.
+        central: whether critics get the global state; if not, they get the observations of their agents alone.
     """
 
     def __init__(
@@ -494,7 +494,7 @@ class CentralActorCritic(_TeamNetwork, _Policy):
 
 
 class RecurrentCentralActorCritic(CentralActorCritic):
-    """The same with memories: one of each agent's own observations for its policy, one of what its critic sees.
+    """The same with two memories of each agent: one of its observations for the policy, one of its critic's inputs.
 
     Args:
         agents: how many.
@@ -503,7 +503,7 @@ class RecurrentCentralActorCritic(CentralActorCritic):
         memory_size: units of each memory, and of the layer in front of it.
         continuous: policies are Gaussians.
         groups: which agents share their weights.
-        central: critics see the global state.
+        central: whether critics get the global state.
     """
 
     def __init__(
@@ -607,7 +607,7 @@ class CounterfactualActorCritic(_TeamNetwork):
 
 
 class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic):
-    """The same with a memory of each agent's own observations for its policy; critics see the global state alone.
+    """The same with a memory of each agent's own observations for its policy; critics get the global state alone.
 
     Args:
         agents: how many.
@@ -654,7 +654,7 @@ class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic
 TeamKind = Literal["q", "actor-critic", "central", "independent", "counterfactual"]
 
 _WITHOUT_MEMORY: Mapping[str, str] = MappingProxyType({"actor-critic": "MADDPG"})
-"""Kinds whose networks have no memory, and what trains them."""
+"""Kinds whose networks have no memory, and the algorithms that train them."""
 
 
 def for_team(

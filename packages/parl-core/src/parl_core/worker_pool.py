@@ -57,7 +57,7 @@ class RestartPolicy(Protocol):
 
         Args:
             slot: where it was.
-            work: what it or the one before it was busy with; None for nothing.
+            work: the work that it or its predecessor was busy with; None if idle.
             error: how it ended.
         """
 
@@ -124,7 +124,7 @@ class _Slot:
         self.calls.append((work, future))
 
     def begin(self, handle: ActorHandle) -> None:
-        """Give what has waited to the worker that is there now."""
+        """Give the waiting work to the new worker."""
         self.handle, waited, self.calls = handle, self.calls, deque()
         for work, _ in waited:
             self.submit(work)
@@ -161,7 +161,7 @@ class WorkerPool:
         size: how many slots.
         policy: says how often workers may be replaced.
         timeout_s: longest time for one piece of work; None has no limit.
-        runs: what the workers run, for messages.
+        runs: a description of what the workers run, for messages.
         closing: a method that workers are asked to run before they end, within `CLOSE_TIMEOUT_S`; without one, those
             that are at work are ended at once.
     """
@@ -245,7 +245,7 @@ class WorkerPool:
             not answered has failed, with a `LostActor`.
 
         Raises:
-            Exception: what the policy raises.
+            Exception: one that the policy raises.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -339,7 +339,7 @@ class WorkerPool:
         return found
 
     def _lose(self, number: int, work: Work, error: LostActor) -> list[Answer]:
-        """Have another worker spawned in the place of one that was lost; `work` is what it was busy with."""
+        """Replace a lost worker by a new one; `work` is the work that it was busy with."""
         slot = self._slots[number]
         assert slot.handle is not None
         slot.handle.kill()

@@ -237,7 +237,7 @@ class QMIX(DQN):
 
     @property
     def double_q(self) -> bool:
-        """Whether it learns by double Q-learning: `double`, as PARL 2.x calls it."""
+        """Whether it learns by double Q-learning; the name of `double` in PARL 2.x."""
         return self.double
 
     @property

@@ -6,7 +6,7 @@ The loops reset an environment in the step that ends its episode; `in_same_step`
     SAME_STEP                nothing; the environment is returned as it is
     NEXT_STEP, DISABLED      step, keep the last observations of the episodes that ended, reset those environments
 
-A loop that took a NEXT_STEP environment for a SAME_STEP one would learn from transitions that never happened: from the
+A loop that treats a NEXT_STEP environment as a SAME_STEP one learns from transitions that never happened: from the
 last observation of one episode to the first of the next, with an action that was not executed and a reward of 0.
 """
 
@@ -27,7 +27,7 @@ from parl_core.errors import HyperparameterError, ParlError
 __all__ = ["SameStep", "Seeds", "chosen_by", "in_same_step", "mode_of", "require_vector", "seeds_of"]
 
 Seeds = int | Sequence[int | None] | None
-"""Environment i gets `seed + i`; or one seed per environment; None goes on with an environment's own generator."""
+"""Environment i gets `seed + i`; or one seed per environment; None continues an environment's own generator."""
 
 AnyVector = GymnasiumVectorEnv[Any, Any, Any]
 
@@ -38,7 +38,7 @@ _REMEDY = (
 
 
 def mode_of(given: str | AutoresetMode) -> AutoresetMode:
-    """Return the mode that a user gave by its name, its value or itself.
+    """Return the autoreset mode for its name, its value, or the mode itself.
 
     Raises:
         HyperparameterError: there is no such mode.
@@ -51,7 +51,7 @@ def mode_of(given: str | AutoresetMode) -> AutoresetMode:
 
 
 def chosen_by(mask: Any, count: int) -> npt.NDArray[np.bool_] | None:
-    """Return which environments the option `reset_mask` selects; None where it was not given.
+    """Return the environments that the option `reset_mask` selects; None if it was not given.
 
     Raises:
         HyperparameterError: it is not a bool array `[count]`.
@@ -107,10 +107,10 @@ def in_same_step(envs: AnyVector) -> AnyVector:
 
 
 def require_vector(envs: object) -> None:
-    """Refuse what is not a vector of environments, such as a single one.
+    """Refuse an object that is not a vector of environments, such as a single environment.
 
     Raises:
-        HyperparameterError: the message says how to make one.
+        HyperparameterError: it is not a vector; the message has the call that makes one.
     """
     if not hasattr(envs, "num_envs") or not hasattr(envs, "single_observation_space"):
         given = repr(envs) if isinstance(envs, str) else f"a {type(envs).__name__}"
@@ -137,7 +137,7 @@ class SameStep(VectorWrapper):
         """Step every environment once, and reset those whose episodes end.
 
         Raises:
-            ParlError: the environments reset others than those that they were asked to.
+            ParlError: the environments did not reset exactly those that were selected.
         """
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
         ended = terminated | truncated

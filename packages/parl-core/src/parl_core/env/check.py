@@ -3,7 +3,7 @@
     for advice in check_env(MyEnv()):
         print(advice)
 
-Findings are sentences that say what was found, with the values, and what to do.
+A finding is a sentence with the problem, the values, and the remedy.
 """
 
 import copy
@@ -30,21 +30,21 @@ _LARGE = 100.0
 def check_env(env: Any, *, steps: int = 200, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> list[str]:
     """Play an environment with random actions and check everything that a training loop relies on.
 
-    Where observations have an `action_mask`, only actions that it allows are taken.
+    If observations have an `action_mask`, only actions that it allows are taken.
 
     Args:
-        env: a Gymnasium environment, a registered id, or a function that returns an environment. What was made here is
-            closed again; an environment that was given is left open.
-        steps: how many steps are taken.
-        seed: of the environment and of the actions.
-        env_kwargs: for an id or function.
+        env: a Gymnasium environment, a registered id, or a function that returns an environment. An environment that is
+            made here is closed again; a given one is left open.
+        steps: number of steps to take.
+        seed: seed of the environment and of the actions.
+        env_kwargs: arguments for an id or function.
 
     Returns:
         Advice: things that work, but could go better.
 
     Raises:
-        EnvironmentContractError: the environment breaks Gymnasium's rules; the message lists all that was found.
-        Exception: what the environment itself raised, with a note.
+        EnvironmentContractError: the environment breaks Gymnasium's rules; the message lists all findings.
+        Exception: one that the environment itself raised, with a note.
     """
     check_int("steps", steps)
     maker: EnvMaker | None = env if isinstance(env, (str, type)) or not hasattr(env, "step") else None

@@ -48,7 +48,7 @@ V_NPRANDOM_CHANGED = "0.22.0"
 
 
 def is_gym_version_ge(compare_version: str) -> bool:
-    """Return whether the installed Gymnasium is at least of a version such as `"0.26.0"`; gym's numbers go on in it."""
+    """Return whether the installed Gymnasium has at least a version such as `"0.26.0"`; it continues gym's numbers."""
     return _numbers(gymnasium.__version__) >= _numbers(compare_version)
 
 

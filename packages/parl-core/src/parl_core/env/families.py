@@ -1,10 +1,10 @@
 """Environments of other packages that need only their id: their registration, and the view that an agent gets.
 
     MinAtar/Breakout-v1               minatar    as they are: images of 10 x 10, one plane for each kind of thing
-    MiniGrid-Empty-5x5-v0             minigrid   the part of the grid that is seen, and the direction; no mission text
+    MiniGrid-Empty-5x5-v0             minigrid   the visible part of the grid, and the direction; no mission text
     dm_control/cartpole-swingup-v0    shimmy     dictionaries of numbers, which the command flattens
 
-Gymnasium knows their ids once they are registered, which is done here when one is asked for.
+This module registers their ids with Gymnasium when one of them is used.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ def register(env_id: str) -> None:
 
 
 def make_of_family(env_id: str, env: Any) -> Any:
-    """Return an environment of one of these packages as agents see it; others as they are."""
+    """Return an environment of one of these packages with its preprocessing; return others unchanged."""
     return _SeenGrid(env) if env_id.startswith(("MiniGrid-", "BabyAI-")) else env
 
 

@@ -2,7 +2,7 @@
 
 As Gymnasium's GoalEnv has it, an observation is a dictionary, and rewards can be computed for any goal:
 
-    observation     what is seen
+    observation     the state of the task
     achieved_goal   where that is, as a goal
     desired_goal    where it should be
     env.compute_reward(achieved_goal, desired_goal, info)       of one goal, or of arrays of them

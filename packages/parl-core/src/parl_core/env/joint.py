@@ -396,12 +396,12 @@ def make_joint_env(env_id: str, **options: Any) -> JointEnv:
 
 
 def is_joint(env_id: str) -> bool:
-    """Return whether `make_joint_env` knows a name."""
+    """Return whether `make_joint_env` supports a name."""
     return _maker(env_id) is not None
 
 
 def misnamed(env_id: str) -> Exception:
-    """Return the error that says what is wrong with a name that `make_joint_env` does not know."""
+    """Return the error for a name that `make_joint_env` does not support, with the reason."""
     package, _, name = env_id.partition(":")
     root = package.partition(".")[0]
     if name and find_spec(root) is None:

@@ -1,7 +1,7 @@
 """Cooperative matrix games with known optima, as environments of PettingZoo's parallel API (which they do not need).
 
     two_step        Rashid et al. 2018 (arXiv:1803.11485), section 6.1: optimum 8, VDN finds 7
-    cued_two_step   the same behind a cue that is seen once, so that the team has to remember it: optimum 8
+    cued_two_step   the same behind a cue that is shown once, so that the team needs a memory: optimum 8
     climbing        Claus & Boutilier 1998, section 4: optimum 11
     penalty         the same, with k = -100: optimum 10
 
@@ -129,8 +129,8 @@ class TwoStepGame(_TeamGame):
     Additive values (VDN) fit at most 6.5 to the 8, so the team that has them chooses game A.
 
     Args:
-        cued: there is a step before, in which the first agent alone sees which of its actions will lead to game B,
-            drawn anew in each episode; after that no agent sees it. A team without a memory reaches 7.5, one with a
+        cued: a first step shows to the first agent alone which of its actions will lead to game B, drawn anew in each
+            episode; later observations do not contain it. A team without a memory reaches 7.5, one with a
             memory and additive values 7.
     """
 

@@ -94,8 +94,8 @@ class ParallelAgents:
         """Take one step of all agents; actions of agents that have left are ignored.
 
         Args:
-            actions: one per agent; of discrete ones the index, or a score of each, of which the highest counts (as
-                MADDPG acts).
+            actions: one per agent; for discrete actions the index, or the scores of all, of which the highest counts
+                (as MADDPG acts).
 
         Returns:
             observations, rewards, terminated, truncated, infos.
@@ -151,8 +151,8 @@ class ParallelAgents:
 class MAenv(ParallelAgents):
     """A multi-agent particle environment.
 
-    With `continuous_actions` policies act in [-1, 1] (`action_space` says so), which is mapped to the environment's own
-    bounds.
+    With `continuous_actions` policies act in [-1, 1], which is the `action_space`; actions are mapped to the
+    environment's own bounds.
 
     Args:
         scenario_name: one of `SCENARIOS`, such as `"simple_spread"`.

@@ -3,9 +3,9 @@
     make_native_vector_env("pong", 8, "ale")              ALE's own, with DeepMind's preprocessing inside
     make_native_vector_env("CartPole-v1", 8, "envpool")   EnvPool's
 
-Both step all environments in threads of this process. What is added here is Gymnasium's SAME_STEP autoreset (or its
-NEXT_STEP, which is how both work inside, and spares EnvPool's a second call), seeds as everywhere else, float64
-rewards, and the finished episodes' statistics in `infos["episode"]`.
+Both step all environments in threads of this process. This module adds Gymnasium's SAME_STEP autoreset (or NEXT_STEP,
+the mode of both libraries, which saves EnvPool a second call), the same seeds as elsewhere in PARL, float64 rewards,
+and the finished episodes' statistics in `infos["episode"]`.
 """
 
 from collections.abc import Callable
@@ -172,10 +172,10 @@ class AleVectorEnv(NativeVectorEnv):
 
 
 class EnvPoolVectorEnv(NativeVectorEnv):
-    """A pool of EnvPool, by default with same-step resets: environments that ended, and only they, are reset at once.
+    """A pool of EnvPool, by default with same-step resets: only environments that ended are reset at once.
 
-    That is a second call into EnvPool in every step in which an episode ends. With NEXT_STEP there is none: EnvPool
-    resets in the step after.
+    This takes a second call into EnvPool in every step in which an episode ends. With NEXT_STEP there is no second
+    call: EnvPool resets in the next step.
 
     A pool takes its seed when it is made. `reset(seed=...)` therefore makes a new one, seeded with the first seed;
     EnvPool derives those of the environments from it.

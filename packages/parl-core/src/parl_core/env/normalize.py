@@ -162,7 +162,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
 
 
 def cut(scaled: Any, limit: float) -> NDArray[Any]:
-    """Return numbers within [-limit, limit], except for infinite ones, which a learner has to see."""
+    """Return numbers cut to [-limit, limit], except for infinite ones, which stay visible to checks."""
     clipped: NDArray[Any] = np.clip(scaled, -limit, limit)
     return clipped if np.isfinite(scaled).all() else np.where(np.isinf(scaled), scaled, clipped)
 
@@ -231,7 +231,7 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         raw_final_obs: last observations of the episodes that ended in it, as `infos["final_obs"]` has them; else None.
         ob_rms: statistics of observations; None where they are not normalised. Evaluation environments may share them.
         ret_rms: statistics of the discounted sums; None where rewards are not scaled.
-        training: whether the statistics learn from what comes.
+        training: whether observations and rewards update the statistics.
 
     Raises:
         HyperparameterError: a number is out of its range, or the observations are not a `Box`.
@@ -307,7 +307,7 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         return observations, rewards, terminated, truncated, infos
 
     def normalize_obs(self, observations: Any) -> Any:
-        """Return observations `[..., *obs]` as the agent sees them; they are not counted."""
+        """Return normalised observations `[..., *obs]`; they do not update the statistics."""
         if self.ob_rms is None:
             return observations
         scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
@@ -333,7 +333,7 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
     def as_seen(self, env: AnyEnv) -> AnyEnv:
         """Return one environment whose observations are normalised in the same way, for evaluations: its rewards stay.
 
-        The statistics are these, as they are at any time; they learn nothing from it.
+        It uses the present statistics of this wrapper, and does not update them.
         """
         if self.ob_rms is None:
             return env
@@ -351,12 +351,12 @@ class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
         self.training = False
 
     def checkpoint_state(self) -> dict[str, NDArray[np.float64]]:
-        """Return what a checkpoint of a run holds: the statistics, and the sums of the running episodes."""
+        """Return the state for a checkpoint of a run: the statistics, and the sums of the running episodes."""
         running = {"sums": self._sums, "returns": self._returns, "lengths": self._lengths}
         return {**self.get_state(), **{name: array.astype(np.float64) for name, array in running.items()}}
 
     def restore_checkpoint(self, state: dict[str, Any]) -> None:
-        """Continue from what `checkpoint_state` returned.
+        """Restore a state that `checkpoint_state` returned.
 
         Raises:
             CheckpointError: as in `set_state`.

@@ -1,4 +1,4 @@
-"""A grid that rewards nothing but its far corner: a task for exploration."""
+"""A grid with a reward only in its far corner: a task for exploration."""
 
 from typing import Any
 

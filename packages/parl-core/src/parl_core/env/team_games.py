@@ -1,4 +1,4 @@
-"""Environments of other interfaces as those of PettingZoo's parallel API: SMAC, and Gymnasium's with tuples.
+"""Adapters from other interfaces to PettingZoo's parallel API: SMAC, and Gymnasium's with tuples.
 
 SMACGame("3m")              the StarCraft Multi-Agent Challenge (Samvelyan et al. 2019), and SMACv2, SMAClite
 TupleGame(env)              level-based foraging, RWARE: one entry an agent in observations, actions and rewards
@@ -28,7 +28,7 @@ class SMACGame:
 
     Args:
         map_name: such as `"3m"`.
-        env: one that exists already, of the same interface: `get_env_info`, `reset`, `step`, `get_obs`, `get_state`
+        env: an existing environment of the same interface: `get_env_info`, `reset`, `step`, `get_obs`, `get_state`
             and `get_avail_actions`; default: `smac.env.StarCraft2Env`.
         options: further arguments of `StarCraft2Env`, such as `difficulty="7"`.
 
@@ -80,7 +80,7 @@ class SMACGame:
         return self._observations(), self._infos({})
 
     def step(self, actions: Mapping[str, Any]) -> Steps:
-        """Take one step; agents that have left do nothing, which is action 0."""
+        """Take one step; agents that have left take action 0, which does nothing."""
         took = list(self.agents)
         reward, over, info = self.env.step([int(actions.get(name, 0)) for name in self.possible_agents])[:3]
         masks = self.env.get_avail_actions()
@@ -185,7 +185,7 @@ class TupleGame:
 
 
 def tuple_maker(env_id: str) -> Callable[..., Any] | None:
-    """Return what makes a `TupleGame` of a registered environment, `package:Id`; None if there is none."""
+    """Return a function that makes a `TupleGame` of a registered environment, `package:Id`; None if there is none."""
     package, _, name = env_id.partition(":")
     if find_spec(package.partition(".")[0]) is None:
         return None

@@ -46,7 +46,7 @@ def _connects_four(stones: Any) -> Any:
 
 
 class TurnGame:
-    """A game of two players who take turns, in the part of PettingZoo's AEC API that loops use.
+    """A game in which two players take turns, in the part of PettingZoo's AEC API that loops use.
 
         game.reset(seed=1)
         for player in game.agent_iter():
@@ -57,9 +57,9 @@ class TurnGame:
     and `_play`.
 
     Attributes:
-        possible_agents: `player_0`, who begins, and `player_1`.
+        possible_agents: `player_0`, which begins, and `player_1`.
         agents: those that have not left; they leave one after the other when the game is over.
-        agent_selection: whose turn it is.
+        agent_selection: the player to move.
         rewards: of the last step, by player.
         terminations, truncations: whether the game is over, by player; none is truncated.
         infos: empty, by player.
@@ -115,14 +115,14 @@ class TurnGame:
         self._begin()
 
     def observe(self, agent: str) -> Any:
-        """Return what a player sees now."""
+        """Return a player's present observation."""
         return self._seen(self.possible_agents.index(agent))
 
     def last(self, observe: bool = True) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Return what the player whose turn it is sees, and its reward since its turn before.
+        """Return the observation of the player to move, and its reward since its previous turn.
 
         Returns:
-            observation (None where not asked for), reward, terminated, truncated, info.
+            observation (None if not requested), reward, terminated, truncated, info.
         """
         agent = self.agent_selection
         return (
@@ -134,13 +134,13 @@ class TurnGame:
         )
 
     def agent_iter(self, max_iter: int = 2**63) -> Any:
-        """Yield the player whose turn it is, until all have left."""
+        """Yield the player to move, until all have left."""
         while self.agents and max_iter > 0:
             max_iter -= 1
             yield self.agent_selection
 
     def step(self, action: Any) -> None:
-        """Play an action of the player whose turn it is, or None where its game is over: it leaves.
+        """Play an action of the player to move; None if its game is over: the player leaves.
 
         Raises:
             ParlError: `reset` was never called, or all players have left.
@@ -320,7 +320,7 @@ class ConnectFourBoards:
     """Positions of `n` games of connect four.
 
     Attributes:
-        own: stones of the player whose turn it is, uint64 `[n]`.
+        own: stones of the player to move, uint64 `[n]`.
         taken: stones of both, uint64 `[n]`.
     """
 
@@ -344,7 +344,7 @@ class ConnectFourBoards:
         return np.asarray((self.taken[:, None] & _TOPS) == 0)
 
     def after(self, columns: ArrayLike) -> "ConnectFourBoards":
-        """Return the positions after a move in each, seen by the other player.
+        """Return the positions after a move in each, from the other player's side.
 
         Args:
             columns: `[n]`, which have room; that is not checked.
@@ -353,7 +353,7 @@ class ConnectFourBoards:
         return ConnectFourBoards(self.own ^ self.taken, self.taken | (self.taken + bottoms))
 
     def lost(self) -> NDArray[np.bool_]:
-        """Return whether the other player, who moved last, has four in a row, `[n]`."""
+        """Return whether the other player, which moved last, has four in a row, `[n]`."""
         return np.asarray(_connects_four(self.own ^ self.taken) != 0)
 
     def full(self) -> NDArray[np.bool_]:
@@ -365,7 +365,7 @@ class ConnectFourBoards:
         return self.lost() | self.full()
 
     def observations(self) -> NDArray[np.float32]:
-        """Return what the player whose turn it is sees, `[n, 84]`, as `ConnectFour` shows it."""
+        """Return the observations of the player to move, `[n, 84]`, as in `ConnectFour`."""
         sides = np.stack([self.own, self.own ^ self.taken], axis=1)
         planes = (sides[:, :, None] >> _CELLS.reshape(-1)) & _ONE
         return planes.reshape(len(self), -1).astype(np.float32)

@@ -66,7 +66,7 @@ class _CallLink:
         self._answer = self._group.submit(method, *arguments)
 
     def begin_step(self, actions: Any) -> None:
-        """Have all environments stepped; an array `[count, *act]`, or a list."""
+        """Start a step of all environments with actions: an array `[count, *act]`, or a list."""
         self.begin("step", _sent(actions))
 
     def finish(self, timeout_s: float | None = None) -> Any:
@@ -74,7 +74,7 @@ class _CallLink:
 
         Raises:
             TimeoutError: it did not come in time.
-            Exception: what the method raised, or that the actor was lost.
+            Exception: one that the method raised, or the loss of the actor.
         """
         answer, self._answer = self._answer, None
         assert answer is not None, "finish follows begin"
@@ -256,8 +256,8 @@ def make_vector_env(
             default, and make it of others by `parl_core.env.autoreset`.
 
     Raises:
-        HyperparameterError: a number is out of its range, the mode is unknown, or the system does not know its slots.
-        Exception: what an environment's constructor raised.
+        HyperparameterError: a number is out of its range, the mode is unknown, or the system's slots are unknown.
+        Exception: one that an environment's constructor raised.
     """
     num_envs = check_int("num_envs", num_envs)
     if envs_per_actor is not None:
@@ -363,7 +363,7 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
         Raises:
             HyperparameterError: there are more or fewer actions than environments.
             ParlError: `reset` has to be called first, also after a step that raised.
-            Exception: what an environment raised, or that its actor was lost; a note names the environments.
+            Exception: one that an environment raised, or the loss of its actor; a note names the environments.
         """
         if self._awaits_reset:
             raise ParlError("call reset() before step(): no episode is running, or the last step raised")
@@ -428,12 +428,12 @@ class VectorEnv(ClosedByWith, GymnasiumVectorEnv[Any, Any, Any]):
         self._over = np.array(state["over"], np.bool_)
 
     def get_statistics(self) -> list[list[Any]]:
-        """Return what each environment keeps beyond an episode, such as running statistics."""
+        """Return the state of each environment that outlasts an episode, such as running statistics."""
         found = self._in_all(lambda group, _start, _stop: group.begin("get_statistics"), lambda group: group.finish())
         return list(itertools.chain.from_iterable(found))
 
     def set_statistics(self, saved: Sequence[list[Any]]) -> None:
-        """Continue with what `get_statistics` returned, from the next reset on, which has to follow.
+        """Restore the result of `get_statistics`, from the next reset on, which has to follow.
 
         Raises:
             CheckpointError: an environment has other wrappers.

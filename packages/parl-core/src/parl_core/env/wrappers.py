@@ -5,7 +5,7 @@
     PreviousStep            observations with the previous action and reward
     VectorEnv               of PARL 2.x: several environments as one, in lists
 
-`parl_core.env.compat` has `CompatWrapper` and what the two APIs are.
+`parl_core.env.compat` has `CompatWrapper` and describes the two APIs.
 
 `parl_core.env.atari` and `parl_core.env.normalize` have the wrappers of their tasks, `parl_core.env.vector` the vector
 environments for training.
@@ -124,7 +124,7 @@ class MonitorEnv(ApiWrapper):
         return self._total_steps
 
     def next_episode_results(self) -> Iterator[tuple[float, int]]:
-        """Yield return and length of the episodes that finished since they were last asked for."""
+        """Yield return and length of the episodes that finished since the last call."""
         while self._handed_out < len(self._returns):
             self._handed_out += 1
             yield self._returns[self._handed_out - 1], self._lengths[self._handed_out - 1]
@@ -133,7 +133,7 @@ class MonitorEnv(ApiWrapper):
 class VectorEnv:
     """Steps a list of environments in turn, and begins a new episode where one has ended.
 
-    Everything goes in and out as lists with one entry for each environment, so that any observation will do.
+    Arguments and results are lists with one entry for each environment, so that observations may be anything.
     `parl_core.env.vector` has the one for training: arrays, and environments in other processes.
 
     Args:
@@ -265,7 +265,7 @@ class PreviousStep(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Dict({**(dict(seen) if self._is_dict else {"observation": seen}), **added})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return the first observation of an episode, before which nothing was done."""
+        """Return the first observation of an episode, which has no previous action."""
         observation, info = self.env.reset(seed=seed, options=options)
         return self._with(observation, self._none.copy(), 0.0), info
 
