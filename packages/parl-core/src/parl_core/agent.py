@@ -1,7 +1,7 @@
 """The contract of `parl.Agent`: numpy arrays and Python numbers outside, one algorithm and its tensors inside.
 
-Works as it is around the standard algorithms. A subclass is written for something special: another preprocessing, other
-exploration, several algorithms.
+`parl.Agent` works unchanged around the standard algorithms. Write a subclass for special needs: other preprocessing,
+other exploration, several algorithms.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Agent:
     dimensions is one observation, one of `obs_ndim + 1` a batch. Without it, arrays of 1 or 3 dimensions (a vector, an
     image) are one observation, arrays of 2 or 4 dimensions a batch of them; anything else is refused. A batch gives one
     row an observation, one observation gives the row itself. A dictionary of arrays is an observation of several parts:
-    the model gets a dictionary of tensors. Tensors of a framework, such as GPU simulators give, go to the model as they
-    are (of another framework by DLPack), and what is returned are tensors, too.
+    the model gets a dictionary of tensors. Tensors of a framework, such as those of GPU simulators, are passed to the
+    model unchanged (those of another framework by DLPack), and the results are tensors, too.
 
     Args:
         algorithm: the algorithm to act and learn with.
@@ -276,12 +276,11 @@ class Agent:
 
         Args:
             args: a batch (`Transitions`, `Rollout`, `Fragment`, `Windows`), or its columns one by one, as PARL 1.x and
-                2.x have it; the arguments are those of the algorithm's `learn`. An algorithm of your own whose `learn`
-                takes other arguments gets these.
+                2.x have it; the arguments are those of the algorithm's `learn`, also those of your own algorithm.
             kwargs: likewise.
 
         Returns:
-            What the algorithm returns, as floats and arrays.
+            The result of the algorithm, as floats and arrays.
 
         Raises:
             DivergedError: the loss is NaN or infinite; where a number of the batch is, it is a `SpoiledBatchError`,
@@ -480,7 +479,7 @@ class Agent:
             save_path: a file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.
             model: save the weights of this model alone.
             normalization: the environment whose running statistics this agent's observations are normalised by
-                (`NormalizeVector`, or what `wrap_rms` gives), to save them with it: without them it is of no use.
+                (`NormalizeVector`, or the result of `wrap_rms`), to save them with it: it needs them to act.
 
         Raises:
             TypeError: `normalization` is or wraps no environment with running statistics.

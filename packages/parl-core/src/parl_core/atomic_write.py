@@ -2,8 +2,8 @@
 
     content ──> .<name>.<random>.tmp ──> to the disk ──> renamed to <name>
 
-So a reader sees the old content or the new, never a part, whatever ends the program. A program that was killed may
-leave the temporary file; nothing reads it.
+So a reader finds the old content or the new, never a part, whatever ends the program. A killed program may leave the
+temporary file, which is never read.
 """
 
 import json

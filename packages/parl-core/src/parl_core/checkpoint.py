@@ -280,14 +280,14 @@ class Journaled(Protocol):
 
 
 class Journal:
-    """A replay memory on disk, in pieces: each checkpoint adds what was written since the one before.
+    """A replay memory on disk, in pieces: each checkpoint adds the transitions since the previous one.
 
         piece     [0, 10000)   [10000, 20000)   [20000, 30000)        numbers of transitions, counted from the first
         memory                     [15000 ............. 30000)        of max_size 15000: the first piece is not needed
 
-    Saving costs what is new, not what is there: a memory of a million transitions takes as long as an empty one. Pieces
-    are never changed, so checkpoints share them; a piece goes when no checkpoint needs it. Where a resumed run begins
-    new episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
+    The time to save depends on the new transitions only: with a million older ones it takes as long as without any.
+    Pieces are never changed, so checkpoints share them; a piece is removed when no checkpoint needs it. If a resumed
+    run begins new episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
 
     Args:
         folder: where they are; made with the first one.
@@ -366,7 +366,7 @@ def to_tree(state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 
     Raises:
         CheckpointError: something in it is neither a number, a text, an array, nor a collection of these; the message
-            says where.
+            names the place.
     """
     arrays: dict[str, NDArray[Any]] = {}
     return _split(state, "", arrays), arrays

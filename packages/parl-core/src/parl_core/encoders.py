@@ -29,7 +29,7 @@ EMBEDDED = 64
 
 
 class Layer:
-    """Base of what is a layer of the framework, which calls `forward`."""
+    """Base of layers of the framework, which calls `forward`."""
 
     _layers: Any
 

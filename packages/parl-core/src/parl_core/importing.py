@@ -4,10 +4,10 @@
     import_run("model.zip", "CartPole-v1", folder)               Stable-Baselines3: what `parl import` does
     import_run("model.ckpt", "CartPole-v1", folder, algorithm="DQN")   PARL 2.x, for a model like that of its examples
 
-`import_run` writes a folder as `parl train` leaves one: `parl evaluate`, `play` and `export` take it. The weights are
+`import_run` writes a folder like that of `parl train`: `parl evaluate`, `play` and `export` take it. The weights are
 those of `parl.networks.for_spaces`: chains of layers are put into the chains of the same place, in the order of the
-file. Every array of a file has to find its place, else the file is refused; targets are copies of the trained networks,
-and optimizers begin anew. Files are read as data (`parl_core._foreign_weights`); nothing that they name is run.
+file. A file with an array that has no place is refused. Targets are copies of the trained networks, and optimizers
+start from their initial state. Files are read as data (`parl_core._foreign_weights`); no code that they name is run.
 
 Stable-Baselines3's Gaussian policies act in the units of the environment, ours in [-1, 1]: the last layer is divided by
 the width of the action space, so that actions are the same.
@@ -111,8 +111,8 @@ class _Network(NamedTuple):
 def restore(agent: Any, path: str | os.PathLike[str], model: Any = None) -> None:
     """Load the weights of a checkpoint of PARL 2.x, of either framework, into an agent's model, on either backend.
 
-    The model has layers of the same names and sizes as the one that was saved, as a program of PARL 2.x has whose
-    models are unchanged. Targets become copies of the model.
+    The model must have layers of the same names and sizes as the saved one, as in a program of PARL 2.x with unchanged
+    models. Targets become copies of the model.
 
     Args:
         agent: a `parl.Agent`.

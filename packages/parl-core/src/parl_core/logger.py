@@ -8,10 +8,10 @@
                                                ├─ <directory>/log.log, once a directory is set
                                                └─ the handlers that the program gave to the root logger
 
-Importing this module does nothing. The first message prepares the logger "parl": level INFO unless the program chose
-one, and a console handler that keeps silent while the root logger has handlers, so that nothing appears twice. The
-root logger is never touched; the handler that importing paddle gives it does not count, and gets no message of this
-one. All functions can be called from any thread.
+Importing this module does nothing. The first message prepares the logger "parl": level INFO unless the program has set
+one, and a console handler that is silent while the root logger has handlers, so that no line appears twice. The root
+logger is never changed; the handler that importing paddle adds to it does not count, and gets no messages of this
+logger. All functions can be called from any thread.
 """
 
 import logging

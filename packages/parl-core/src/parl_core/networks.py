@@ -381,7 +381,7 @@ class QuantileNetwork(_Network):
 
     Args:
         act_dim: number of actions.
-        quantiles: how many; 200 in Dabney et al. 2018.
+        quantiles: number of quantiles; 200 in Dabney et al. 2018.
         hidden: sizes of the hidden layers (ReLU).
         noisy: as in `QNetwork`.
         body: instead of `hidden` and `noisy`, with more to choose.
@@ -502,10 +502,10 @@ class SharedActorCritic(_Policy):
     """Policy and value over one trunk.
 
     Args:
-        act_dim: as in `ActorCritic`, like the others.
+        act_dim: this and the other arguments as in `ActorCritic`.
         hidden: sizes of the hidden layers (tanh).
         continuous: the policy is a Gaussian.
-        numbers: how many outputs are means.
+        numbers: number of outputs that are means.
         body: instead of `hidden`, with more to choose.
     """
 
@@ -603,7 +603,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
         memory_size: units of the memory, and of the layer in front of it.
         hidden: sizes of further layers (tanh) in front of that.
         continuous: the policy is a Gaussian.
-        numbers: how many outputs are means.
+        numbers: number of outputs that are means.
         memory_options: further arguments of the memory: `reach`, `blocks` and `heads` of the transformer.
         body: instead of `hidden`, with more to choose.
     """
@@ -646,7 +646,7 @@ class RecurrentQNetwork(_Remembering):
 
     Args:
         act_dim: number of actions.
-        memory: as in `RecurrentActorCritic`, like the others.
+        memory: this and the other arguments as in `RecurrentActorCritic`.
         memory_size: units of the memory, and of the layer in front of it.
         hidden: sizes of further layers (ReLU) in front of that.
         dueling: separate value and advantage.
@@ -909,7 +909,7 @@ class QuantileActorCritic(SquashedActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        critics: how many; 5 in Kuznetsov et al. 2020.
+        critics: number of critics; 5 in Kuznetsov et al. 2020.
         quantiles: of each; 25 in Kuznetsov et al. 2020.
         body: instead of `hidden`, with more to choose.
     """
@@ -938,7 +938,7 @@ class EnsembleActorCritic(SquashedActorCritic):
     Args:
         act_dim: number of action dimensions.
         hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
-        critics: how many; 10 in Chen et al. 2021.
+        critics: number of critics; 10 in Chen et al. 2021.
         dropout: of critics with layer normalisation, the share of units that a training pass leaves out; 0.01 in
             Hiraoka et al. 2022. None: critics are plain.
         body: instead of `hidden`, with more to choose.

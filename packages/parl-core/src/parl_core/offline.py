@@ -10,9 +10,9 @@
     terminal     terminal       terminals
     truncated    truncated      timeouts             optional
 
-D4RL's raw files lack `next_observations`: there the following row's observation is taken, and rows that ended at a time
-limit or with the file, whose next observation was not written, are left out. Files that a `ReplayMemory` saved are put
-into the order of their steps. `SequenceSampler` draws the windows of episodes that a sequence model such as the
+D4RL's raw files lack `next_observations`. There the following row's observation is taken, and rows that ended at a time
+limit or with the file are left out, because their next observation was not written. Files that a `ReplayMemory` saved
+are put into the order of their steps. `SequenceSampler` draws the windows of episodes that a sequence model such as the
 Decision Transformer learns from.
 """
 
@@ -134,7 +134,7 @@ class OfflineDataset:
 
     @property
     def episode_returns(self) -> NDArray[np.float64]:
-        """Undiscounted return of each episode: what the policy that made the data reached."""
+        """Undiscounted return of each episode: the performance of the policy that made the data."""
         return np.array([self.reward[start:stop].sum(dtype=np.float64) for start, stop in self.episodes])
 
     def draw(self, n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -151,10 +151,10 @@ class OfflineDataset:
         return self._with(reward=self.reward.astype(np.float64) * scale + shift)
 
     def chosen_in(self, space: Any) -> "OfflineDataset":
-        """Return the same data with actions as agents choose them, where they were logged as the environment took them.
+        """Convert data whose actions were logged in the environment's form to the form in which agents choose them.
 
-        The numbers of a box go from its bounds to [-1, 1], those of a dimension without bounds stay what they are; and
-        choices are counted from 0. `read_minari` does so by itself.
+        The numbers of a box are mapped from its bounds to [-1, 1]; in dimensions without bounds they do not change.
+        Choices are counted from 0. `read_minari` does this by itself.
 
         Args:
             space: a Gymnasium space, that of the environment's actions.
@@ -273,8 +273,8 @@ def read_npz(path: str | os.PathLike[str]) -> OfflineDataset:
 def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
     """Read a Minari dataset.
 
-    It has actions as the environment took them, and says its action space: here they are as agents choose them, as
-    `OfflineDataset.chosen_in` makes them.
+    Its actions are in the environment's form, and it contains the action space. They are converted to the form in which
+    agents choose them by `OfflineDataset.chosen_in`.
 
     Args:
         dataset: its id, such as `"mujoco/hopper/medium-v0"`, or an object of `minari.load_dataset`.

@@ -22,11 +22,11 @@ header's `__metadata__` has `parl`, a JSON object, and `crc32` of the table of a
     observation         {"shape", "dtype"}, or {"dict": {name: ...}}, or {"tuple": [...]}
     mask                whether observations bring a mask of actions in their entry `action_mask`
     network             {"kind": ...}: a tree of layers, of which `_LAYERS` lists the kinds, with names of arrays
-    memory              of version 2: {"kind", "front", ...}, what remembers, between the layers `front` and `network`
+    memory              of version 2: {"kind", "front", ...}, the memory between the layers `front` and `network`
     sizes               number of choices of each part of an action, whose scores lie side by side
     action              how parts become an action: {"choice"}, {"choices"}, {"box"}, {"dict"} or {"tuple"}
 
-Nothing is ever unpickled, and what does not fit is refused when the file is loaded.
+Nothing is ever unpickled, and a file with unsuitable content is refused when it is loaded.
 """
 
 import json

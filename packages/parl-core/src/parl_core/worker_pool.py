@@ -158,12 +158,12 @@ class WorkerPool:
 
     Args:
         spawn: makes the worker of this slot; called in the order of slots first, and in threads later.
-        size: how many slots.
-        policy: says how often workers may be replaced.
+        size: number of slots.
+        policy: the limit of replacements of workers.
         timeout_s: longest time for one piece of work; None has no limit.
         runs: a description of what the workers run, for messages.
-        closing: a method that workers are asked to run before they end, within `CLOSE_TIMEOUT_S`; without one, those
-            that are at work are ended at once.
+        closing: a method that is called on workers before they end, within `CLOSE_TIMEOUT_S`; without one, busy workers
+            are ended at once.
     """
 
     def __init__(

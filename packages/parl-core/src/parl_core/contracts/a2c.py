@@ -50,7 +50,7 @@ class A2C(OnPolicy):
         learning_rate: of Adam, above 0; default 1e-3 (PARL).
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
-        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.

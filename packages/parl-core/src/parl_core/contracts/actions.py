@@ -108,7 +108,7 @@ def check_possible(action: NDArray[np.int64], mask: NDArray[np.bool_], sizes: tu
 
 @dataclass(frozen=True)
 class ActionKind:
-    """Discrete unless told otherwise.
+    """The kind of an algorithm's actions; discrete by default.
 
         kind             the model's policy(obs)                   actions
         discrete         logits `[batch, act_dim]`                 int64 `[batch]`
@@ -129,7 +129,7 @@ class ActionKind:
 
     @classmethod
     def of(cls, continuous_action: bool | None, nvec: Sequence[int] | None, model: Any = None) -> "ActionKind":
-        """Return the kind that the arguments of an algorithm's constructor describe, else the kind that its model says.
+        """Return the kind that the arguments of an algorithm's constructor describe, else the kind of its model.
 
         Args:
             continuous_action: as in the algorithm.
@@ -201,10 +201,10 @@ class ActionKind:
         Args:
             values: the mask that was given.
             obs: observations that may bring one.
-            action: what `column` returned, where it is known what was done.
+            action: the result of `column`, if the actions taken are known.
 
         Raises:
-            ValueError: the mask does not fit the actions, leaves none of them, or does not allow what was done.
+            ValueError: the mask does not fit the actions, allows none of them, or does not allow the actions taken.
         """
         if self.continuous and self.nvec is None:
             if values is not None:

@@ -62,10 +62,10 @@ def merge(
 
 
 def check_schedule(name: str, value: Any, check: Callable[[str, object], float]) -> Scheduled:
-    """Return a number that `check` lets pass, or a schedule whose value at the start does; see `check_stages`.
+    """Return a number that `check` accepts, or a schedule whose value at the start it accepts; see `check_stages`.
 
     Raises:
-        HyperparameterError: it does not; of a schedule, the message has what it gives for step 0.
+        HyperparameterError: the value is not accepted; for a schedule, the message has its value at step 0.
     """
     if callable(value):
         check(f"{name} at the start of its schedule", value(0))
@@ -73,12 +73,12 @@ def check_schedule(name: str, value: Any, check: Callable[[str, object], float])
 
 
 def check_stages(name: str, value: Any, check: Callable[[str, object], float]) -> Scheduled:
-    """Return a number that `check` lets pass, or a schedule of `parl_core.schedules` whose values do, or may be 0.
+    """Return a number that `check` accepts, or a schedule of `parl_core.schedules` whose values it accepts or are 0.
 
-    A function of one's own is returned as it is.
+    A function of the user is returned unchecked.
 
     Raises:
-        HyperparameterError: the number does not, or a value of the schedule, which the message has.
+        HyperparameterError: the number or a value of the schedule is not accepted; the message has the value.
     """
     if not callable(value):
         return check(name, value)
@@ -89,10 +89,10 @@ def check_stages(name: str, value: Any, check: Callable[[str, object], float]) -
 
 
 def check_rates(rates: Mapping[str, Scheduled]) -> None:
-    """Refuse rates of a loop that are, or become, negative; `entropy_coeff` alone may, as PARL's has that sign.
+    """Refuse rates of a loop that are or become negative, except for `entropy_coeff`, which is negative in PARL 2.x.
 
     Raises:
-        HyperparameterError: it names the rate and the value.
+        HyperparameterError: a rate is negative; the message names the rate and the value.
     """
     for name, value in rates.items():
         check_stages(f"the rate {name}", value, check_real if name == "entropy_coeff" else check_non_negative)

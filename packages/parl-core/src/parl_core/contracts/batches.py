@@ -330,7 +330,7 @@ class Transitions(Batch):
 
 @dataclass(frozen=True)
 class Sequences(Batch):
-    """Sequences of remembered steps, one after the other, as DQN learns from them with a model that has a memory.
+    """Sequences of replayed steps, one after the other, as DQN learns from them with a model that has a memory.
 
     Each of the n sequences has S rows; the last ones are there for others to bootstrap from.
 
@@ -415,7 +415,7 @@ class TeamRollout(Rollout):
 
     @classmethod
     def of(cls, rollout: Rollout, numbers: Any) -> Self:
-        """Return a rollout of arrays or tensors as one of several agents, all of which acted unless it says otherwise.
+        """Return a rollout of arrays or tensors as one of several agents; by default all of them acted at each step.
 
         Args:
             rollout: of arrays or tensors.

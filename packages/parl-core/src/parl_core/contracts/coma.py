@@ -21,7 +21,7 @@ FIGURES = ("critic_loss", "policy_loss", "entropy", "advantage")
 class COMA(OnPolicy):
     """Counterfactual multi-agent policy gradients (Foerster et al. 2018, arXiv:1705.08926).
 
-        Q(s, (u^-a, .)) of each agent a: what each of its actions is worth while the others do what they did
+        Q(s, (u^-a, .)) of each agent a: the values of its actions while the other agents' actions stay fixed
         A^a = Q(s, u) - sum_u'a pi^a(u'a | o^a) Q(s, (u^-a, u'a))                               (equation 4)
         policy loss = -mean(A^a log pi^a(u^a | o^a)) - entropy_coef * entropy
         critic loss = mean((Q(s, u) - y)**2),   y = TD(lambda) of the target critic              (section 4)
@@ -31,14 +31,14 @@ class COMA(OnPolicy):
 
     Deviations from the paper: each step of the critic takes the whole rollout, not one time step after the other from
     the last; rollouts are of a fixed number of steps, which may cut episodes (the rest is bootstrapped); actors
-    remember only where the model does; policies are kept stochastic by an entropy bonus where wanted, not by mixing in
-    uniform actions; rewards are each agent's, which in a team with common rewards are the same.
+    have a memory only if the model has one; an optional entropy bonus keeps policies stochastic, instead of a mixture
+    with uniform actions; rewards are each agent's, which in a team with common rewards are the same.
 
     It acts on joint observations (`parl_core.env.joint.JointEnv`). The model has `policy(obs)`, logits `[batch, agents,
     n_actions]`; `values(obs, action)`, with actions one-hot `[batch, agents, n_actions]`, Q of each agent's actions
     `[batch, agents, n_actions]`, where an agent's row must not depend on its own action; and `get_actor_params()` and
     `get_critic_params()`. `parl.networks.for_team(..., "counterfactual")` makes one, with `memory=` one whose
-    `remember` returns joint observations with features of the policies; critics see the global state, and have no
+    `remember` returns joint observations with features of the policies; critics get the global state, and have no
     memory.
 
     `gamma` and `td_lambda` are those of the loop's targets, because lambda-returns are estimated there: `gamma` of

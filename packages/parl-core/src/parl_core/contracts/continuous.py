@@ -3,7 +3,7 @@
 Actions lie in [-1, 1] in every dimension; the loops and `parl.env.ActionMappingWrapper` map them to the bounds of an
 environment, whichever finite ones it has.
 
-    model.policy(obs)               what the algorithm's class says
+    model.policy(obs)               described in the algorithm's class
     model.value(obs, action)        `[batch]` or `[batch, 1]`; of twin critics a pair of such
     model.get_actor_params()        parameters of the actor
     model.get_critic_params()       those of the critic; by default all that are not the actor's
@@ -137,7 +137,7 @@ class ContinuousActorCritic(CountingUpdates):
 
         Args:
             batch: tensors.
-            drawn: what the algorithm gives besides, such as noise: hand it on to `super().critic_loss`.
+            drawn: further values of the algorithm, such as noise: pass them on to `super().critic_loss`.
         """
         raise NotImplementedError
 
@@ -154,7 +154,7 @@ class ContinuousActorCritic(CountingUpdates):
         self.model.sync_weights_to(self.target_model, 1.0 - self.tau if decay is None else decay)
 
     def check_batch(self, batch: Transitions) -> Transitions:
-        """Return a batch of arrays with actions in [-1, 1]; at the first one, what the model returns is looked at."""
+        """Return a batch of arrays with actions in [-1, 1]; with the first batch, check the outputs of the model."""
         action = unit_box("action", batch.action)
         return self._fitted(batch.made(**{**batch.__dict__, "action": action}))
 

@@ -140,9 +140,9 @@ class BootstrappedDDPG(ContinuousActorCritic):
         """Take one step of all critics and one of all actors, and move the target.
 
         Args:
-            batch: as in `DDPG`; its extra column `mask`, float `[batch, heads]`, at least 0, says how much each
-                transition counts for each head, the same whenever it is drawn (`parl_core.replay.BootstrapMasks`);
-                default: each transition for every head.
+            batch: as in `DDPG`; its extra column `mask`, float `[batch, heads]`, at least 0, is the weight of each
+                transition for each head, the same whenever it is drawn (`parl_core.replay.BootstrapMasks`);
+                default: each transition counts for every head.
             actor_lr: for this step.
             critic_lr: for this step.
 

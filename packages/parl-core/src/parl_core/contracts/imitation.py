@@ -39,7 +39,7 @@ class BC(CountingUpdates):
     Args:
         model: the policy.
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (Kingma & Ba 2015).
-        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.

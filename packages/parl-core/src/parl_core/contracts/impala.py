@@ -61,9 +61,9 @@ class IMPALA(CountingUpdates):
 
     The model has `policy(obs)`, logits `[batch, act_dim]` or with `continuous_action` the pair (mean, std) of a
     Gaussian, and `value(obs)`, `[batch]` or `[batch, 1]`; or `policy_and_value(obs)` with the pair of both in one pass.
-    Observations that are dictionaries may bring a mask of actions under the key `action_mask`; logits of what is
-    impossible are huge and negative. A Gaussian's actions are learned from as they were drawn; loops cut them to
-    [-1, 1] and map them to the bounds of the environment.
+    Observations that are dictionaries may contain a mask of actions under the key `action_mask`; logits of impossible
+    actions are huge and negative. Learning uses a Gaussian's actions as they were drawn; loops cut them to [-1, 1] and
+    map them to the bounds of the environment.
 
     Args:
         model: policy and value networks.
@@ -76,7 +76,7 @@ class IMPALA(CountingUpdates):
         entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01 (PARL; paper 0.01 with
             the other sign).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
-        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.
         hyperparas: PARL 1.x's dictionary of the first five settings.

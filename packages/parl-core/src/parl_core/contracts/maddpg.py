@@ -1,4 +1,4 @@
-"""The contract of MADDPG: each agent acts by what it observes, and its critic sees what all observe and do."""
+"""The contract of MADDPG: each agent acts on its own observation; its critic gets all observations and actions."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class MADDPG(ContinuousActorCritic):
     It learns from transitions of joint observations (`parl_core.env.joint`), each agent from its own rewards. Actions
     are numbers in [-1, 1], or choices: then they are one-hot for the critics, and actors learn through the
     Gumbel-softmax relaxation (Jang, Gu & Poole 2017), straight through: forwards the one-hot draw, backwards the
-    softmax. Agents that are not in the episode have zeros for actions and learn nothing; one that was truncated is
+    softmax. Agents that are not in the episode have zeros for actions and do not learn; a truncated agent is
     bootstrapped from its last observation.
 
     Deviations from the paper: a Gaussian instead of an Ornstein-Uhlenbeck process explores with numbers; the decay of
@@ -57,7 +57,7 @@ class MADDPG(ContinuousActorCritic):
         tau: how far the target moves to the model in each step, in (0, 1]; default 0.01 (authors' code).
         actor_lr: learning rate of the actors' Adam, above 0, or a schedule; default 1e-2 (paper, appendix A).
         critic_lr: the same of the critics; default 1e-2 (paper).
-        continuous: actions are numbers; default: what the model says (`action_kind`), else False.
+        continuous: actions are numbers; default: that of the model (`action_kind`), else False.
         temperature: of the Gumbel-softmax, above 0; default 1 (authors' code).
         policy_decay: weight of the mean square of each policy's outputs, at least 0; default 1e-3 (authors' code).
         max_grad_norm: limit of the norm of all actors' gradients, and of all critics', `math.inf` for none; default

@@ -1,4 +1,4 @@
-"""The contracts of MAPPO and IPPO: PPO for several agents, whose critic sees the global state, or what the agent sees.
+"""The contracts of MAPPO and IPPO: PPO for several agents, whose critic gets the global state or the agent's inputs.
 
 joint observations ──> policy: logits of each agent ──> actions `[batch, agents]`
                   └──> value:  one number per agent, in units of PopArt ──> denormalised ──> GAE of each agent
@@ -91,15 +91,15 @@ class MAPPO(PPO):
     with means over agents that acted, h(e) = e**2 / 2 up to huber_delta and huber_delta (|e| - huber_delta / 2) beyond,
     values and returns in PopArt's units, and advantages, of each agent by its own rewards, normalised over the rollout.
 
-    Deviations from the paper, or its code: PopArt's averages take each rollout once, not each minibatch; the clipped
-    value's old one is in the units of now; the first rollout's units are taken over without a change of the critic,
-    whose values would else be far off for many rollouts, because each moves them by clip_param at most.
+    Deviations from the paper, or its code: PopArt's averages take each rollout once, not each minibatch; the old value
+    of the clipped loss is in the present units; the first rollout's units are adopted without a change of the critic,
+    because otherwise its values would be far off for many rollouts, each of which moves them by clip_param at most.
 
     It acts on joint observations (`parl_core.env.joint.JointEnv`) `[batch, ...]` by name. The model has
     `policy(obs)`, logits `[batch, agents, act_dim]`, or for continuous actions the pair (mean, std); and `value(obs)`,
     `[batch, agents, 1]`; for PopArt `value_head` is its last linear layer. Agents share weights or not as the model
     does: `parl.networks.for_team(..., "central")` makes one, with `groups=` and `memory=`. Where continuous actions of
-    some agents have fewer numbers, its `action_kind` says which are padding (`ActionKind.used`).
+    some agents have fewer numbers, its `action_kind` marks the padding (`ActionKind.used`).
 
     Args:
         model: policy and value networks.
@@ -113,7 +113,7 @@ class MAPPO(PPO):
         use_popart: normalise values and returns by PopArt; default True.
         use_value_active_masks: leave agents that have left out of the value loss; they are never in the policy's.
         use_clipped_value_loss: clip the value's step; default True.
-        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         optimizer: as in `PPO`.
         device: see `parl.Algorithm`.
 
@@ -124,7 +124,7 @@ class MAPPO(PPO):
 
     TEAM: ClassVar[str | None] = "central"
     CENTRAL: ClassVar[bool] = True
-    """True if the critic sees the global state."""
+    """True if the critic gets the global state."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class MAPPO(PPO):
 
 
 class IPPO(MAPPO):
-    """Independent PPO (de Witt et al. 2020, arXiv:2011.09533): `MAPPO` whose critics see what their agents see alone.
+    """Independent PPO (de Witt et al. 2020, arXiv:2011.09533): `MAPPO` whose critics get their agents' inputs alone.
 
     Arguments, losses and loop are MAPPO's; the models' `value` gets joint observations without the global state.
     `parl.networks.for_team(..., "independent")` makes one.

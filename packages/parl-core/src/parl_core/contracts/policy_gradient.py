@@ -22,24 +22,24 @@ _ROUNDING = 0.01  # bfloat16 rounds each probability by less than half a percent
 class PolicyGradient(OnPolicy):
     """Monte-Carlo policy gradient (Williams 1992, equation 5; Sutton & Barto 2018, section 13.3).
 
-    loss = -mean(log pi(action_t | obs_t) * reward_t), one Adam step a call. `reward_t` is what the caller puts there,
-    usually the discounted return, normalised over the episode (`parl.utils.calc_discount_norm_reward`).
+    loss = -mean(log pi(action_t | obs_t) * reward_t), one Adam step a call. The caller passes `reward_t`, usually the
+    discounted return, normalised over the episode (`parl.utils.calc_discount_norm_reward`).
 
     The model's `forward(obs)`, or `policy(obs)` where there is no `forward`, returns action probabilities
     `[batch, act_dim]` (rows sum to 1), with `nvec` those of all parts side by side `[batch, sum(nvec)]` (each part sums
     to 1), or with `continuous_action` the pair (mean, std) of a Gaussian, each broadcastable to `[batch, act_dim]`.
 
-    Where not every action is always possible, `action_mask` (or an entry of that name in observations that are
-    dictionaries) keeps the others from being chosen; the probabilities of those that are left are divided by their sum.
+    If not every action is always possible, `action_mask` (or an entry of that name in observations that are
+    dictionaries) excludes the impossible ones; the probabilities of the others are divided by their sum.
 
     In the on-policy loop the value of every state counts as 0: pass `gae_lambda=1.0`, so that advantages are discounted
-    returns. What follows after the end of a rollout, or after a truncation, counts as nothing: `train_by_episodes`
-    plays whole episodes.
+    returns. Rewards after the end of a rollout, or after a truncation, count as 0; use `train_by_episodes` to play
+    whole episodes.
 
     Args:
         model: the policy.
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
-        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.

@@ -129,7 +129,7 @@ class PPO(_SeparateMethods, OnPolicy):
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 0.5 (baselines).
         use_clipped_value_loss: clip the value's step; default True.
         norm_adv: normalise advantages in each minibatch; default True.
-        continuous_action: the policy is a Gaussian; default: what the model says (`action_kind`), else False.
+        continuous_action: the policy is a Gaussian; default: that of the model (`action_kind`), else False.
         nvec: actions are multi-discrete, with this number of choices in each part.
         optimizer: one of `parl.optim` or the framework, made from this model's parameters; default Adam. It keeps its
             own learning rate unless one is given here or in a call.

@@ -1,4 +1,4 @@
-"""The contract of QMIX and VDN: agents that act alone, and learn from the value of what the team did."""
+"""The contract of QMIX and VDN: agents that act on their own, and learn from the value of the team's actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class Team(Model):
         return {"hidden": np.zeros((rows, self._count, size), np.float32)}
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return joint observations with features instead of what the agents see, and the state after them."""
+        """Return joint observations with features instead of the agents' observations, and the state after them."""
         if not self._old:
             found: tuple[Any, dict[str, Any]] = self.agents.remember(obs, state, begins)
             return found
@@ -231,7 +231,7 @@ class QMIX(DQN):
 
     @property
     def n_agents(self) -> int | None:
-        """The number of agents that the mixing network says; None where it does not say one."""
+        """The number of agents of the mixing network; None if it does not have one."""
         found: int | None = getattr(self.qmixer_model, "n_agents", None)
         return found
 
@@ -394,7 +394,7 @@ class VDN(QMIX):
     """Value decomposition (Sunehag et al. 2017, arXiv:1706.05296): `QMIX` whose mixing network is the sum.
 
     Args:
-        agent_model: the agents' network, as in `QMIX`, like the others.
+        agent_model: the agents' network; this and the following as in `QMIX`.
         double_q: double Q-learning.
         gamma: discount of one step.
         lr: learning rate.

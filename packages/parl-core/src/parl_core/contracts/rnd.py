@@ -18,7 +18,7 @@ class RND(CountingUpdates):
         novelty(obs)  = mean((predicted(obs) - random(obs))**2)
         loss          = mean(novelty(obs)) + value_loss_coef * mean((value(obs) - return)**2)
 
-    The random network is never trained, so the predictor fails on observations that it has not seen. It is not a
+    The random network is never trained, so the predictor fails on observations that it was not trained on. It is not a
     policy: `parl_core.training.novelty.NoveltyReward` gives its novelty to PPO or A2C as a second reward, whose
     returns `value` estimates. Deviations from the paper: the second value has a network of its own.
 

@@ -350,7 +350,7 @@ class DroQ(REDQ):
     The model is REDQ's; `parl.networks.for_spaces(..., "ensemble", critics=2, dropout=0.01)` makes one.
 
     Args:
-        model: as in REDQ, like the others.
+        model: this and the following as in REDQ.
         gamma, tau, alpha, actor_lr, critic_lr, subset, policy_freq: likewise.
         alpha_lr, target_entropy, optimizer, hyperparas: as SAC's.
         device, compile: see `parl.Algorithm`.

@@ -201,8 +201,8 @@ class ReBRAC(TD3):
         """Take one step of the critics and, where it is due, one of the actor: see `TD3.learn`.
 
         Args:
-            batch: tensors; its extra column `next_action`, `[batch, act_dim]`, is what the data did in `next_obs`, and
-                anything in [-1, 1] where the episode terminated.
+            batch: tensors; its extra column `next_action`, `[batch, act_dim]`, has the logged actions in `next_obs`,
+                and anything in [-1, 1] where the episode terminated.
             actor_lr: learning rate of the actor for this step; default the constructor's.
             critic_lr: learning rate of the critics for this step; default the constructor's.
 
