@@ -73,7 +73,7 @@ class ActorHandle(Protocol):
     def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
         """Send a call and return at once; any number may be outstanding.
 
-        Whatever goes wrong with the call, the loss of the actor included, is raised by the future's `result`;
+        Errors of the call, the loss of the actor included, are raised by the future's `result`;
         only a call on a closed handle is refused here.
         """
 

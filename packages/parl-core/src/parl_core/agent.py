@@ -78,7 +78,7 @@ class Agent:
     _has_settled: bool = False
     _told_of_nan: bool = False
     _columns: Columns | None = None
-    """The positional form of the algorithm's `learn`; None where it takes other arguments than a batch."""
+    """The positional form of the algorithm's `learn`; None if its arguments are not a batch."""
     _acted_on: dict[str, tuple[int, ...]] | None = None
     """Shapes of the first observation that it acted on, for messages."""
 
@@ -210,7 +210,7 @@ class Agent:
             raise TypeError(f"{type(self).__name__}.{method} takes settings by name, got {args}")
 
     def explore(self, obs: Any, **options: Any) -> Any:
-        """Act with exploration and return what on-policy learning needs: (value, action, log-probability).
+        """Act with exploration and return the values for on-policy learning: (value, action, log-probability).
 
         Args:
             obs: one observation or a batch `[n, ...]`.
@@ -251,7 +251,7 @@ class Agent:
         """Return the state before the first step of an episode; None where the model has no memory.
 
         Args:
-            rows: of so many environments, `[rows, ...]` by name; None: of one, `[...]`.
+            rows: number of environments, for a state `[rows, ...]` by name; None: one, for a state `[...]`.
         """
         if not self.alg.remembers:
             return None
@@ -324,7 +324,7 @@ class Agent:
             What `learn` returns of each batch.
 
         Raises:
-            TypeError: the algorithm's `learn` takes no batches, or one of these is none.
+            TypeError: the algorithm's `learn` takes no batches, or an element is not a batch.
             DivergedError: as in `learn`; the updates after that batch were made all the same.
             ValueError: arrays do not belong together.
         """
@@ -339,11 +339,11 @@ class Agent:
         return [self.read(result, batch) for result, batch in zip(results, batches, strict=True)]
 
     def read(self, figures: Any, batch: Batch | None = None) -> Any:
-        """Return what `learn_unread` returned as floats and arrays.
+        """Return the result of `learn_unread` as floats and arrays.
 
         Args:
             figures: of one update.
-            batch: what is searched for the bad row where a loss is not finite.
+            batch: the batch in which the bad row is searched if a loss is not finite.
 
         Raises:
             DivergedError: as in `learn`.

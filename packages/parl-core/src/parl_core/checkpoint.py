@@ -2,10 +2,10 @@
 
     <run>/checkpoints/
         000000020000/            one complete checkpoint; the name is the step
-            manifest.json        format, version, step, what the other files have to be
+            manifest.json        format, version, step, checksums and sizes of the other files
             agent.safetensors    models, targets, optimizers, counters (`parl_core._agent_file`)
             state.json           everything else that is numbers and texts
-            arrays.npz           everything else that is arrays; state.json says where they belong
+            arrays.npz           all other arrays; state.json has their places
         replay/                  the replay memory, in pieces that several checkpoints share (`Journal`)
             000000000000-000000010000.npz
 
@@ -67,7 +67,7 @@ class Checkpoint:
         step: steps (or updates) that had been taken.
         state: the state that was passed to `CheckpointStore.write`.
         segments: names of the pieces of replay memory that belong to it.
-        backend: whose agent it holds; empty if there is none.
+        backend: the backend of its agent; empty if there is none.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class CheckpointStore:
 
     Args:
         folder: where they are; made when the first one is written.
-        keep: how many stay; at least 1. Of two, one is left when a disk spoils the other.
+        keep: number of checkpoints that are kept, at least 1. With two, one is left if the disk damages the other.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -185,7 +185,7 @@ class CheckpointStore:
             usable: raises CheckpointError where something that belongs to a checkpoint is damaged.
 
         Raises:
-            CheckpointError: none is whole, or a newer PARL wrote the newest one.
+            CheckpointError: none is complete, or a newer PARL wrote the newest one.
         """
         damage: CheckpointError | None = None
         for step in reversed(self.steps()):
@@ -302,7 +302,7 @@ class Journal:
         """Write the new records, and return the names of all pieces that the memory needs now.
 
         Raises:
-            OSError: it could not be written; what is there stays valid.
+            OSError: it could not be written; the existing pieces stay valid.
         """
         place = memory.place()
         first = place["start"] if self._place is None else max(self._place["end"], place["start"])

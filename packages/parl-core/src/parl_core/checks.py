@@ -1,6 +1,6 @@
-"""Checks of what users pass: one function for each kind. Values that passed are trusted inside.
+"""Checks of users' arguments: one function for each kind. The code inside trusts values that passed.
 
-Every message names the argument, its value, the allowed values, and what to do.
+Every message names the argument, its value, the allowed values, and the remedy.
 """
 
 import difflib
@@ -158,7 +158,7 @@ def first_method(model: _Implements, methods: Sequence[str], algo: str, team: st
         team: of an algorithm for several agents, the kind of `parl.networks.for_team` that makes such a model.
 
     Raises:
-        ModelContractError: it implements none of them, or is not a model at all.
+        ModelContractError: it implements none of them, or is not a model.
     """
     if isinstance(model, type) or not hasattr(model, "implements"):
         raise ModelContractError(f"{algo} needs a parl.Model, got {model!r} of type {type(model).__name__}")
@@ -182,7 +182,7 @@ def listed_parameters(model: Any, method: str) -> list[Any]:
     """Return the parameters that `model.get_actor_params()` or another method of its kind lists.
 
     Raises:
-        ModelContractError: it lists none, or what are not parameters of the model, which would never be trained.
+        ModelContractError: it lists none, or tensors that are not parameters of the model and would not be trained.
     """
     owner = f"{type(model).__name__}.{method}()"
     found = getattr(model, method)()
@@ -237,7 +237,7 @@ def check_finite(source: str, figures: Mapping[str, float]) -> None:
     """Refuse NaN and infinity among the figures that an update returned.
 
     Raises:
-        DivergedError: it names the figures, and what usually helps.
+        DivergedError: a figure is not finite; the message names the figures, and usual remedies.
     """
     if not all(map(math.isfinite, figures.values())):
         named = ", ".join(f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value))

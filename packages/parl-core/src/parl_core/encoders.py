@@ -5,7 +5,7 @@
     MultiBinary                its numbers
     Dict, Tuple                the features of all parts side by side; a mask of actions is none
 
-`SpaceEncoder` is what a network begins with; the backends put it on the framework's class of layers.
+`SpaceEncoder` is the first part of a network; the backends put it on the framework's class of layers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -62,7 +62,7 @@ class ImageFormat:
 
     @classmethod
     def of(cls, space: Any, channels: Channels = "auto") -> "ImageFormat | None":
-        """Return the form of a Box's images; None where it has none.
+        """Return the form of a Box's images; None if it has none.
 
         Three dimensions are an image, whose channels are the smaller one of the first and the last axis (the last where
         they are equal), four a stack of such along the first axis. Two dimensions are an image of one channel if the

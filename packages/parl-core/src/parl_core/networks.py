@@ -529,7 +529,7 @@ class SharedActorCritic(_Policy):
         return self._trunk(body)
 
     def policy_and_value(self, obs: Any) -> tuple[Any, Any]:
-        """(what `policy` returns, values `[batch, 1]`) in one pass through the trunk."""
+        """(result of `policy`, values `[batch, 1]`) in one pass through the trunk."""
         features = self.trunk(obs)
         return self._distributed(self.policy_head(features)), self.value_head(features)
 
@@ -628,7 +628,7 @@ class RecurrentActorCritic(_Remembering, _Policy):
         self._set_std(act_dim, continuous, numbers)
 
     def policy_and_value(self, features: Any) -> tuple[Any, Any]:
-        """(what `policy` returns, values `[batch, 1]`) of the features that `remember` returns."""
+        """(result of `policy`, values `[batch, 1]`) for the features that `remember` returns."""
         array = _of_memory(features)
         return self._distributed(self.policy_head(array)), self.value_head(array)
 

@@ -65,7 +65,7 @@ class Policy:
     """A trained policy; calls do not change it, so threads may share one.
 
     Args:
-        description: what the header of a file says.
+        description: the content of a file's header.
         arrays: weights and bounds by name.
 
     Attributes:

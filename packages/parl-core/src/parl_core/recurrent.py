@@ -187,7 +187,7 @@ class CausalTransformer(Memory):
 
     Blocks are as in GPT-2 (normalisation first), with a learned term for each distance instead of positions (Raffel et
     al. 2020, arXiv:1910.10683, section 2.1). As in Transformer-XL (Dai et al. 2019, arXiv:1901.02860), a block looks at
-    what it was given at the steps before, so that its state is those inputs and one step costs no more than one step.
+    its inputs at the earlier steps, so that its state is those inputs and one step costs no more than one step.
 
     Args:
         size: of features and outputs, a multiple of `heads`.

@@ -96,14 +96,14 @@ def stages_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def values_of_stages(schedule: Schedule) -> tuple[float, ...]:
-    """Return the values between which all those of a schedule lie; none of a function that this module has not made."""
+    """Return the values between which all values of a schedule lie; none for functions that are not of this module."""
     if not isinstance(schedule, (_Constant, _Linear, _Piecewise)):
         return ()
     return tuple(value for _, value in stages_of(schedule)["stages"])
 
 
 def stretched(value: Scheduled, factor: float) -> Scheduled:
-    """Return a schedule of `linear` or `piecewise` over so many times its steps; a number or another function as it is.
+    """Return a schedule of `linear` or `piecewise` with its steps times `factor`; return other values unchanged.
 
     Raises:
         HyperparameterError: the factor is not above 0.
@@ -120,7 +120,7 @@ def read_schedule(written: Mapping[str, Any]) -> Schedule:
     """Return the schedule that `stages_of` has written.
 
     Raises:
-        HyperparameterError: it describes none.
+        HyperparameterError: it does not describe a schedule.
     """
     try:
         kind, stages = written["schedule"], [(step, value) for step, value in written["stages"]]
@@ -172,7 +172,7 @@ class _Piecewise:
 
 
 def as_schedule(value: Scheduled) -> Schedule:
-    """Return a schedule as it is, and a number as a constant one."""
+    """Return a schedule unchanged, and a number as a constant schedule."""
     return value if callable(value) else constant(value)
 
 

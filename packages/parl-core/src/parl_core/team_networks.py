@@ -119,7 +119,7 @@ class PerAgent(Layer):
         return self._in_order(results)
 
     def of_agent(self, agent: int, rows: Any) -> Any:
-        """Return what one agent's layer gives of rows `[batch, in]` that are that agent's alone: `[batch, out]`."""
+        """Return the outputs `[batch, out]` of one agent's layer for rows `[batch, in]` of that agent alone."""
         for group, part in zip(self._groups, self.parts, strict=True):
             if agent in group:
                 if self._ids and len(group) > 1:
@@ -129,7 +129,7 @@ class PerAgent(Layer):
         raise HyperparameterError(f"there is no agent {agent}; agents are 0..{self._agents - 1}")
 
     def of_each(self, rows: Any) -> Any:
-        """Return what each agent's layer gives of rows `[agents, batch, in]` of its own: `[batch, agents, out]`."""
+        """Return the outputs `[batch, agents, out]` of each agent's layer for its own rows `[agents, batch, in]`."""
         found = self._at_once(rows) if len(self._groups) == self._agents else None
         if found is not None:
             return self._layers.transpose(found, [1, 0, 2])
@@ -274,7 +274,7 @@ class _OfOneMemory:
 
 
 class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
-    """Each agent's action values over a memory of what it alone has observed.
+    """Each agent's action values over a memory of its own observations.
 
     Args:
         agents: how many.
@@ -300,7 +300,7 @@ class RecurrentTeamQNetwork(_OfOneMemory, _TeamNetwork):
         self.values = self._per_agent(made, self._mlp_of((), act_dim), ids=False)
 
     def remember(self, obs: Any, state: State, begins: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return joint observations with features instead of what the agents see, and the state after the last step.
+        """Return joint observations with features instead of the agents' own, and the state after the last step.
 
         Args:
             obs: joint observations `[rows * T, ...]`.
@@ -643,7 +643,7 @@ class RecurrentCounterfactualActorCritic(_OfOneMemory, CounterfactualActorCritic
         return {**obs, "features": features}, after
 
     def policy(self, obs: Any) -> Any:
-        """Logits `[batch, agents, act_dim]` of what `remember` returns."""
+        """Logits `[batch, agents, act_dim]` for the result of `remember`."""
         return self.actor(obs["features"])
 
     def get_actor_params(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Workers that are actors: spawn them, give them work, gather answers, replace those that were lost, stop.
+"""Workers that are actors: spawn them, give them work, gather answers, replace lost ones, stop them.
 
     submit(Work) ──> worker of that slot ──> gather() ──> Answer: a value, or that the work has failed
 
@@ -88,7 +88,7 @@ class _Spawning(Future[ActorHandle]):
             os.close(self._reader)
 
     def stop(self) -> None:
-        """End the worker as soon as it is there, without waiting."""
+        """End the worker as soon as it has started, without waiting."""
         self.add_done_callback(_stop)
 
     def _run(self, spawn: Callable[[], ActorHandle]) -> None:
@@ -141,13 +141,13 @@ class _Slot:
         return work, future
 
     def take_calls(self) -> list[Work]:
-        """Return all work that is not answered; the slot has none then."""
+        """Return all unanswered work and remove it from the slot."""
         owed = [work for work, _ in self.calls]
         self.calls.clear()
         return owed
 
     def next_event(self) -> ActorFuture | None:
-        """Return what to wait for; None while there is neither a worker nor one that is spawned."""
+        """Return the event to wait for; None while no worker exists or is being spawned."""
         if self.spawning is not None:
             return self.spawning
         return self.calls[0][1] if self.calls else None

@@ -10,7 +10,7 @@ Order, from the game outwards:
     WarpFrame       84 x 84, grey
     ClipRewardEnv   -1, 0, 1
     FrameStack      the last four frames
-    TestEnv         for evaluation: when so many whole games are over
+    TestEnv         for evaluation: reports when a number of whole games is over
 
 With `whole_games=True`, for evaluations that play an episode at a time, `WholeGameEnv` after `FireResetEnv` puts a
 game's lives together again, and rewards stay what the game gives. `make_atari` makes the game as well.
@@ -242,7 +242,7 @@ class EpisodicLifeEnv(ApiWrapper):
 
 
 class FireResetEnv(ApiWrapper):
-    """Presses fire, and then the game's third action, where an episode begins: some games wait for it.
+    """Presses fire, and then the game's third action, at the start of an episode, because some games wait for it.
 
     Args:
         env: action 1 is fire, and there are three or more.

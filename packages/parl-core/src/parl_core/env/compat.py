@@ -274,7 +274,7 @@ class _Foreign(AnyEnv):
         return self._env.step(action)
 
     def seed(self, seed: int | None = None) -> Any:
-        """Seed it where it can be seeded."""
+        """Seed the environment, if it supports that."""
         own = getattr(self._env, "seed", None)
         return own(seed) if callable(own) else [seed]
 

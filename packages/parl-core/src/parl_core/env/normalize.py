@@ -43,7 +43,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
     """Shifts and scales observations by their running mean and standard deviation, and scales rewards.
 
     Rewards are divided by the standard deviation of the discounted sum of past rewards, and not shifted, so that
-    their signs stay. A number that is NaN or infinite continues as it is and is not counted.
+    their signs stay. A number that is NaN or infinite is passed on unchanged and is not counted.
 
     Args:
         env: its observation space is a `Box`.
@@ -126,7 +126,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         self.ob_rms = ob_rms
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; statistics of observations are made where `set_ob_rms(None)` or `wrap_rms` left none."""
+        """Restore a state; statistics of observations are created if `set_ob_rms(None)` or `wrap_rms` left none."""
         before = self.ob_rms
         if self.ob_rms is None and self._shape is not None:
             self.ob_rms = RunningMeanStd(self._shape)
@@ -145,7 +145,7 @@ class VecNormalizeEnv(SavedStatistics, ApiWrapper):
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned, as `set_state` does.
+        """Restore a state that `state_dict` returned, like `set_state`.
 
         Raises:
             CheckpointError: as in `set_state`.
@@ -205,8 +205,8 @@ def wrap_rms(
 class NormalizeVector(ClosedByWith, SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
 
-    A NaN or infinite number, which would spoil the statistics for good, continues as it is for the loops to refuse; of
-    the observations or rewards of that step none are counted.
+    A NaN or infinite number would spoil the statistics for good. It is passed on unchanged, so that the loops refuse
+    it, and none of the observations or rewards of that step are counted.
 
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
     observations in `infos["final_obs"]` are normalised as well (a truncated episode bootstraps from them), without
