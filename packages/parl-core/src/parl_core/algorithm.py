@@ -316,7 +316,7 @@ class Algorithm:
     """True if losses take actions as int64 `[n]`; `learn` takes whole numbers of any dtype, `[n]` or `[n, 1]`."""
 
     LOSSES_HIDE_NAN: ClassVar[bool] = False
-    """Whether a loss may be finite although observations are NaN, so that programs check observations first."""
+    """True if a loss may be finite although observations are NaN, so that programs check observations first."""
 
     remembers: bool = False
     """True if the model has a memory (`parl_core.recurrent`)."""

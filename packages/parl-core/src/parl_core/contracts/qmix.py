@@ -237,7 +237,7 @@ class QMIX(DQN):
 
     @property
     def double_q(self) -> bool:
-        """Whether it learns by double Q-learning; the name of `double` in PARL 2.x."""
+        """True if it learns by double Q-learning; PARL 2.x's name for `double`."""
         return self.double
 
     @property

@@ -80,7 +80,7 @@ class Interruption:
     def __init__(self) -> None:
         self.happened = False
         self.waits_for_round = False
-        """Whether the loop checks at the end of each round for an interruption, and then ends."""
+        """True if the loop checks at the end of each round for an interruption, and then ends."""
         self._alarm_before: Any = None
         self._watching = False
 
