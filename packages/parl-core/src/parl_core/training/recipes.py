@@ -1,4 +1,4 @@
-"""Recipes: tried hyper-parameters, one recipe for an algorithm and an environment, with their sources.
+"""Recipes: hyper-parameters that work, one recipe for an algorithm and an environment, with their sources.
 
 `parl train`, the examples and `benchmarks/learning` read them here and nowhere else:
 
