@@ -89,7 +89,7 @@ class ActorSystem(Protocol):
 
     @property
     def slots(self) -> int | None:
-        """Maximum number of live actors; None when only the cluster knows."""
+        """Maximum number of live actors; None if only the cluster has the number."""
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""

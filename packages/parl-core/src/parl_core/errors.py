@@ -63,7 +63,7 @@ class CheckpointError(ParlError, ValueError):
 
 
 class RunExistsError(ParlError, FileExistsError):
-    """The folder of a new run exists already; the message says how to continue the run in it."""
+    """The folder of a new run exists already; the message has the way to continue the run in it."""
 
 
 class RunInUseError(ParlError, BlockingIOError):

@@ -411,7 +411,7 @@ class SequenceSampler:
     Args:
         dataset: with actions that are vectors.
         context: steps of a window.
-        return_scale: divides returns-to-go, so that networks see numbers of about unit size.
+        return_scale: divides returns-to-go, so that networks get numbers of about unit size.
 
     Raises:
         HyperparameterError: the actions are discrete, or a number is out of range.

@@ -4,13 +4,13 @@
     TeamQNetwork                joint observations -> each agent's action values                  QMIX, VDN
     RecurrentTeamQNetwork       joint observations, state -> the same, and the state              QMIX, VDN
     QMixer, VDNMixer            the chosen values of all agents, and the global state -> the team's value
-    TeamActorCritic             joint observations -> each agent's action; critics that see all   MADDPG
+    TeamActorCritic             joint observations -> each agent's action; critics that get all   MADDPG
     CentralActorCritic          joint observations -> each agent's policy and value               MAPPO, IPPO
     RecurrentCentralActorCritic the same with a memory of each agent for both                     MAPPO, IPPO
     CounterfactualActorCritic   joint observations -> policies; Q of each beside others' actions  COMA
     RecurrentCounterfactualActorCritic  the same, policies with a memory                           COMA
 
-`groups` says which agents share their weights:
+`groups` selects the agents that share their weights:
 
     "shared"         all of them; each gets its number, one-hot, beside its observation (agents that differ have to)
     "independent"    none
@@ -386,7 +386,7 @@ class TeamActorCritic(_TeamNetwork):
         continuous: actions are numbers in [-1, 1], else logits of choices.
         groups: which agents share their weights.
         used: bool `[agents, act_dim]`, False where a number of an agent's action is padding: policies give 0 there, and
-            critics do not see it. Default: all are used.
+            critics do not get it. Default: all are used.
     """
 
     def __init__(

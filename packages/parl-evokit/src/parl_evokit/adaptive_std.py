@@ -26,7 +26,7 @@ PGPE, policy gradients with parameter-based exploration (Sehnke et al. 2010, Neu
 u is the reward's utility, which stands for the reward minus a baseline: utilities add up to zero, so none is kept.
 Mirrored halves have the same z**2, so only their mean reward enters the deviations' gradient, as in the paper's (12).
 All that follows the sums is elementwise, so equal samples give equal bits on any machine. Differences from the paper:
-rewards are shaped (centred ranks unless the settings say otherwise); the step of the mean goes through an optimizer; a
+rewards are shaped (by default to centred ranks); the step of the mean goes through an optimizer; a
 limit on the deviations' change per update, by default a fifth, as in evotorch.
 """
 

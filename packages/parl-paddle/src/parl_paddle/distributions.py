@@ -51,7 +51,7 @@ def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = Non
     """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
 
     Args:
-        output: as `ActionKind` says; of numbers alone, `used` of the distribution may follow.
+        output: as described in `ActionKind`; of numbers alone, `used` of the distribution may follow.
         kind: of the actions.
         mask: as in the distribution.
     """

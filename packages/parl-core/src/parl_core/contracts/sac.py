@@ -371,7 +371,7 @@ class CrossQ(SAC):
             actor loss   = mean(alpha * log pi - min(Q1, Q2)(obs, action of pi)), the critics in evaluation mode,
                            and the temperature's
 
-    Deviations from the authors' code: Adam's beta1 is 0.9, not 0.5, unless `optimizer` says otherwise; batch
+    Deviations from the authors' code: Adam's beta1 is 0.9, not 0.5, unless `optimizer` differs; batch
     normalisation is the plain one, without renormalisation.
 
     The model is SAC's, with batch normalisation in actor and critics (`parl.layers.batch_norm`);

@@ -142,7 +142,7 @@ class ApiWrapper(AnyWrapper):
 
         Returns:
             observation, reward, terminated, truncated, info; in gym's API the two ends are one, `done`, and
-            `info["TimeLimit.truncated"]` says of the last step whether a limit ended the episode.
+            `info["TimeLimit.truncated"]` of the last step is true if a limit ended the episode.
         """
         if self.api == "gymnasium":
             return self._step(action)
@@ -201,7 +201,7 @@ class CompatWrapper(ApiWrapper):
         obs, reward, done, info = env.step(action)
 
     PARL's wrapper of this name lost what a time limit means, so that it taught agents that the world ends there:
-    `info["TimeLimit.truncated"]` of the last step says it here. A seed is used once, not at each reset.
+    `info["TimeLimit.truncated"]` of the last step marks it here. A seed is used once, not at each reset.
 
     Args:
         env: of either API; of a `ParallelAgents` or `MAenv` `reset` and `step` return lists with an entry for each

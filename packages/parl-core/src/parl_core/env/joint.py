@@ -68,7 +68,7 @@ class JointEnv(gymnasium.Env[dict[str, Any], Any]):
         team_reward: the team's reward: `"mean"` of those of the agents that acted, which is the common reward where
             all have one; or their `"sum"`.
         state: where the global state comes from: `"env"`, its `state()`; `"obs"`, all observations side by side;
-            `"auto"`, `"env"` where the environment says its `state_space`.
+            `"auto"`, `"env"` if the environment has a `state_space`.
 
     Attributes:
         parallel_env: the environment of PettingZoo's parallel API.

@@ -245,7 +245,7 @@ def make_vector_env(
     Args:
         env: a registered id such as `"CartPole-v1"`, or a function that returns an environment.
         num_envs: how many environments, at least 1.
-        actors: where they live; None keeps them in this process. The caller closes it.
+        actors: the system that runs them; None keeps them in this process. The caller closes it.
         envs_per_actor: how many share an actor and one call per step; default: `num_envs` split evenly over the
             slots of `actors`.
         env_kwargs: passed to `gymnasium.make` or to the function.

@@ -1,6 +1,6 @@
 """Runs of `parl train`: a recipe on an environment, in a folder.
 
-A run writes what was asked for to `run.json`, so that it can be taken up again later:
+A run writes its request to `run.json`, so that it can be taken up again later:
 
     request ──> RecipeRun.train(run) ──> run.json, agent.json, checkpoints/, best.ckpt, tables
                     ^── RecipeRun.read(folder) ──> train(run, ...) once more, with Run.resume(folder)
