@@ -89,7 +89,7 @@ def test_networks_of_continuous_actions_serve_their_algorithms(name: str, networ
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_layer_s_tanh_of_many_values_and_its_two_derivatives_are_pytorch_s(threads: int) -> None:
     before = torch.get_num_threads()
-    inputs = torch.randn(300, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    inputs = torch.randn(1100, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
     layer = layers.fc(32, act="tanh")
     torch.set_num_threads(threads)
     try:
@@ -118,7 +118,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # PyTorch's own, of make_dual
 def test_a_layer_s_tanh_of_many_values_has_a_forward_derivative() -> None:
     layer = layers.fc(32, act="tanh")
-    inputs, tangent = torch.randn(2, 300, 8, generator=torch.Generator().manual_seed(0))
+    inputs, tangent = torch.randn(2, 1100, 8, generator=torch.Generator().manual_seed(0))
     with forward_ad.dual_level():
         found = forward_ad.unpack_dual(layer(forward_ad.make_dual(inputs, tangent)))
     slope = 1.0 - found.primal**2
@@ -129,7 +129,7 @@ def test_a_layer_s_tanh_of_many_values_has_a_forward_derivative() -> None:
 @pytest.mark.parametrize("pre_dispatch", [False, True])
 def test_a_layer_s_tanh_of_many_values_is_traced(pre_dispatch: bool) -> None:
     layer = layers.fc(32, act="tanh")
-    inputs, others = torch.randn(2, 300, 8, generator=torch.Generator().manual_seed(0))
+    inputs, others = torch.randn(2, 1100, 8, generator=torch.Generator().manual_seed(0))
     layer(inputs)  # gives it its shapes
     traced = make_fx(layer, tracing_mode="real", pre_dispatch=pre_dispatch)(inputs)
     torch.testing.assert_close(traced(others), layer(others))

@@ -91,7 +91,7 @@ __all__ = [
     "unsqueeze",
 ]
 
-_MANY = 4096
+_MANY = 2**15
 """Values from which numpy's tanh is worth a node of ours in autograd's graph."""
 
 
