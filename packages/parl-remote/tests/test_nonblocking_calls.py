@@ -228,6 +228,25 @@ def test_a_program_that_reads_answers_itself_is_not_disturbed_by_the_background(
     loop.close()
 
 
+def test_a_connection_that_is_closed_while_the_background_begins_to_watch_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop()
+    near, far = (UnixChannel(end) for end in socket.socketpair())
+    lost = ActorLost("closed")
+    connection = Connection(near, background=lambda: loop, lost=lambda _: lost, on_names=lambda _: None)
+    future = connection.submit(Call(Kind.CALL, 0, 0))
+    closed = os.dup(near.fileno())
+    os.close(closed)
+    monkeypatch.setattr(connection, "fileno", lambda: closed)  # another thread closed it after it was asked for
+    future.add_done_callback(lambda _: None)
+    loop.run_once(0.0)
+    assert future.exception(0.0) is lost
+    connection.hang_up()
+    far.close()
+    loop.close()
+
+
 # -- on event loops ----------------------------------------------------------------------------------------------------
 
 

@@ -329,7 +329,7 @@ class AnswerReader(ABC):
         elif self._watched and self._loop is None:
             try:
                 loop.add(self, self._on_readable)
-            except ValueError:  # closed a moment ago by another thread
+            except (OSError, ValueError):  # closed a moment ago by another thread
                 self.lose()
             else:
                 self._loop = loop
