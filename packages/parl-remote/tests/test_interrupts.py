@@ -157,6 +157,28 @@ class TestPuttingOff:
         assert noted[:2] == ["put off", "raising"]
         assert "never" not in noted
 
+    def test_a_signal_that_insists_lets_a_finalizer_end(
+        self, noted: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Held:
+            def __del__(self) -> None:
+                signal.raise_signal(signal.SIGUSR2)
+                noted.append("done")
+
+        monkeypatch.setattr(interrupts, "_INSISTS_S", 0.0)
+
+        @uninterrupted
+        def collect() -> None:
+            held = Held()
+            held.__dict__["itself"] = held  # as a traceback holds what its frames have
+            del held
+            gc.collect()
+            noted.append("behind")
+
+        with pytest.raises(KeyError):
+            collect()
+        assert noted == ["done", "behind", "raising"]
+
     def test_the_program_s_handlers_are_in_place_outside(self, noted: list[str]) -> None:
         handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)]
         with uninterrupted, contextlib.suppress(KeyError), interruptible:

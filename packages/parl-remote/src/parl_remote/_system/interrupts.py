@@ -11,7 +11,8 @@ Here the handlers of the signals that usually raise are put off instead, so that
 the state is whole.
 
 Other threads are never interrupted: for them both do nothing. A signal that comes again after `_INSISTS_S` is not put
-off, so that a program whose own code hangs, as that which serialises an argument, can still be ended.
+off, so that a program whose own code hangs, as that which serialises an argument, can still be ended. Finalizers are
+an exception, which run while garbage is collected: an error would leave one half done, and end nothing.
 """
 
 from __future__ import annotations
@@ -180,9 +181,18 @@ def _put_off(number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if len(_came) == 1:
             _came_at = now
-        if now - _came_at < _INSISTS_S:
+        if now - _came_at < _INSISTS_S or _is_in_finalizer(frame):
             return
     _run_handlers(frame)
+
+
+def _is_in_finalizer(frame: FrameType | None) -> bool:
+    """Return whether what is raised here would end a finalizer, which Python ignores, and nothing else."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _run_handlers(frame: FrameType | None) -> None:
